@@ -1,0 +1,130 @@
+"""What all variants share: the argument check, the O(T S) definition, and isolation of NaN."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from attn.biases import Bias, as_bias
+from attn.masks import FULL, Mask
+
+
+def check_qkv(q, k, v, mask: Mask, bias=None) -> tuple[Mask, Bias | None]:
+    """Refuse what is not q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D]; bind mask and bias.
+
+    Raises TypeError for dtypes and kinds, ValueError for shapes, naming the argument.
+    """
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not hasattr(x, "dtype") or not hasattr(x, "shape"):
+            raise TypeError(f"{name}: expected an array, got {type(x).__name__}")
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise TypeError(f"{name}: expected a float dtype, got {x.dtype}; cast it first")
+        if x.dtype != q.dtype:
+            raise TypeError(f"{name}: expected q's dtype {q.dtype}, got {x.dtype}; cast one")
+        if x.ndim < 3:
+            raise ValueError(
+                f"{name}: expected at least 3 axes [*B, length, heads, width], got {list(x.shape)}"
+            )
+    *batch, T, N, H = q.shape
+    S, K = k.shape[-3:-1]
+    if list(k.shape) != [*batch, S, K, H]:
+        raise ValueError(f"k: expected {[*batch, 'S', 'K', H]} to go with q, got {list(k.shape)}")
+    if list(v.shape[:-1]) != [*batch, S, K]:
+        raise ValueError(f"v: expected {[*batch, S, K, 'D']} to go with k, got {list(v.shape)}")
+    if K == 0 or N == 0 or N % K:
+        raise ValueError(f"k: its heads must divide q's {N} heads, got {K}")
+    if H == 0:
+        raise ValueError("q: expected a head width of at least 1, got 0")
+    if not isinstance(mask, Mask):
+        raise TypeError(
+            f"mask: expected a Mask from attn.masks, got {type(mask).__name__}; wrap a boolean "
+            "array as Array(bool[*B, T, S]), or Padding(keys=bool[*B, S])"
+        )
+    mask = mask.sized(T, S)
+    mask.check(tuple(batch), T, S)
+    bias = as_bias(bias)
+    if bias is not None:
+        bias.check(tuple(batch), N, T, S)
+    return mask, bias
+
+
+def refuse_rest(name: str, rest: Mask, bias: Bias | None, honours) -> None:
+    """Raise NotImplementedError naming what is left of a mask, or a bias, that `name` cannot do."""
+    can = ", ".join(kind.__name__ for kind in honours) or "none"
+    if rest != FULL:
+        left = ", ".join(sorted({type(term).__name__ for term in rest.terms()}))
+        raise NotImplementedError(
+            f"mask: {name} cannot honour {left} here (it honours {can}, joined by &); "
+            "use softmax or block_sparse, which honour every mask"
+        )
+    if bias is not None:
+        raise NotImplementedError(
+            f"bias: {name} has no scores to add a {type(bias).__name__} to; use softmax"
+        )
+
+
+def wide(x: Array) -> Array:
+    """x in at least float32: statistics are never kept in a narrow type."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def isolate(x: Float[Array, "*B S K H"]) -> tuple[Float[Array, "*B S K H"], Float[Array, "*B S K"]]:
+    """x with every row that holds a NaN or Inf set to 0, and the poison: NaN there, else 0.
+
+    Adding the poison to a row's scores makes exactly the queries that see the row NaN; the
+    zeroed row keeps 0 * NaN from reaching all the others.
+    """
+    fine = jnp.isfinite(x).all(-1)
+    return jnp.where(fine[..., None], x, 0), jnp.where(fine, 0, jnp.nan).astype(x.dtype)
+
+
+def scores(q: Float[Array, "*B T N H"], k: Float[Array, "*B S K H"]) -> Float[Array, "*B N T S"]:
+    """q . k for every pair, each group of N / K query heads with its own key head."""
+    q, q_poison = isolate(q)
+    k, k_poison = isolate(k)
+    *batch, T, N, H = q.shape
+    S, K = k.shape[-3:-1]
+    grouped = q.reshape(*batch, T, K, N // K, H)
+    s = jnp.einsum("...tkgh,...skh->...kgts", grouped, k)
+    s = s + jnp.moveaxis(k_poison, -1, -2)[..., :, None, None, :]
+    s = s.reshape(*batch, N, T, S)
+    return s + jnp.moveaxis(q_poison, -1, -2)[..., :, :, None]
+
+
+def masked_softmax(
+    s: Float[Array, "*B N T S"], seen: Bool[Array, "*#B 1 T S"]
+) -> Float[Array, "*B N T S"]:
+    """Softmax over the seen keys of each row; exactly 0 where unseen and for rows that see none."""
+    # -inf alone would make a row that sees nothing NaN: its maximum is set to 0 instead
+    top = jnp.max(jnp.where(seen, s, -jnp.inf), axis=-1, keepdims=True, initial=-jnp.inf)
+    top = jax.lax.stop_gradient(jnp.where(top == -jnp.inf, 0, top))
+    e = jnp.where(seen, jnp.exp(jnp.where(seen, s - top, 0)), 0)
+    total = e.sum(-1, keepdims=True)
+    return e / jnp.where(total == 0, 1, total)
+
+
+def apply_weights(
+    w: Float[Array, "*B N T S"], v: Float[Array, "*B S K D"], seen: Bool[Array, "*#B 1 T S"]
+) -> Float[Array, "*B T N D"]:
+    """w v per head; a NaN or Inf in v reaches only the queries that see it."""
+    v, poison = isolate(v)
+    *batch, N, T, S = w.shape
+    K = v.shape[-2]
+    poison = jnp.moveaxis(poison, -1, -2)[..., :, None, None, :]  # [*B, K, 1, 1, S]
+    w = w.reshape(*batch, K, N // K, T, S) + jnp.where(seen[..., None, :, :], poison, 0)
+    out = jnp.einsum("...kgts,...skd->...tkgd", w, v)
+    return out.reshape(*batch, T, N, v.shape[-1])
+
+
+def seen_array(mask: Mask, T: int, S: int) -> Bool[Array, "*B 1 T S"]:
+    """The mask drawn whole, with an axis for heads."""
+    return jnp.asarray(mask.array(T, S))[..., None, :, :]
+
+
+def default_scale(scale: float | Array | None, head_dim: int) -> float | Array:
+    """1 / sqrt(H) unless given. Raises ValueError if a number is not finite."""
+    if scale is None:
+        return head_dim**-0.5
+    if isinstance(scale, (int, float)) and not np.isfinite(scale):
+        raise ValueError(f"scale: expected a finite number, got {scale}")
+    return scale

@@ -1,0 +1,1 @@
+"""Dense attention: every visible pair of query and key is scored."""

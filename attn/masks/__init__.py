@@ -1,0 +1,37 @@
+"""The mask language: predicates on (query index i, key index j), composed with `&`, `|`, `~`.
+
+A mask is data: a small frozen pytree. *Static* terms (`Causal`, `Window`, ...) hold integers
+only, are hashable, and tell at trace time which blocks of the score matrix can be skipped.
+*Dynamic* terms (`Padding`, `Segments`, `Array`) hold arrays, may carry leading batch axes, and
+are evaluated only on the indices that are visited.
+
+    >>> print((Causal() & Window(2, 0)).draw(5, 5))
+    # . . . .
+    # # . . .
+    # # # . .
+    . # # # .
+    . . # # #
+"""
+
+from attn.masks.dynamic import Array as Array
+from attn.masks.dynamic import Padding as Padding
+from attn.masks.dynamic import Segments as Segments
+from attn.masks.language import FULL as FULL
+from attn.masks.language import And as And
+from attn.masks.language import Full as Full
+from attn.masks.language import Mask as Mask
+from attn.masks.language import Not as Not
+from attn.masks.language import Or as Or
+from attn.masks.serial import STATIC_TERMS as STATIC_TERMS
+from attn.masks.serial import TERMS as TERMS
+from attn.masks.serial import from_json as from_json
+from attn.masks.static import Axial as Axial
+from attn.masks.static import Blocks as Blocks
+from attn.masks.static import Causal as Causal
+from attn.masks.static import Dilated as Dilated
+from attn.masks.static import Fixed as Fixed
+from attn.masks.static import Global as Global
+from attn.masks.static import Prefix as Prefix
+from attn.masks.static import Random as Random
+from attn.masks.static import Strided as Strided
+from attn.masks.static import Window as Window

@@ -1,0 +1,146 @@
+"""Dynamic terms: they hold arrays, with batch axes, and are evaluated on visited indices only."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array as JaxArray
+from jaxtyping import Bool, Int
+
+from attn.masks.language import Mask, _array, _term
+
+
+@_term
+class Padding(Mask):
+    """Keys at or past `lengths` are unseen; or, in boolean form, keys where `keys` is False are
+    unseen and queries where `queries` is False see nothing."""
+
+    lengths: Int[JaxArray, "*B"] | None = _array(0, default=None)
+    keys: Bool[JaxArray, "*B S"] | None = _array(1, default=None, kw_only=True)
+    queries: Bool[JaxArray, "*B T"] | None = _array(1, default=None, kw_only=True)
+
+    def __post_init__(self):
+        if self.lengths is None and self.keys is None and self.queries is None:
+            raise ValueError("Padding: give lengths, keys or queries")
+        _as_array(self, "lengths", np.integer)
+        _as_array(self, "keys", np.bool_)
+        _as_array(self, "queries", np.bool_)
+
+    def _check(self, batch, T, S):
+        _fits("Padding.lengths", self.lengths, batch, ())
+        _fits("Padding.keys", self.keys, batch, (S,))
+        _fits("Padding.queries", self.queries, batch, (T,))
+
+    def _at(self, i, j):
+        rank = max(i.ndim, j.ndim)
+        seen = jnp.ones((1,) * rank, bool)
+        if self.lengths is not None:
+            seen &= j < self.lengths.reshape(self.lengths.shape + (1,) * rank)
+        if self.keys is not None:
+            seen &= _look(self.keys, j, rank)
+        if self.queries is not None:
+            seen &= _look(self.queries, i, rank)
+        return seen
+
+    def seen_keys(self, S: int) -> Bool[JaxArray, "*B S"]:
+        """Which of S keys are real."""
+        seen = jnp.ones(S, bool)
+        if self.lengths is not None:
+            seen = seen & (jnp.arange(S) < self.lengths[..., None])
+        return seen if self.keys is None else seen & self.keys
+
+    def seen_queries(self, T: int) -> Bool[JaxArray, "*B T"]:
+        """Which of T queries may see anything."""
+        return jnp.ones(T, bool) if self.queries is None else self.queries
+
+
+@_term
+class Segments(Mask):
+    """query_ids[i] == key_ids[j]: packed documents see only themselves."""
+
+    query_ids: Int[JaxArray, "*B T"] = _array(1)
+    key_ids: Int[JaxArray, "*B S"] = _array(1)
+
+    def __post_init__(self):
+        _as_array(self, "query_ids", np.integer)
+        _as_array(self, "key_ids", np.integer)
+        for name in ("query_ids", "key_ids"):
+            if getattr(self, name) is None or getattr(self, name).ndim == 0:
+                raise ValueError(f"Segments.{name}: expected an integer array [..., length]")
+
+    def _check(self, batch, T, S):
+        _fits("Segments.query_ids", self.query_ids, batch, (T,))
+        _fits("Segments.key_ids", self.key_ids, batch, (S,))
+
+    def _at(self, i, j):
+        rank = max(i.ndim, j.ndim)
+        inside = _inside(i, self.query_ids.shape[-1]) & _inside(j, self.key_ids.shape[-1])
+        return (_look(self.query_ids, i, rank) == _look(self.key_ids, j, rank)) & inside
+
+
+@_term
+class Array(Mask):
+    """Any boolean array [*B, T, S], True where seen; outside it nothing is seen.
+
+    Against batched q the batch axes must be there (1 broadcasts): a bare [T, S] or [B, S] is
+    ambiguous when B == T and is refused.
+    """
+
+    seen: Bool[JaxArray, "*B T S"] = _array(2)
+
+    def __post_init__(self):
+        _as_array(self, "seen", np.bool_)
+        if self.seen is None or self.seen.ndim < 2:
+            raise ValueError("Array: expected a boolean array [..., T, S]")
+
+    def _check(self, batch, T, S):
+        x = self.seen
+        if x.ndim != len(batch) + 2:
+            raise ValueError(
+                f"Array: expected {len(batch) + 2} axes {[*batch, T, S]}, got {list(x.shape)}; "
+                "write Array(m[None]) for one mask over the batch, Padding(keys=m) for [B, S]"
+            )
+        _fits("Array", x, batch, (T, S))
+
+    def _at(self, i, j):
+        T, S = self.seen.shape[-2:]
+        if T == 0 or S == 0:
+            return jnp.zeros(np.broadcast_shapes(i.shape, j.shape), bool)
+        seen = self.seen[..., jnp.clip(i, 0, T - 1), jnp.clip(j, 0, S - 1)]
+        return seen & _inside(i, T) & _inside(j, S)
+
+
+def _as_array(term, name, kind):
+    value = getattr(term, name)
+    if value is None:
+        return
+    if not isinstance(value, jax.Array):
+        value = np.asarray(value)
+    if not jnp.issubdtype(value.dtype, kind):
+        want = "booleans" if kind is np.bool_ else "integers"
+        raise TypeError(f"{type(term).__name__}.{name}: expected {want}, got {value.dtype}")
+    object.__setattr__(term, name, jnp.asarray(value))
+
+
+def _fits(name, x, batch, event):
+    """x is [*batch, *event], its batch axes absent or 1 where they broadcast."""
+    if x is None:
+        return
+    lead = x.shape[: x.ndim - len(event)]
+    ok = x.ndim >= len(event) and x.shape[x.ndim - len(event) :] == event
+    ok = ok and (not lead or len(lead) == len(batch))
+    if not ok or any(a not in (1, b) for a, b in zip(lead, batch)):
+        raise ValueError(f"{name}: expected shape {[*batch, *event]}, got {list(x.shape)}")
+
+
+def _inside(index, size):
+    return (index >= 0) & (index < size)
+
+
+def _look(x, index, rank):
+    """x[..., index] with its index axes padded to `rank`; False or 0 outside."""
+    size = x.shape[-1]
+    lead = x.shape[:-1] + (1,) * (rank - index.ndim)
+    if size == 0:
+        return jnp.zeros(lead + index.shape, x.dtype)
+    got = jnp.take(x, jnp.clip(index, 0, size - 1), axis=-1).reshape(lead + index.shape)
+    return jnp.where(_inside(index, size), got, jnp.zeros((), x.dtype))

@@ -1,0 +1,321 @@
+"""Mask: the base class, its composition by `&`, `|`, `~`, and what is done with a whole mask."""
+
+import dataclasses
+import functools
+import json
+import math
+import operator
+from collections.abc import Iterator
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Int
+
+
+class Mask:
+    """A predicate on (i, j): True where query i may see key j."""
+
+    def at(self, i: Int[Any, "..."], j: Int[Any, "..."]) -> Bool[Any, "..."]:
+        """The mask at integer indices `i`, `j` (any shapes that broadcast).
+
+        Returns [*B, *broadcast(i, j)], with B the leading axes of the arrays inside; NumPy in,
+        NumPy out for static masks. Raises TypeError if an index is not an integer.
+        """
+        concrete = self.static and not any(isinstance(x, jax.Array) for x in (i, j))
+        xp = np if concrete else jnp
+        i, j = xp.asarray(i), xp.asarray(j)
+        for name, index in (("i", i), ("j", j)):
+            if not xp.issubdtype(index.dtype, np.integer):
+                raise TypeError(f"{name}: expected integer indices, got {index.dtype}")
+        seen = self._at(i, j)
+        return xp.broadcast_to(seen, np.broadcast_shapes(seen.shape, i.shape, j.shape))
+
+    def _at(self, i, j):
+        raise NotImplementedError(f"{type(self).__name__} must define _at(i, j)")
+
+    def _tiles(self, i0, i1, j0, j1):
+        """(some, every): whether any, and whether all, of rows i0..i1 x columns j0..j1 is seen.
+
+        Inclusive NumPy bounds. It may err only to the side of work: some=True, every=False.
+        """
+        return np.broadcast_arrays(np.bool_(True), np.bool_(False), i0 + j0)[:2]
+
+    def _meet(self, other: "Mask") -> "Mask | None":
+        """`self & other` as one term of the same kind, where there is one."""
+        return None
+
+    @property
+    def static(self) -> bool:
+        """Whether the mask holds no arrays (hashable, known at trace time)."""
+        return not jax.tree.leaves(self)
+
+    def terms(self) -> Iterator["Mask"]:
+        """Every leaf term of the expression, left to right."""
+        yield self
+
+    def sized(self, T: int, S: int) -> "Mask":
+        """The mask with every term that depends on the lengths bound to T queries, S keys."""
+        return self
+
+    def check(self, batch: tuple[int, ...], T: int, S: int) -> None:
+        """Raise ValueError unless every array inside fits [*batch, T, S]."""
+        for term in self.terms():
+            term._check(tuple(batch), T, S)
+
+    def _check(self, batch, T, S):
+        pass
+
+    def merge_batch(self, batch: tuple[int, ...]) -> "Mask":
+        """The mask with the batch axes of each array merged into one, of size 1 or prod(batch)."""
+        values = []
+        for field in dataclasses.fields(self):
+            value, rank = getattr(self, field.name), field.metadata.get("rank")
+            if isinstance(value, Mask):
+                value = value.merge_batch(batch)
+            elif isinstance(value, tuple):
+                value = tuple(v.merge_batch(batch) if isinstance(v, Mask) else v for v in value)
+            elif value is not None and rank is not None:
+                lead, event = value.shape[: value.ndim - rank], value.shape[value.ndim - rank :]
+                if math.prod(lead) != 1:
+                    lead = batch
+                    value = jnp.broadcast_to(value, batch + event)
+                value = value.reshape(math.prod(lead), *event)
+            values.append(value)
+        return self._build(values)
+
+    def array(self, T: int, S: int) -> Bool[Any, "*B T S"]:
+        """The whole mask, drawn: O(T S) memory. NumPy if static, else a JAX array."""
+        T, S = _natural("T", T), _natural("S", S)
+        return self.sized(T, S).at(np.arange(T)[:, None], np.arange(S)[None, :])
+
+    def blocks(self, T: int, S: int, block_q: int, block_k: int):
+        """(some, every), each bool[ceil(T/block_q), ceil(S/block_k)]: blocks to visit, and to
+        visit unmasked. Arrays inside the mask are unknown here, so they only clear `every`."""
+        i0 = np.arange(0, T, block_q)[:, None]
+        j0 = np.arange(0, S, block_k)[None, :]
+        i1 = np.minimum(i0 + block_q, T) - 1
+        j1 = np.minimum(j0 + block_k, S) - 1
+        some, every = self.sized(T, S)._tiles(i0, i1, j0, j1)
+        return np.array(some), np.array(every)
+
+    def density(self, T: int, S: int) -> float:
+        """The exact share of the T x S pairs that is visible (mean over the batch), in [0, 1]."""
+        if T == 0 or S == 0:
+            return 0.0
+        mask = self.sized(T, S)
+        if not mask.static:
+            return float(jnp.mean(mask.array(T, S), dtype=jnp.float32))
+        size = 256
+        some, every = mask.blocks(T, S, size, size)
+        count = 0
+        for a, b in np.argwhere(some):
+            rows = np.arange(a * size, min((a + 1) * size, T))
+            cols = np.arange(b * size, min((b + 1) * size, S))
+            full = rows.size * cols.size
+            count += full if every[a, b] else int(mask.at(rows[:, None], cols[None, :]).sum())
+        return count / (T * S)
+
+    def draw(self, T: int, S: int) -> str:
+        """A picture in text, one row a query: `#` seen, `.` hidden; batch rows apart."""
+        full = np.asarray(self.array(T, S)).reshape(-1, T, S)
+        rows = lambda m: "\n".join(" ".join(".#"[int(x)] for x in row) for row in m)
+        return "\n\n".join(map(rows, full))
+
+    def take(self, *kinds: type["Mask"]) -> tuple[tuple["Mask | None", ...], "Mask"]:
+        """Split a conjunction into the first term of each kind (None if absent) and the rest.
+
+        `(causal, padding), rest = mask.take(Causal, Padding)`: a kernel that knows these two
+        natively must refuse, or evaluate with `at`, whatever `rest` is not FULL.
+        """
+        found: dict[type[Mask], Mask] = {}
+        rest: Mask = FULL
+        for term in self.mask_terms if isinstance(self, And) else (self,):
+            kind = type(term)
+            if kind in kinds and kind not in found:
+                found[kind] = term
+            else:
+                rest = rest & term
+        return tuple(found.get(kind) for kind in kinds), rest
+
+    def to_json(self) -> str:
+        """A JSON text from which `from_json` makes an equal mask, in any process."""
+        return json.dumps(_encode(self))
+
+    def __and__(self, other: "Mask") -> "Mask":
+        a, b = self, _mask("&", other)
+        if isinstance(a, Full) or isinstance(b, Full):
+            return b if isinstance(a, Full) else a
+        if (both := a._meet(b)) is not None:
+            return both
+        return And(_flat(And, a) + _flat(And, b))
+
+    def __or__(self, other: "Mask") -> "Mask":
+        a, b = self, _mask("|", other)
+        if isinstance(a, Full) or isinstance(b, Full):
+            return FULL
+        return Or(_flat(Or, a) + _flat(Or, b))
+
+    def __invert__(self) -> "Mask":
+        return self.mask if isinstance(self, Not) else Not(self)
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return all(map(_same, self._fields(), other._fields()))
+
+    def __hash__(self) -> int:
+        if not self.static:
+            raise TypeError(f"{type(self).__name__} holds arrays and is not hashable")
+        return hash((type(self).__name__, self._fields()))
+
+    def _fields(self) -> tuple:
+        return tuple(getattr(self, f.name) for f in dataclasses.fields(self))
+
+    @classmethod
+    def _build(cls, values) -> Self:
+        """Rebuild without validation: JAX unflattens with tracers and placeholders."""
+        self = object.__new__(cls)
+        for field, value in zip(dataclasses.fields(cls), values, strict=True):
+            object.__setattr__(self, field.name, value)
+        return self
+
+
+def _term(cls):
+    """Frozen dataclass and pytree: fields marked `_array(...)` or `_mask_field` are children."""
+    cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
+    child = [bool(f.metadata.get("child")) for f in dataclasses.fields(cls)]
+    keys = [f.name for f in dataclasses.fields(cls)]
+
+    def flatten(self):
+        values = self._fields()
+        kids = [(jax.tree_util.GetAttrKey(k), v) for k, v, c in zip(keys, values, child) if c]
+        return kids, tuple(v for v, c in zip(values, child) if not c)
+
+    def unflatten(aux, kids):
+        aux, kids = iter(aux), iter(kids)
+        return cls._build([next(kids) if c else next(aux) for c in child])
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
+    return cls
+
+
+def _array(rank: int, **kwargs):
+    """A field that holds an array whose last `rank` axes are indexed, the others batch axes."""
+    return dataclasses.field(metadata={"child": True, "rank": rank}, **kwargs)
+
+
+def _natural(name: str, value: Any, least: int = 0) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: expected an integer, got {value!r}") from None
+    if number < least:
+        raise ValueError(f"{name}: expected an integer >= {least}, got {number}")
+    return number
+
+
+def _mask(op: str, other: Any) -> Mask:
+    if not isinstance(other, Mask):
+        raise TypeError(
+            f"{op}: expected a mask, got {type(other).__name__}; wrap arrays as "
+            "Array(bool[..., T, S]) or Padding(keys=bool[..., S])"
+        )
+    return other
+
+
+def _flat(kind, mask):
+    return mask.mask_terms if isinstance(mask, kind) else (mask,)
+
+
+def _same(a, b) -> bool:
+    if hasattr(a, "dtype") or hasattr(b, "dtype"):
+        return hasattr(a, "dtype") and hasattr(b, "dtype") and np.array_equal(a, b)
+    return a == b
+
+
+@_term
+class And(Mask):
+    """Seen by every one of `mask_terms`."""
+
+    mask_terms: tuple[Mask, ...] = dataclasses.field(metadata={"child": True})
+
+    def _at(self, i, j):
+        return functools.reduce(operator.and_, (m._at(i, j) for m in self.mask_terms))
+
+    def _tiles(self, *bounds):
+        some, every = zip(*(m._tiles(*bounds) for m in self.mask_terms))
+        return functools.reduce(np.logical_and, some), functools.reduce(np.logical_and, every)
+
+    def terms(self):
+        for mask in self.mask_terms:
+            yield from mask.terms()
+
+    def sized(self, T, S):
+        return And(tuple(m.sized(T, S) for m in self.mask_terms))
+
+
+@_term
+class Or(Mask):
+    """Seen by any one of `mask_terms`."""
+
+    mask_terms: tuple[Mask, ...] = dataclasses.field(metadata={"child": True})
+
+    def _at(self, i, j):
+        return functools.reduce(operator.or_, (m._at(i, j) for m in self.mask_terms))
+
+    def _tiles(self, *bounds):
+        some, every = zip(*(m._tiles(*bounds) for m in self.mask_terms))
+        return functools.reduce(np.logical_or, some), functools.reduce(np.logical_or, every)
+
+    def terms(self):
+        for mask in self.mask_terms:
+            yield from mask.terms()
+
+    def sized(self, T, S):
+        return Or(tuple(m.sized(T, S) for m in self.mask_terms))
+
+
+@_term
+class Not(Mask):
+    """Seen where `mask` hides."""
+
+    mask: Mask = dataclasses.field(metadata={"child": True})
+
+    def _at(self, i, j):
+        return ~self.mask._at(i, j)
+
+    def _tiles(self, *bounds):
+        some, every = self.mask._tiles(*bounds)
+        return ~every, ~some
+
+    def terms(self):
+        yield from self.mask.terms()
+
+    def sized(self, T, S):
+        return Not(self.mask.sized(T, S))
+
+
+@_term
+class Full(Mask):
+    """Every query sees every key."""
+
+    def _at(self, i, j):
+        return (i == i) & (j == j)
+
+    def _tiles(self, i0, i1, j0, j1):
+        return np.broadcast_arrays(np.bool_(True), np.bool_(True), i0 + j0)[:2]
+
+
+FULL = Full()
+
+
+def _encode(value):
+    if isinstance(value, Mask):
+        fields = {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"term": type(value).__name__, **fields}
+    if hasattr(value, "dtype"):
+        x = np.asarray(value)
+        return {"dtype": str(x.dtype), "shape": x.shape, "values": x.ravel().tolist()}
+    return [_encode(v) for v in value] if isinstance(value, tuple) else value

@@ -1,0 +1,67 @@
+"""Masks as JSON: patterns are data, equal after save and load in another process."""
+
+import dataclasses
+import json
+
+import jax.numpy as jnp
+import numpy as np
+
+from attn.masks.dynamic import Array, Padding, Segments
+from attn.masks.language import And, Full, Mask, Not, Or
+from attn.masks.static import (
+    Axial,
+    Blocks,
+    Causal,
+    Dilated,
+    Fixed,
+    Global,
+    Prefix,
+    Random,
+    Strided,
+    Window,
+)
+
+STATIC_TERMS = (
+    Full,
+    Causal,
+    Window,
+    Dilated,
+    Prefix,
+    Global,
+    Strided,
+    Fixed,
+    Random,
+    Blocks,
+    Axial,
+)
+TERMS = (*STATIC_TERMS, Padding, Segments, Array)
+_KINDS = {kind.__name__: kind for kind in (And, Or, Not, *TERMS)}
+
+
+def _decode(value):
+    if isinstance(value, list):
+        return tuple(map(_decode, value))
+    if not isinstance(value, dict):
+        return value
+    if "dtype" in value:
+        return jnp.asarray(np.array(value["values"], value["dtype"]).reshape(value["shape"]))
+    fields = {name: _decode(v) for name, v in value.items() if name != "term"}
+    kind = _KINDS.get(value.get("term"))
+    if kind is None:
+        raise ValueError(f"term: expected one of {sorted(_KINDS)}, got {value.get('term')!r}")
+    names = {f.name for f in dataclasses.fields(kind)}
+    if set(fields) != names:
+        raise ValueError(f"{kind.__name__}: expected fields {sorted(names)}, got {sorted(fields)}")
+    return kind(**fields)
+
+
+def from_json(text: str) -> Mask:
+    """The mask that `Mask.to_json` wrote. Raises ValueError on anything else."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"mask: not JSON ({error})") from None
+    mask = _decode(value)
+    if not isinstance(mask, Mask):
+        raise ValueError(f"mask: expected a JSON object with a 'term' key, got {text[:40]!r}")
+    return mask

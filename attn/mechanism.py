@@ -1,0 +1,98 @@
+"""Mechanism: the record beside every variant, which configs, encoders, tests and tables hold."""
+
+import abc
+import dataclasses
+from typing import Any, ClassVar, Self
+
+import jax
+from jaxtyping import Array, Float
+
+from attn.biases import Bias
+from attn.masks import FULL, Mask
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mechanism(abc.ABC):
+    """One attention variant with its settings: hashable, comparable, made of plain values.
+
+    Calling it maps q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D] to [*B, T, N, D] in q's
+    dtype; N is a multiple of K. What is not in `honours` (a mask term, a bias) is refused with
+    NotImplementedError. Learned arrays (`init`) and per-token gates (`gates`) come back as keyword
+    arguments under the names they were given out. Subclass it once per variant, never deeper.
+    """
+
+    honours: ClassVar[tuple[type[Mask] | type[Bias], ...]] = ()
+
+    @abc.abstractmethod
+    def __call__(
+        self,
+        q: Float[Array, "*B T N H"],
+        k: Float[Array, "*B S K H"],
+        v: Float[Array, "*B S K D"],
+        *,
+        mask: Mask = FULL,
+        bias: Bias | Float[Array, "..."] | None = None,
+        **learned: Array,
+    ) -> Float[Array, "*B T N D"]:
+        """The attention output."""
+
+    @abc.abstractmethod
+    def reference(self, q, k, v, *, mask: Mask = FULL, bias=None, **learned):
+        """The definition, O(T S), in any float dtype: what `__call__` must equal."""
+
+    @classmethod
+    @abc.abstractmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Small settings that together reach every branch."""
+
+    @abc.abstractmethod
+    def flops(self, T: int, S: int, N: int, K: int, H: int, D: int) -> int:
+        """Operations of the matrix products of one unmasked forward pass, batch 1."""
+
+    def io_bytes(self, T: int, S: int, N: int, K: int, H: int, D: int, itemsize: int = 4) -> int:
+        """Bytes that must move: q, k, v read once, the output written once."""
+        return itemsize * (T * N * (H + D) + S * K * (H + D))
+
+    def init(
+        self,
+        key: jax.Array,
+        *,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        value_dim: int,
+        max_length: int,
+    ) -> dict[str, Array]:
+        """Learned arrays, float32, passed back as keyword arrays. {} if there are none."""
+        return {}
+
+    def gates(self, *, num_heads: int, num_kv_heads: int, head_dim: int) -> dict[str, tuple]:
+        """Shapes after [*B, T] of per-token inputs that the layer projects from x."""
+        return {}
+
+    def weights(self, q, k, *, mask: Mask = FULL, bias=None, **learned) -> Float[Array, "*B N T S"]:
+        """The effective matrix W of each head, `out = W v`, by the same maths as `__call__`."""
+        raise NotImplementedError(f"{self.name} has no T x S matrix to show")
+
+    def init_state(
+        self,
+        batch: tuple[int, ...],
+        *,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        value_dim: int,
+        max_length: int,
+        dtype: Any = "float32",
+    ) -> Any:
+        """The empty state of token-by-token causal decoding, a pytree of arrays."""
+        raise NotImplementedError(f"{self.name} does not decode token by token")
+
+    def step(self, state: Any, q, k, v, **learned) -> tuple[Any, Float[Array, "*B 1 N D"]]:
+        """One token, q [*B, 1, N, H] and so on: equals `__call__` with `mask=Causal()` there."""
+        raise NotImplementedError(f"{self.name} does not decode token by token")
+
+    @property
+    def name(self) -> str:
+        """The class name, for messages; `MECHANISMS` has the key that configs use."""
+        return type(self).__name__

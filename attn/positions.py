@@ -1,0 +1,77 @@
+"""Positions as functions of indices: sinusoidal, rotary, ALiBi slopes, T5 buckets."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+
+def sinusoidal(length: int, width: int) -> Float[np.ndarray, "length width"]:
+    """PE[t, 2c] = sin(t / 10000^(2c/width)), PE[t, 2c+1] = cos(same) (Vaswani et al. 2017,
+    arXiv:1706.03762), float32. An odd width drops the last cosine."""
+    if width < 1:
+        raise ValueError(f"width: expected at least 1, got {width}")
+    rate = 10000.0 ** (-np.arange(0, width, 2) / width)
+    angle = np.arange(length)[:, None] * rate  # [length, ceil(width / 2)], in float64
+    table = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(length, -1)
+    return table[:, :width].astype(np.float32)
+
+
+def rotary(
+    x: Float[Array, "*B T N H"], positions: Int[Array, "*#B T"], *, base: float = 10000.0
+) -> Float[Array, "*B T N H"]:
+    """Rotate the pairs (x_c, x_{c + H/2}) by positions / base^(2c/H) (Su et al. 2021,
+    arXiv:2104.09864, half-split layout). Angles in float32, the result in x's dtype.
+
+    Raises ValueError if H is odd.
+    """
+    width = x.shape[-1]
+    if width % 2:
+        raise ValueError(f"x: rotary needs an even head width, got {width}")
+    rate = base ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
+    angle = positions.astype(jnp.float32)[..., None, None] * rate  # [*B, T, 1, H/2]
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    cos, sin = jnp.cos(angle).astype(wide), jnp.sin(angle).astype(wide)
+    a, b = jnp.split(x.astype(wide), 2, axis=-1)
+    return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1).astype(x.dtype)
+
+
+def alibi_slopes(num_heads: int) -> Float[np.ndarray, " num_heads"]:
+    """2^(-8 n / N) for n = 1..N; for N not a power of two, those of the power below and every
+    other one of the power above (Press et al. 2021, arXiv:2108.12409, and its code)."""
+    if num_heads < 1:
+        raise ValueError(f"num_heads: expected at least 1, got {num_heads}")
+    below = 2 ** int(math.log2(num_heads))
+    geometric = lambda n: 2.0 ** (-8.0 / n * np.arange(1, n + 1))
+    rest = geometric(2 * below)[::2][: num_heads - below]
+    return np.concatenate([geometric(below), rest]).astype(np.float32)
+
+
+def t5_bucket(
+    i: Int[Array, "..."],
+    j: Int[Array, "..."],
+    *,
+    num_buckets: int,
+    max_distance: int,
+    bidirectional: bool,
+) -> Int[Array, "..."]:
+    """The bucket of the distance j - i: exact up to half the buckets, then logarithmic up to
+    max_distance (Raffel et al. 2019, arXiv:1910.10683). With `bidirectional`, the upper half of
+    the buckets is for keys after the query; without, those share bucket 0."""
+    least = 4 if bidirectional else 2
+    if num_buckets < least or num_buckets % (2 if bidirectional else 1):
+        raise ValueError(f"num_buckets: expected an even number >= {least}, got {num_buckets}")
+    distance = jnp.asarray(i - j)
+    buckets, upper = num_buckets, 0
+    if bidirectional:
+        buckets //= 2
+        upper = jnp.where(distance < 0, buckets, 0)
+        distance = jnp.abs(distance)
+    exact = buckets // 2
+    if max_distance <= exact:
+        raise ValueError(f"max_distance: expected more than {exact}, got {max_distance}")
+    distance = jnp.maximum(distance, 0)
+    ratio = jnp.log(jnp.maximum(distance, 1).astype(jnp.float32) / exact)
+    far = exact + (ratio / math.log(max_distance / exact) * (buckets - exact)).astype(jnp.int32)
+    return upper + jnp.where(distance < exact, distance, jnp.minimum(far, buckets - 1))

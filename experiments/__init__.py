@@ -1,0 +1,1 @@
+"""The lab: tasks, training, evaluation and studies of attention variants."""

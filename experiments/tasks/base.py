@@ -1,0 +1,151 @@
+"""What a task is: batches that are pure functions of (seed, step), splits in a fixed order."""
+
+import abc
+import dataclasses
+import functools
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator
+from typing import ClassVar
+
+import jax
+import numpy as np
+from jaxtyping import Float32, Int, Int32
+
+SPLITS = ("train", "validation", "test")
+
+
+# Registered so that a batch can be handed to a jitted step; nothing here computes with jax.
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Batch:
+    """Token id 0 is padding: it fills everything at or past a row's length."""
+
+    tokens: Int32[np.ndarray, "B T"]
+    lengths: Int32[np.ndarray, "B"]
+    labels: Int32[np.ndarray, "B"] | Int32[np.ndarray, "B T"]
+    weights: Float32[np.ndarray, "B"] | Float32[np.ndarray, "B T"]  # 1 where a label counts
+    slices: Int32[np.ndarray, "B"]  # index into the task's slices
+
+    def __getitem__(self, rows: Int[np.ndarray, "b"] | slice) -> "Batch":
+        return Batch(**{f.name: getattr(self, f.name)[rows] for f in dataclasses.fields(self)})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task(abc.ABC):
+    """A data set: its fields say all that defines it, and it holds no arrays."""
+
+    head: ClassVar[str]  # "classification" (a label per row) or "token" (a label per position)
+
+    @property
+    @abc.abstractmethod
+    def vocab_size(self) -> int:
+        """Token ids lie in [0, vocab_size)."""
+
+    @property
+    @abc.abstractmethod
+    def length(self) -> int:
+        """T, the width of every batch."""
+
+    @property
+    @abc.abstractmethod
+    def classes(self) -> int:
+        """Labels lie in [0, classes)."""
+
+    @property
+    def slices(self) -> tuple[str, ...]:
+        """Names of the difficulty slices that results are split into."""
+        return ("all",)
+
+    @abc.abstractmethod
+    def size(self, split: str) -> int | None:
+        """Number of examples in a split; None if they are drawn afresh without end."""
+
+    @abc.abstractmethod
+    def examples(self, split: str, indices: Int[np.ndarray, "B"]) -> Batch:
+        """The rows of a finite split at these indices."""
+
+    @abc.abstractmethod
+    def baselines(self) -> dict[str, float]:
+        """Validation accuracy of strategies that need no learning."""
+
+    @abc.abstractmethod
+    def content(self) -> bytes:
+        """What beside the fields defines the data: the bytes themselves, or a sample drawn."""
+
+    def batch(self, seed: int, step: int, batch_size: int) -> Batch:
+        """Training batch number `step`: epochs are shuffled by (seed, epoch) and run on."""
+        check_draw(seed, step, batch_size)
+        return self.examples("train", epoch_indices(seed, step, batch_size, self.size("train")))
+
+    def evaluation(self, split: str, batch_size: int) -> Iterator[Batch]:
+        """The whole split in order; the last batch is filled up with rows of weight 0."""
+        size = self.size(split)
+        require(size is not None, "split", "a finite split to evaluate on", split)
+        require_int("batch_size", batch_size, 1)
+        return (self._rows(split, start, batch_size, size) for start in range(0, size, batch_size))
+
+    def _rows(self, split: str, start: int, batch_size: int, size: int) -> Batch:
+        indices = np.arange(start, start + batch_size)
+        # The last row repeated, not zeros: an empty row may be nan, and 0 * nan is nan.
+        batch = self.examples(split, np.minimum(indices, size - 1))
+        real = (indices < size).reshape(-1, *[1] * (batch.weights.ndim - 1))
+        return dataclasses.replace(batch, weights=np.where(real, batch.weights, np.float32(0)))
+
+    def definition(self) -> dict[str, int | float | str | tuple]:
+        """The fields that define the data."""
+        return dataclasses.asdict(self)
+
+    def fingerprint(self) -> str:
+        """Sixteen hex digits: equal exactly when name, definition and content are."""
+        words = json.dumps({"task": type(self).__name__, **self.definition()}, sort_keys=True)
+        return hashlib.sha256(words.encode() + self.content()).hexdigest()[:16]
+
+
+def epoch_indices(seed: int, step: int, batch_size: int, size: int) -> Int[np.ndarray, "B"]:
+    """Rows of batch `step`: each index once per epoch, batches run across epoch borders."""
+    position = step * batch_size + np.arange(batch_size)
+    epoch = position // size
+    orders = [_order(seed, e, size)[position[epoch == e] % size] for e in np.unique(epoch)]
+    return np.concatenate(orders)
+
+
+@functools.lru_cache(maxsize=4)
+def _order(seed: int, epoch: int, size: int) -> Int[np.ndarray, "N"]:
+    order = rng("epoch", seed, int(epoch)).permutation(size)
+    order.flags.writeable = False
+    return order
+
+
+def rng(*words: str | int) -> np.random.Generator:
+    """A stream of its own for each sequence of words; the first ones name its purpose."""
+    # crc32, not hash(): the same in every process.
+    entropy = [zlib.crc32(word.encode()) if isinstance(word, str) else word for word in words]
+    return np.random.default_rng(entropy)
+
+
+def majority(labels: Int[np.ndarray, "N"]) -> float:
+    """Accuracy of always giving the most frequent label."""
+    return float(np.bincount(labels).max() / labels.size)
+
+
+def require(ok: bool, name: str, expected: str, got: object) -> None:
+    if not ok:
+        raise ValueError(f"{name}: expected {expected}, got {got!r}")
+
+
+def require_int(name: str, value: object, low: int, high: int = 2**31 - 1) -> None:
+    ok = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+    require(ok, name, f"an integer in {low}..{high}", value)
+
+
+def check_split(split: str) -> None:
+    require(split in SPLITS, "split", f"one of {', '.join(SPLITS)}", split)
+
+
+def check_draw(seed: int, step: int, batch_size: int) -> None:
+    # One 32-bit word each: longer integers would let two (seed, step) share a stream.
+    require_int("seed", seed, 0)
+    require_int("step", step, 0)
+    require_int("batch_size", batch_size, 1)

@@ -1,0 +1,159 @@
+"""Multi-query associative recall (Zoology, Arora et al. 2023, arXiv:2312.04927)."""
+
+import dataclasses
+import functools
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Int, Int32
+
+from experiments.tasks.base import (
+    Batch,
+    Task,
+    check_draw,
+    check_split,
+    require,
+    require_int,
+    rng,
+)
+
+BLOCK = 256  # evaluation rows are drawn this many at a time, whatever the batch size
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recall(Task):
+    """k1 v1 k2 v2 ... then each key once more, to be answered with its value; noise between.
+
+    Keys lie in [1, V/2), values in [V/2, V). Unlike Zoology, training rows are drawn afresh
+    for every step, and noise never repeats a key of its own row.
+    """
+
+    head: ClassVar[str] = "token"
+    vocab_size: int = 8192
+    length: int = 64
+    pairs: tuple[int, ...] = (4,)  # one slice each, mixed evenly
+    alpha: float = 0.01  # query distance j has probability ~ j ** (alpha - 1); 1 is uniform
+    validation: int = 3_000
+    test: int = 3_000
+
+    def __post_init__(self):
+        for name in ("vocab_size", "length", "validation", "test"):
+            require_int(name, getattr(self, name), 1)
+        require(
+            isinstance(self.pairs, tuple) and len(set(self.pairs)) == len(self.pairs) > 0,
+            "pairs",
+            "a tuple of different numbers of pairs, such as (4, 8)",
+            self.pairs,
+        )
+        for kv in self.pairs:
+            require_int("pairs", kv, 1)
+        most = max(self.pairs)
+        require(4 * most <= self.length, "length", f">= 4 * {most} pairs", self.length)
+        low = 2 * (most + 1)
+        require(self.vocab_size >= low, "vocab_size", f">= {low} for {most} keys", self.vocab_size)
+        alpha = self.alpha
+        require(isinstance(alpha, int | float) and 0 < alpha, "alpha", "a number > 0", alpha)
+
+    @property
+    def classes(self) -> int:
+        return self.vocab_size
+
+    @property
+    def slices(self) -> tuple[str, ...]:
+        return tuple(f"{kv} pairs" if kv > 1 else "1 pair" for kv in self.pairs)
+
+    def size(self, split: str) -> int | None:
+        check_split(split)
+        return {"train": None, "validation": self.validation, "test": self.test}[split]
+
+    def batch(self, seed: int, step: int, batch_size: int) -> Batch:
+        check_draw(seed, step, batch_size)
+        number = step * batch_size + np.arange(batch_size)
+        return _draw(self, rng("recall", "train", seed, step), number)
+
+    def examples(self, split: str, indices: Int[np.ndarray, "B"]) -> Batch:
+        return _split(self, split)[indices]
+
+    def baselines(self) -> dict[str, float]:
+        # Each row asks as many questions as it has pairs, and one of its values is the answer.
+        _, rows = np.unique(_split(self, "validation").slices, return_counts=True)
+        queries = rows * np.array(self.pairs[: rows.size])
+        bound = float(rows.sum() / queries.sum())
+        chance = 1 / (self.vocab_size - self.vocab_size // 2)
+        return {"chance": chance, "any value of the prefix": bound}
+
+    def content(self) -> bytes:
+        return self.examples("validation", np.arange(min(BLOCK, self.validation))).tokens.tobytes()
+
+
+@functools.lru_cache(maxsize=4)
+def _split(task: Recall, split: str) -> Batch:
+    size = task.size(split)
+    require(size is not None, "split", "validation or test", split)
+    starts = range(0, size, BLOCK)
+    blocks = [_draw(task, rng("recall", split, s), s + np.arange(BLOCK)) for s in starts]
+    names = [f.name for f in dataclasses.fields(Batch)]
+    return Batch(**{n: np.concatenate([getattr(b, n) for b in blocks])[:size] for n in names})
+
+
+def _draw(task: Recall, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
+    """Example number n has pairs[n % len(pairs)] pairs."""
+    slices = (number % len(task.pairs)).astype(np.int32)
+    tokens = np.zeros((number.size, task.length), np.int32)
+    labels = np.zeros_like(tokens)
+    for index, kv in enumerate(task.pairs):
+        rows = np.flatnonzero(slices == index)
+        tokens[rows], labels[rows] = sequences(
+            random, rows.size, kv, vocab_size=task.vocab_size, length=task.length, alpha=task.alpha
+        )
+    return Batch(
+        tokens=tokens,
+        lengths=np.full(number.size, task.length, np.int32),
+        labels=labels,
+        weights=(labels > 0).astype(np.float32),  # a value is never 0
+        slices=slices,
+    )
+
+
+def sequences(
+    random: np.random.Generator, rows: int, kv: int, *, vocab_size: int, length: int, alpha: float
+) -> tuple[Int32[np.ndarray, "B T"], Int32[np.ndarray, "B T"]]:
+    """Tokens and labels (0 where nothing is asked) of rows with kv pairs."""
+    half, prefix = vocab_size // 2, 2 * kv
+    keys = 1 + _distinct(random, rows, kv, half - 1)
+    values = half + _distinct(random, rows, kv, vocab_size - half)
+    # In a race of exponential clocks of rates p, the arrivals are draws without replacement.
+    distance = np.arange(1, (length - prefix) // 2 + 1)
+    clocks = random.standard_exponential((rows, distance.size)) / distance ** (alpha - 1)
+    query = prefix + 2 * np.argsort(clocks, axis=1)[:, :kv]
+
+    tokens = _fillers(random, keys, vocab_size, length)
+    tokens[:, 0:prefix:2], tokens[:, 1:prefix:2] = keys, values
+    np.put_along_axis(tokens, query, keys, axis=1)
+    labels = np.zeros_like(tokens)
+    np.put_along_axis(labels, query, values, axis=1)
+    return tokens, labels
+
+
+def _distinct(
+    random: np.random.Generator, rows: int, count: int, n: int
+) -> Int32[np.ndarray, "B K"]:
+    """For each row, count different integers below n: the first places of a shuffle."""
+    deck = np.tile(np.arange(n, dtype=np.int32), (rows, 1))
+    row = np.arange(rows)
+    for i, j in enumerate(random.integers(np.arange(count), n, size=(rows, count)).T):
+        deck[row, i], deck[row, j] = deck[row, j], deck[row, i]
+    return deck[:, :count]
+
+
+def _fillers(
+    random: np.random.Generator, keys: Int[np.ndarray, "B K"], vocab_size: int, length: int
+) -> Int32[np.ndarray, "B T"]:
+    """Uniform over the vocabulary without padding and without the row's own keys."""
+    rows, kv = keys.shape
+    # The r-th token that is no key is r plus the number of keys before it.
+    before = np.sort(keys, axis=1) - np.arange(kv)
+    r = random.integers(1, vocab_size - kv, size=(rows, length))
+    shift = vocab_size * np.arange(rows)[:, None]  # keeps rows apart in one sorted search
+    skipped = np.searchsorted((before + shift).ravel(), (r + shift).ravel(), side="right")
+    return (r + skipped.reshape(r.shape) - kv * np.arange(rows)[:, None]).astype(np.int32)

@@ -1,0 +1,99 @@
+"""Recall's rule by brute force, token by token."""
+
+import numpy as np
+import pytest
+
+from experiments.tasks import Recall
+from experiments.tasks.recall import sequences
+
+TIGHT = Recall(vocab_size=34, length=64, pairs=(1, 3, 16), validation=50, test=50)
+
+
+@pytest.mark.parametrize("task", [TIGHT, Recall(validation=50)], ids=["tight", "zoology"])
+def test_every_query_is_answered_by_its_keys_value(task):
+    batches = [task.batch(1, 2, 30), *task.evaluation("validation", 25)]
+    for batch in batches:
+        assert (batch.lengths == task.length).all()
+        for tokens, labels, weights, index in zip(
+            batch.tokens.tolist(), batch.labels.tolist(), batch.weights, batch.slices
+        ):
+            kv = task.pairs[index]
+            bound = dict(zip(tokens[0 : 2 * kv : 2], tokens[1 : 2 * kv : 2]))
+            assert len(bound) == len(set(bound.values())) == kv
+            assert all(1 <= key < task.vocab_size // 2 <= value for key, value in bound.items())
+            asked = np.flatnonzero(weights)
+            assert ((asked >= 2 * kv) & (asked % 2 == 0)).all()
+            assert sorted(tokens[i] for i in asked) == sorted(bound)  # each key once
+            assert all(labels[i] == bound[tokens[i]] for i in asked)
+            rest = [t for i, t in enumerate(tokens) if i >= 2 * kv and i not in asked]
+            assert not bound.keys() & set(rest)  # no filler is a key
+
+
+def test_slices_are_mixed_evenly():
+    slices = [TIGHT.batch(0, step, 5).slices for step in range(3)]
+    assert np.bincount(np.concatenate(slices)).tolist() == [5, 5, 5]
+    assert TIGHT.slices == ("1 pair", "3 pairs", "16 pairs")
+
+
+def test_fillers_are_every_other_token():
+    tokens, labels = sequences(
+        np.random.default_rng(0), 4000, 2, vocab_size=10, length=16, alpha=0.5
+    )
+    for row, label in zip(tokens[:50], labels[:50]):
+        assert set(row) <= set(range(1, 10))
+        assert (label > 0).sum() == 2
+    keys = tokens[:, 0:4:2]
+    rows = (keys == [1, 3]).all(axis=1)
+    rest = tokens[rows, 4:][labels[rows, 4:] == 0]
+    assert set(rest.tolist()) == {2, 4, 5, 6, 7, 8, 9}
+    share = np.bincount(rest)[[2, 4, 5, 6, 7, 8, 9]] / rest.size
+    assert np.abs(share - 1 / 7).max() < 0.02
+
+
+@pytest.mark.parametrize("alpha", [0.01, 1.0])
+def test_gaps_follow_the_power_law(alpha):
+    _, labels = sequences(
+        np.random.default_rng(0), 20_000, 1, vocab_size=10, length=18, alpha=alpha
+    )
+    counts = np.count_nonzero(labels, axis=0)
+    law = np.arange(1, 9) ** (alpha - 1.0)
+    assert counts[:2].sum() == counts[3::2].sum() == 0
+    assert np.abs(counts[2::2] / 20_000 - law / law.sum()).max() < 0.015
+
+
+def test_keys_and_values_are_uniform():
+    tokens, _ = sequences(np.random.default_rng(0), 9000, 3, vocab_size=12, length=12, alpha=0.01)
+    assert np.abs(np.bincount(tokens[:, 0:6:2].ravel())[1:] / 27_000 - 1 / 5).max() < 0.01
+    assert np.abs(np.bincount(tokens[:, 1:6:2].ravel())[6:] / 27_000 - 1 / 6).max() < 0.01
+
+
+def test_guessing_a_bound_value_is_a_baseline():
+    baselines = Recall(vocab_size=64, length=32, pairs=(2, 8), validation=40).baselines()
+    assert baselines == {"chance": 1 / 32, "any value of the prefix": 0.2}
+
+
+def test_training_has_no_end_and_cannot_be_evaluated():
+    assert Recall().size("train") is None
+    with pytest.raises(ValueError, match="split: expected a finite split"):
+        Recall().evaluation("train", 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("length", {"pairs": (4, 17)}),
+        ("length", {"length": 0}),
+        ("pairs", {"pairs": ()}),
+        ("pairs", {"pairs": (4, 4)}),
+        ("pairs", {"pairs": [4]}),
+        ("pairs", {"pairs": (0,)}),
+        ("vocab_size", {"vocab_size": 9}),
+        ("vocab_size", {"vocab_size": 64.0}),
+        ("alpha", {"alpha": 0.0}),
+        ("validation", {"validation": 0}),
+        ("test", {"test": -1}),
+    ],
+)
+def test_bad_fields_are_refused(name, fields):
+    with pytest.raises(ValueError, match=f"^{name}: expected .*, got "):
+        Recall(**fields)

@@ -1,0 +1,168 @@
+"""Laws that every task keeps: purity, epochs, disjoint splits, one shape, values in range."""
+
+import dataclasses
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.tasks import TASKS, Batch, Digits, ListOps, Recall
+from experiments.tasks.base import epoch_indices
+
+SMALL = [
+    Digits(),
+    ListOps(min_length=8, max_length=40, train=301, validation=53, test=47),
+    Recall(vocab_size=64, length=33, pairs=(2, 4, 8), validation=53, test=47),
+]
+tasks = pytest.mark.parametrize("task", SMALL, ids=lambda task: type(task).__name__)
+ROOT = Path(__file__).parents[2]
+
+
+def digest(task) -> str:
+    batches = [task.batch(3, 5, 8), *task.evaluation("validation", 16)]
+    arrays = [array.tobytes() for batch in batches for array in jax.tree.leaves(batch)]
+    return hashlib.sha256(b"".join(arrays)).hexdigest()
+
+
+def rows(task, split) -> set[bytes]:
+    return {row.tobytes() for batch in task.evaluation(split, 64) for row in batch.tokens}
+
+
+def test_the_table_names_every_task():
+    assert {type(task) for task in SMALL} == set(TASKS.values())
+
+
+def test_batches_are_equal_in_another_process():
+    here = [[digest(task), task.fingerprint()] for task in SMALL]
+    code = (
+        "import json; from tests_tasks import SMALL, digest;"
+        "print(json.dumps([[digest(t), t.fingerprint()] for t in SMALL]))"
+    ).replace("tests_tasks", Path(__file__).stem)
+    there = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": f"{ROOT}:{Path(__file__).parent}", "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+    )
+    assert there.returncode == 0, there.stderr
+    assert json.loads(there.stdout) == here
+
+
+@tasks
+def test_batch_depends_on_seed_and_step(task):
+    first = task.batch(0, 0, 16).tokens
+    assert np.array_equal(first, task.batch(0, 0, 16).tokens)
+    assert not np.array_equal(first, task.batch(1, 0, 16).tokens)
+    assert not np.array_equal(first, task.batch(0, 1, 16).tokens)
+
+
+@tasks
+def test_shapes_types_and_ranges(task):
+    batches = [task.batch(0, 0, 16), *task.evaluation("validation", 16)]
+    for batch in batches:
+        assert batch.tokens.shape == (16, task.length)
+        assert batch.lengths.shape == batch.slices.shape == (16,)
+        token = task.head == "token"
+        assert batch.labels.shape == batch.weights.shape == ((16, task.length) if token else (16,))
+        for name in ("tokens", "lengths", "labels", "slices"):
+            assert getattr(batch, name).dtype == np.int32
+        assert batch.weights.dtype == np.float32
+        assert set(np.unique(batch.weights)) <= {0.0, 1.0}
+        inside = np.arange(task.length) < batch.lengths[:, None]
+        assert np.array_equal(batch.tokens > 0, inside)
+        assert 0 < batch.lengths.min() <= batch.lengths.max() <= task.length
+        assert batch.tokens.max() < task.vocab_size
+        assert 0 <= batch.labels.min() <= batch.labels.max() < task.classes
+        assert 0 <= batch.slices.min() <= batch.slices.max() < len(task.slices)
+
+
+@tasks
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_evaluation_counts_every_row_once_whatever_the_batch_size(task, split):
+    def counted(batch_size):
+        batches = list(task.evaluation(split, batch_size))
+        real = [batch.weights.reshape(batch_size, -1).any(axis=1) for batch in batches]
+        return np.concatenate([batch.tokens[r] for batch, r in zip(batches, real)])
+
+    assert len(counted(16)) == task.size(split)
+    assert np.array_equal(counted(16), counted(task.size(split) + 5))
+
+
+@tasks
+def test_splits_are_disjoint(task):
+    validation, test = rows(task, "validation"), rows(task, "test")
+    assert len(validation) == task.size("validation")
+    assert not validation & test
+    train = {row.tobytes() for step in range(50) for row in task.batch(0, step, 32).tokens}
+    assert not train & (validation | test)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 10, 23])
+def test_epochs_hit_each_index_once(batch_size):
+    steps = 30
+    stream = np.concatenate([epoch_indices(4, step, batch_size, 10) for step in range(steps)])
+    stream = stream[: stream.size // 10 * 10].reshape(-1, 10)
+    assert (np.sort(stream, axis=1) == np.arange(10)).all()
+    assert not np.array_equal(stream[0], stream[1])
+
+
+def test_order_of_an_epoch_does_not_depend_on_the_batch_size():
+    streams = [
+        np.concatenate([epoch_indices(4, step, size, 10) for step in range(60 // size)])
+        for size in (1, 4, 15)
+    ]
+    assert all(np.array_equal(stream, streams[0]) for stream in streams)
+
+
+@tasks
+def test_baselines_are_accuracies(task):
+    values = list(task.baselines().values())
+    assert values
+    assert all(isinstance(value, float) and 0 < value <= 1 for value in values)
+
+
+@tasks
+def test_fields_survive_json_and_decide_the_fingerprint(task):
+    fields = dataclasses.asdict(task)
+    assert json.loads(json.dumps(fields)).keys() == fields.keys()
+    assert len(task.fingerprint()) == 16
+    assert len({other.fingerprint() for other in SMALL}) == len(SMALL)
+    if fields:
+        assert dataclasses.replace(task, test=46).fingerprint() != task.fingerprint()
+
+
+@tasks
+def test_a_batch_passes_through_jit(task):
+    batch = task.batch(0, 0, 4)
+    out = jax.jit(lambda b: b)(batch)
+    assert isinstance(out, Batch)
+    assert np.array_equal(out.tokens, batch.tokens)
+
+
+@tasks
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("seed", (-1, 0, 4)),
+        ("seed", (2**32, 0, 4)),
+        ("step", (0, -1, 4)),
+        ("batch_size", (0, 0, 0)),
+        ("step", (0, 1.0, 4)),
+    ],
+)
+def test_bad_draws_are_refused(task, name, arguments):
+    with pytest.raises(ValueError, match=f"^{name}: expected .* got "):
+        task.batch(*arguments)
+
+
+@tasks
+def test_bad_splits_are_refused(task):
+    with pytest.raises(ValueError, match="split: expected one of train, validation, test"):
+        task.evaluation("valid", 4)
+    with pytest.raises(ValueError, match="batch_size"):
+        task.evaluation("test", 0)
