@@ -9,8 +9,16 @@ from attn.biases import Alibi as Alibi
 from attn.biases import ArrayBias as ArrayBias
 from attn.biases import Bias as Bias
 from attn.biases import Relative as Relative
+from attn.compressed.linformer import Linformer as Linformer
+from attn.compressed.linformer import linformer_attention as linformer_attention
 from attn.dense.dot_product import Softmax as Softmax
 from attn.dense.dot_product import dot_product_attention as dot_product_attention
+from attn.linearized.feature_maps import FEATURE_MAPS as FEATURE_MAPS
+from attn.linearized.feature_maps import orthogonal_features as orthogonal_features
+from attn.linearized.linear import Linear as Linear
+from attn.linearized.linear import linear_attention as linear_attention
+from attn.linearized.performer import Performer as Performer
+from attn.linearized.performer import performer_attention as performer_attention
 from attn.masks import FULL as FULL
 from attn.masks import Array as Array
 from attn.masks import Axial as Axial
@@ -27,7 +35,17 @@ from attn.masks import Segments as Segments
 from attn.masks import Strided as Strided
 from attn.masks import Window as Window
 from attn.mechanism import Mechanism as Mechanism
+from attn.sparse.bigbird import BigBird as BigBird
+from attn.sparse.bigbird import bigbird_pattern as bigbird_pattern
+from attn.sparse.bigbird import block_sparse_attention as block_sparse_attention
+from attn.sparse.window import SlidingWindow as SlidingWindow
+from attn.sparse.window import window_attention as window_attention
 
 MECHANISMS: dict[str, type[Mechanism]] = {
     "softmax": Softmax,
+    "linear": Linear,
+    "performer": Performer,
+    "window": SlidingWindow,
+    "bigbird": BigBird,
+    "linformer": Linformer,
 }

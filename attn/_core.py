@@ -65,7 +65,7 @@ def refuse_rest(name: str, rest: Mask, bias: Bias | None, honours) -> None:
 
 def wide(x: Array) -> Array:
     """x in at least float32: statistics are never kept in a narrow type."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return x.astype(jnp.float64 if x.dtype == jnp.float64 else jnp.float32)
 
 
 def isolate(x: Float[Array, "*B S K H"]) -> tuple[Float[Array, "*B S K H"], Float[Array, "*B S K"]]:
@@ -119,6 +119,39 @@ def apply_weights(
 def seen_array(mask: Mask, T: int, S: int) -> Bool[Array, "*B 1 T S"]:
     """The mask drawn whole, with an axis for heads."""
     return jnp.asarray(mask.array(T, S))[..., None, :, :]
+
+
+def dense_weights(
+    q, k, *, mask: Mask, bias=None, scale=None, logit_cap: float | None = None
+) -> Float[Array, "*B N T S"]:
+    """softmax(cap(scale q k^T) + bias) over the seen keys, drawn whole: O(T S) memory."""
+    mask, bias = check_qkv(q, k, k, mask, bias)
+    return masked_softmax(*dense_scores(q, k, mask, bias, scale, logit_cap))
+
+
+def dense_scores(q, k, mask, bias, scale, logit_cap):
+    """The scores [*B, N, T, S] and where they are seen, of checked arguments."""
+    s = scores(wide(q) * default_scale(scale, q.shape[-1]), wide(k))
+    if logit_cap is not None:
+        s = logit_cap * jnp.tanh(s / logit_cap)
+    if bias is not None:
+        s = s + bias.array(*s.shape[-2:]).astype(s.dtype)
+    return s, seen_array(mask, *s.shape[-2:])
+
+
+def dense_attention(
+    q, k, v, *, mask: Mask, bias=None, scale=None, logit_cap: float | None = None
+) -> Float[Array, "*B T N D"]:
+    """`dense_weights` applied to v, in at least float32: the reference of every softmax variant."""
+    mask, bias = check_qkv(q, k, v, mask, bias)
+    w = dense_weights(q, k, mask=mask, bias=bias, scale=scale, logit_cap=logit_cap)
+    return apply_weights(w, wide(v), seen_array(mask, q.shape[-3], k.shape[-3]))
+
+
+def check_block(block: int | None) -> None:
+    """Raise ValueError unless `block` is None or a positive integer."""
+    if block is not None and (not isinstance(block, int) or block < 1):
+        raise ValueError(f"block: expected a positive integer or None, got {block!r}")
 
 
 def default_scale(scale: float | Array | None, head_dim: int) -> float | Array:

@@ -22,6 +22,8 @@ class Mechanism(abc.ABC):
     """
 
     honours: ClassVar[tuple[type[Mask] | type[Bias], ...]] = ()
+    # how much more room than the contract of numbers it needs, with the reason beside it
+    room: ClassVar[float] = 1.0
 
     @abc.abstractmethod
     def __call__(
@@ -48,6 +50,11 @@ class Mechanism(abc.ABC):
     @abc.abstractmethod
     def flops(self, T: int, S: int, N: int, K: int, H: int, D: int) -> int:
         """Operations of the matrix products of one unmasked forward pass, batch 1."""
+
+    @property
+    def linear_memory(self) -> bool:
+        """Whether it promises memory linear in T and S, forward and backward."""
+        return True
 
     def io_bytes(self, T: int, S: int, N: int, K: int, H: int, D: int, itemsize: int = 4) -> int:
         """Bytes that must move: q, k, v read once, the output written once."""

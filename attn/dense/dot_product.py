@@ -7,6 +7,7 @@ O(T + S) (see `attn/_blockwise.py`).
 import dataclasses
 from typing import ClassVar, Literal
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -14,11 +15,13 @@ from attn import _cache
 from attn._blockwise import blockwise
 from attn._core import (
     apply_weights,
+    check_block,
     check_qkv,
     default_scale,
+    dense_attention,
+    dense_scores,
+    dense_weights,
     masked_softmax,
-    scores,
-    seen_array,
     wide,
 )
 from attn.biases import Bias
@@ -26,6 +29,7 @@ from attn.masks import FULL, TERMS, Mask
 from attn.mechanism import Mechanism
 
 Implementation = Literal["materialized", "blockwise"]
+EXPECTED = "expected 'materialized', 'blockwise' or None"
 
 
 def dot_product_attention(
@@ -39,12 +43,14 @@ def dot_product_attention(
     logit_cap: float | None = None,
     return_lse: bool = False,
     implementation: Implementation | None = None,
+    block: int | None = None,
 ) -> Float[Array, "*B T N D"] | tuple[Float[Array, "*B T N D"], Float[Array, "*B T N"]]:
     """softmax(scale q k^T + bias) v over the keys that `mask` shows, per head.
 
     `scale` is 1/sqrt(H) by default; `logit_cap` c replaces scores s by c tanh(s / c) before the
     bias. A query that sees nothing gets 0. With `return_lse` also the log-sum-exp of each row's
-    scores (float32, -inf where it sees nothing). `implementation` is chosen by size if None.
+    scores (float32, -inf where it sees nothing). `implementation` is chosen by size if None, and
+    so is the `block` of the blockwise one.
     Raises ValueError or TypeError for wrong shapes, dtypes or settings.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
@@ -54,38 +60,27 @@ def dot_product_attention(
     if implementation is None:
         implementation = choose(q.shape[-3], k.shape[-3])
     if implementation == "blockwise":
-        out, lse = blockwise(q, k, v, mask, bias, scale=scale, logit_cap=logit_cap)
+        out, lse = blockwise(q, k, v, mask, bias, scale=scale, logit_cap=logit_cap, block=block)
     elif implementation == "materialized":
         out, lse = _materialized(q, k, v, mask, bias, scale, logit_cap)
     else:
-        raise ValueError(
-            f"implementation: expected 'materialized' or 'blockwise', got {implementation!r}"
-        )
+        raise ValueError(f"implementation: {EXPECTED}, got {implementation!r}")
     return (out, lse) if return_lse else out
 
 
 def choose(T: int, S: int) -> Implementation:
-    """What runs by default: whole scores where they are small enough to stay in cache."""
-    return "materialized" if T * S <= 128 * 128 else "blockwise"
-
-
-def _scores(q, k, mask, bias, scale, logit_cap):
-    s = scores(wide(q) * scale, wide(k))
-    if logit_cap is not None:
-        s = logit_cap * jnp.tanh(s / logit_cap)
-    if bias is not None:
-        s = s + bias.array(*s.shape[-2:]).astype(s.dtype)
-    return s, seen_array(mask, *s.shape[-2:])
+    """What runs by default: blocks pay from a few queries on; decoding has one."""
+    return "materialized" if T < 8 or S < 8 else "blockwise"
 
 
 def _materialized(q, k, v, mask, bias, scale, logit_cap):
-    s, seen = _scores(q, k, mask, bias, scale, logit_cap)
+    s, seen = dense_scores(q, k, mask, bias, scale, logit_cap)
     out = apply_weights(masked_softmax(s, seen), wide(v), seen).astype(q.dtype)
-    top = jnp.max(jnp.where(seen, s, -jnp.inf), -1, keepdims=True, initial=-jnp.inf)
-    top = jnp.where(top == -jnp.inf, 0, top)
-    total = jnp.where(seen, jnp.exp(jnp.where(seen, s - top, 0)), 0).sum(-1)
-    lse = jnp.where(total == 0, -jnp.inf, jnp.log(jnp.where(total == 0, 1, total)) + top[..., 0])
-    return out, jnp.moveaxis(lse, -2, -1)
+    hidden = jnp.where(seen, s, -jnp.inf)
+    empty = ~seen.any(-1)
+    # a row of -inf has no gradient but nan: rows that see nothing take their own branch
+    lse = jax.nn.logsumexp(jnp.where(empty[..., None], 0, hidden), -1)
+    return out, jnp.moveaxis(jnp.where(empty, -jnp.inf, lse), -2, -1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,6 +90,18 @@ class Softmax(Mechanism):
     honours: ClassVar = (*TERMS, Bias)
     implementation: Implementation | None = None
     logit_cap: float | None = None
+    block: int | None = None
+
+    def __post_init__(self):
+        if self.implementation not in (None, "materialized", "blockwise"):
+            raise ValueError(f"implementation: {EXPECTED}, got {self.implementation!r}")
+        if self.logit_cap is not None and not self.logit_cap > 0:
+            raise ValueError(f"logit_cap: expected a positive number, got {self.logit_cap}")
+        check_block(self.block)
+
+    @property
+    def linear_memory(self):
+        return self.implementation != "materialized"
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None):
         return dot_product_attention(
@@ -105,17 +112,14 @@ class Softmax(Mechanism):
             bias=bias,
             logit_cap=self.logit_cap,
             implementation=self.implementation,
+            block=self.block,
         )
 
     def reference(self, q, k, v, *, mask=FULL, bias=None):
-        mask, bias = check_qkv(q, k, v, mask, bias)
-        seen = seen_array(mask, q.shape[-3], k.shape[-3])
-        return apply_weights(self.weights(q, k, mask=mask, bias=bias), wide(v), seen)
+        return dense_attention(q, k, v, mask=mask, bias=bias, logit_cap=self.logit_cap)
 
     def weights(self, q, k, *, mask=FULL, bias=None):
-        mask, bias = check_qkv(q, k, k, mask, bias)
-        scale = default_scale(None, q.shape[-1])
-        return masked_softmax(*_scores(q, k, mask, bias, scale, self.logit_cap))
+        return dense_weights(q, k, mask=mask, bias=bias, logit_cap=self.logit_cap)
 
     def flops(self, T, S, N, K, H, D):
         return 2 * T * S * N * (H + D)
@@ -125,14 +129,18 @@ class Softmax(Mechanism):
     ):
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
 
-    def step(self, state, q, k, v, *, bias=None):
+    def step(self, state, q, k, v):
         state, mask = _cache.append(state, k, v)
-        return state, self(q, state.k, state.v, mask=mask, bias=bias)
+        out = dense_attention(q, state.k, state.v, mask=mask, logit_cap=self.logit_cap)
+        # a full cache has forgotten keys that the definition still sees: say so, loudly
+        out = jnp.where(state.length > state.k.shape[-3], jnp.nan, out)
+        return state, out.astype(q.dtype)
 
     @classmethod
     def examples(cls):
         return (
             cls(implementation="materialized"),
             cls(implementation="blockwise"),
-            cls(implementation="blockwise", logit_cap=5.0),
+            cls(implementation="blockwise", block=8),
+            cls(implementation="blockwise", block=16, logit_cap=5.0),
         )

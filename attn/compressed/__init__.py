@@ -1,0 +1,1 @@
+"""Compressed attention: fewer keys than positions."""

@@ -1,0 +1,129 @@
+"""Linformer (Wang et al. 2020, arXiv:2006.04768): keys and values projected to R rows, O(T R)."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attn._core import check_qkv, dense_attention, masked_softmax, refuse_rest, scores, wide
+from attn.masks import FULL, Mask, Padding
+from attn.mechanism import Mechanism
+
+HONOURS = (Padding,)
+
+
+def linformer_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    key_projection: Float[Array, "K R L"],
+    value_projection: Float[Array, "K R L"],
+    mask: Mask = FULL,
+    bias=None,
+) -> Float[Array, "*B T N D"]:
+    """softmax(q (E k)^T / sqrt(H)) (F v) with E, F [R, S] the first S <= L columns, per key head.
+
+    Padded keys are taken out before they are projected. Honours `Padding`; a projection mixes all
+    positions, so `Causal` and the rest raise NotImplementedError. Raises ValueError for
+    projections of the wrong shape or S > L.
+    """
+    mask, bias = check_qkv(q, k, v, mask, bias)
+    (padding,), rest = mask.take(*HONOURS)
+    refuse_rest("linformer", rest, bias, HONOURS)
+    w, f = _weights(q, k, padding, key_projection, value_projection)
+    T, S = q.shape[-3], k.shape[-3]
+    v = wide(v)
+    if padding is not None:
+        v = jnp.where(padding.seen_keys(S)[..., None, None], v, 0)
+    projected = jnp.einsum("krs,...skd->...rkd", f, v)
+    *batch, N, _, R = w.shape
+    K = k.shape[-2]
+    out = jnp.einsum("...kgtr,...rkd->...tkgd", w.reshape(*batch, K, N // K, T, R), projected)
+    return out.reshape(*batch, T, N, v.shape[-1]).astype(q.dtype)
+
+
+def _weights(q, k, padding, key_projection, value_projection):
+    """softmax over the R projected keys [*B, N, T, R], and F cut to S columns [K, R, S]."""
+    T, S, K = q.shape[-3], *k.shape[-3:-1]
+    for name, x in (("key_projection", key_projection), ("value_projection", value_projection)):
+        if x.ndim != 3 or x.shape[0] != K or x.shape[2] < S or x.shape[1] == 0:
+            raise ValueError(
+                f"{name}: expected [{K}, R, at least {S}] for {K} key heads and {S} keys, got "
+                f"{list(x.shape)}; build the layer with a larger max_length for longer inputs"
+            )
+    if key_projection.shape[1] != value_projection.shape[1]:
+        raise ValueError(
+            f"value_projection: expected {key_projection.shape[1]} rows as key_projection, "
+            f"got {value_projection.shape[1]}"
+        )
+    q, k = wide(q), wide(k)
+    e, f = (x[..., :S].astype(q.dtype) for x in (key_projection, value_projection))
+    live = jnp.full((T,), S > 0)
+    if padding is not None:
+        seen = padding.seen_keys(S)
+        live = padding.seen_queries(T) & seen.any(-1, keepdims=True)
+        k = jnp.where(seen[..., None, None], k, 0)
+    s = scores(q * q.shape[-1] ** -0.5, jnp.einsum("krs,...skh->...rkh", e, k))
+    return masked_softmax(s, live[..., None, :, None]), f
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Linformer(Mechanism):
+    """Learned projections of the length to `features` rows (Wang et al. 2020), per key head."""
+
+    honours: ClassVar = HONOURS
+    features: int = 64
+
+    def __post_init__(self):
+        if self.features < 1:
+            raise ValueError(f"features: expected at least 1, got {self.features}")
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, key_projection, value_projection):
+        return linformer_attention(
+            q,
+            k,
+            v,
+            mask=mask,
+            bias=bias,
+            key_projection=key_projection,
+            value_projection=value_projection,
+        )
+
+    def reference(self, q, k, v, *, mask=FULL, bias=None, key_projection, value_projection):
+        (padding,), _ = mask.take(*HONOURS)
+        padding = padding if padding is not None else Padding(k.shape[-3])
+        seen = padding.seen_keys(k.shape[-3])
+        live = padding.seen_queries(q.shape[-3]) & seen.any(-1, keepdims=True)
+        e, f = (x[..., : k.shape[-3]] for x in (key_projection, value_projection))
+        k, v = (jnp.where(seen[..., None, None], wide(x), 0) for x in (k, v))
+        k, v = jnp.einsum("krs,...skh->...rkh", e, k), jnp.einsum("krs,...skd->...rkd", f, v)
+        return dense_attention(wide(q), k, v, mask=Padding(queries=live))
+
+    def weights(self, q, k, *, mask=FULL, bias=None, key_projection, value_projection):
+        mask, bias = check_qkv(q, k, k, mask, bias)
+        (padding,), rest = mask.take(*HONOURS)
+        refuse_rest("linformer", rest, bias, HONOURS)
+        w, f = _weights(q, k, padding, key_projection, value_projection)
+        *batch, N, T, R = w.shape
+        w = w.reshape(*batch, f.shape[0], -1, T, R)
+        full = jnp.einsum("...kgtr,krs->...kgts", w, f).reshape(*batch, N, T, f.shape[-1])
+        if padding is None:
+            return full
+        return jnp.where(padding.seen_keys(f.shape[-1])[..., None, None, :], full, 0)
+
+    def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
+        # variance 1 / R, as the Johnson-Lindenstrauss argument of the paper has it
+        shape = (num_kv_heads, self.features, max_length)
+        draw = lambda key: jax.random.normal(key, shape, jnp.float32) * self.features**-0.5
+        a, b = jax.random.split(key)
+        return {"key_projection": draw(a), "value_projection": draw(b)}
+
+    def flops(self, T, S, N, K, H, D):
+        return 2 * self.features * (H + D) * (S * K + T * N)
+
+    @classmethod
+    def examples(cls):
+        return cls(features=3), cls(features=16)

@@ -1,0 +1,8 @@
+"""Flax (NNX) modules around the primitives; they are used with plain JAX transforms."""
+
+from attn.nn.attention import Attention as Attention
+from attn.nn.config import EncoderConfig as EncoderConfig
+from attn.nn.dropout import dropout as dropout
+from attn.nn.encoder import Encoder as Encoder
+from attn.nn.functional import functional as functional
+from attn.nn.functional import parameter_count as parameter_count

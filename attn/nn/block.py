@@ -1,0 +1,72 @@
+"""One layer of an encoder: attention, then the position-wise network, each on a residual path."""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from attn.biases import Bias
+from attn.masks import Mask
+from attn.mechanism import Mechanism
+from attn.nn.attention import Attention
+from attn.nn.config import EncoderConfig
+from attn.nn.dropout import dropout
+from attn.nn.keys import fold
+from attn.nn.mlp import Mlp
+from attn.nn.norm import NORMS
+
+
+class Block(nnx.Module):
+    """x + f(norm(x)) if `pre` (Xiong et al. 2020, arXiv:2002.04745), norm(x + f(x)) if `post`
+    (Vaswani et al. 2017); dropout on each f(x). `mlp_width` 0 leaves the network out."""
+
+    def __init__(self, config: EncoderConfig, mechanism: Mechanism, *, key: Array):
+        norm, dtype = NORMS[config.norm], jnp.dtype(config.dtype)
+        self.pre, self.rate = config.norm_position == "pre", config.dropout
+        self.attention_norm = norm(config.width)
+        self.attention = Attention(
+            config.width,
+            num_heads=config.heads,
+            mechanism=mechanism,
+            max_length=config.positions_held,
+            num_kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            qk_norm=config.qk_norm,
+            dtype=dtype,
+            key=fold(key, "attention"),
+        )
+        if not config.mlp_width:
+            self.mlp_norm = self.mlp = None
+            return
+        self.mlp_norm = norm(config.width)
+        self.mlp = Mlp(
+            config.width,
+            config.mlp_width,
+            activation=config.activation,
+            dtype=dtype,
+            key=fold(key, "mlp"),
+        )
+
+    def __call__(
+        self,
+        x: Float[Array, "*B T W"],
+        *,
+        mask: Mask,
+        bias: Bias | None,
+        positions: Int[Array, " T"] | None,
+        dropout_key: Array | None,
+    ) -> Float[Array, "*B T W"]:
+        attend = lambda y: self.attention(y, mask=mask, bias=bias, positions=positions)
+        x = self._residual(x, attend, self.attention_norm, fold(dropout_key, "attention"))
+        if self.mlp is None:
+            return x
+        return self._residual(x, self.mlp, self.mlp_norm, fold(dropout_key, "mlp"))
+
+    def _residual(self, x, f, norm, key):
+        if self.pre:
+            return x + dropout(f(norm(x)), self.rate, key)
+        return norm(x + dropout(f(x), self.rate, key))
+
+    def weights(self, x, *, mask, bias, positions) -> Float[Array, "*B N T T"]:
+        """The effective attention matrix of each head, for the same x."""
+        y = self.attention_norm(x) if self.pre else x
+        return self.attention.weights(y, mask=mask, bias=bias, positions=positions)

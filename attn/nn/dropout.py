@@ -1,0 +1,13 @@
+"""Dropout as a function of a key (Srivastava et al. 2014): no state, no mode to set."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def dropout(x: Float[Array, "..."], rate: float, key: Array | None) -> Float[Array, "..."]:
+    """x / (1 - rate) with probability 1 - rate, else 0, drawn for each number; x if key is None."""
+    if key is None or rate == 0:
+        return x
+    keep = jax.random.bernoulli(key, 1 - rate, x.shape)
+    return jnp.where(keep, x / (1 - rate), 0)

@@ -1,0 +1,43 @@
+"""Tokens to vectors: a learned table, a CLS vector in front, positions added."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from attn.nn.config import EncoderConfig
+from attn.nn.dropout import dropout
+from attn.nn.keys import fold
+from attn.positions import sinusoidal
+
+
+class Embedding(nnx.Module):
+    """table[token] + position. With `pooling="cls"` a learned vector is put at index 0, so token t
+    stands at position t + 1 (Devlin et al. 2018, arXiv:1810.04805)."""
+
+    def __init__(self, config: EncoderConfig, *, key: Array):
+        # unit variance, as the sinusoids have about: neither drowns the other
+        draw = lambda name, *shape: nnx.Param(
+            jax.random.normal(fold(key, name), (*shape, config.width), jnp.float32)
+        )
+        self.tokens = draw("tokens", config.vocab_size)
+        self.cls = draw("cls") if config.pooling == "cls" else None
+        learned = config.positions == "learned"
+        self.positions = draw("positions", config.positions_held) if learned else None
+        self.sinusoids = config.positions == "sinusoidal"
+        self.rate, self.dtype = config.dropout, jnp.dtype(config.dtype)
+
+    def __call__(
+        self, tokens: Int[Array, "*B T"], *, dropout_key: Array | None
+    ) -> Float[Array, "*B L W"]:
+        """L is T, or T + 1 with CLS. A token outside the vocabulary gives NaN."""
+        # "fill", not clipping: a wrong id must show
+        x = jnp.take(self.tokens[...], tokens, axis=0, mode="fill")
+        if self.cls is not None:
+            cls = jnp.broadcast_to(self.cls[...], (*x.shape[:-2], 1, x.shape[-1]))
+            x = jnp.concatenate([cls, x], axis=-2)
+        if self.positions is not None:
+            x = x + self.positions[: x.shape[-2]]
+        if self.sinusoids:
+            x = x + sinusoidal(*x.shape[-2:])
+        return dropout(x.astype(self.dtype), self.rate, dropout_key)

@@ -1,0 +1,85 @@
+"""A bidirectional encoder around any mechanism: embed, layers, head."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from attn.biases import Alibi, Bias, Relative
+from attn.masks import FULL, Mask
+from attn.nn.config import EncoderConfig
+from attn.nn.embedding import Embedding
+from attn.nn.head import Head
+from attn.nn.inputs import prepare
+from attn.nn.keys import fold
+from attn.nn.norm import NORMS
+from attn.nn.stack import Stack
+from attn.positions import alibi_slopes
+
+T5_BUCKETS = 32
+
+
+class Encoder(nnx.Module):
+    """Scores from tokens, as an `EncoderConfig` says.
+
+    Each parameter is drawn from `key` folded with its path, so two encoders with one key and
+    different mechanisms share every parameter that both have. Padding (`lengths`) reaches neither
+    a real position nor the pooled output, in value or gradient. `mask` speaks of the positions
+    that the layers see: with `pooling="cls"` index 0 is CLS and token t is t + 1.
+    """
+
+    def __init__(self, config: EncoderConfig, *, key: Array):
+        self.config = config
+        self.embedding = Embedding(config, key=fold(key, "embedding"))
+        self.stack = Stack(config, key=fold(key, "stack"))
+        # the residual sum of pre-norm blocks has been normalised nowhere
+        self.norm = NORMS[config.norm](config.width) if config.norm_position == "pre" else None
+        self.head = Head(config, key=fold(key, "head"))
+        # one table for all layers, as in T5
+        draw = jax.nn.initializers.normal(config.width**-0.5)
+        table = lambda: draw(fold(key, "relative"), (T5_BUCKETS, config.heads), jnp.float32)
+        self.relative = nnx.Param(table()) if config.positions == "t5" else None
+
+    def __call__(
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        mask: Mask = FULL,
+        lengths: Int[Array, "*B"] | None = None,
+        dropout_key: Array | None = None,
+    ) -> Float[Array, "*A classes"]:
+        """Scores [*B, classes]; [*B, T, classes] for head "token"; for "dual", tokens are
+        [*A, 2, T] and scores [*A, classes]. Without a dropout key nothing is dropped.
+
+        Raises ValueError or TypeError for what does not fit the config, NotImplementedError for a
+        mask or bias that the mechanism cannot honour.
+        """
+        tokens, real, mask = prepare(self.config, tokens, mask, lengths)
+        x = self.embedding(tokens, dropout_key=fold(dropout_key, "embedding"))
+        x = self.stack(x, dropout_key=fold(dropout_key, "stack"), **self._context(x, mask))
+        x = x if self.norm is None else self.norm(x)
+        return self.head(x, real)
+
+    def maps(
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        mask: Mask = FULL,
+        lengths: Int[Array, "*B"] | None = None,
+    ) -> tuple[Float[Array, "*B N L L"], ...]:
+        """The effective attention matrix of each layer and head, without dropout; L is T, or T + 1
+        with CLS. Raises NotImplementedError if a mechanism has none."""
+        tokens, _, mask = prepare(self.config, tokens, mask, lengths)
+        x = self.embedding(tokens, dropout_key=None)
+        return self.stack.weights(x, **self._context(x, mask))
+
+    def _context(self, x: Float[Array, "*B L W"], mask: Mask) -> dict:
+        """What every layer is given beside x."""
+        rotate = self.config.positions == "rotary"
+        positions = jnp.arange(x.shape[-2]) if rotate else None
+        return dict(mask=mask, bias=self._bias(), positions=positions)
+
+    def _bias(self) -> Bias | None:
+        if self.config.positions == "alibi":
+            return Alibi(jnp.asarray(alibi_slopes(self.config.heads)))
+        return None if self.relative is None else Relative(self.relative[...])

@@ -1,0 +1,27 @@
+"""A module as a pure function of its parameters, for jax.jit, jax.grad and optax."""
+
+from collections.abc import Callable
+
+import jax
+from flax import nnx
+
+
+def functional(module: nnx.Module) -> tuple[Callable, nnx.State]:
+    """(apply, params) with apply(params, ...) == module(...): `nnx.split` here, once, and
+    `nnx.merge` inside whatever transform calls apply.
+
+        apply, params = functional(encoder)
+        loss = lambda params: cross_entropy(apply(params, tokens), labels)
+        value, gradient = jax.jit(jax.value_and_grad(loss))(params)
+    """
+    graph, params = nnx.split(module)
+
+    def apply(params: nnx.State, *args, **kwargs):
+        return nnx.merge(graph, params)(*args, **kwargs)
+
+    return apply, params
+
+
+def parameter_count(module: nnx.Module) -> int:
+    """How many numbers are learned."""
+    return sum(x.size for x in jax.tree.leaves(nnx.state(module, nnx.Param)))

@@ -1,0 +1,67 @@
+"""Pooling over the real positions, and the heads that turn features into class scores."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float
+
+from attn.nn.config import EncoderConfig
+from attn.nn.keys import fold
+
+
+def pool(
+    x: Float[Array, "*B L W"], real: Bool[Array, "*#B L"], how: str
+) -> Float[Array, "*B W"] | Float[Array, "*B L W"]:
+    """One vector a sequence: "cls" takes index 0; "mean" and "max" go over the real positions, 0
+    if there are none, in float32. "none" keeps every position."""
+    if how == "none":
+        return x
+    if how == "cls":
+        return x[..., 0, :]
+    real = real[..., None]
+    x = jnp.where(real, x.astype(jnp.float32), 0)
+    if how == "mean" or x.shape[-2] == 0:
+        return x.sum(-2) / jnp.maximum(real.sum(-2), 1).astype(x.dtype)
+    # not x.max(): its gradient looks for the number again, and XLA may have recomputed it one
+    # rounding off, which gives 0 / 0
+    index = jnp.where(real, x, -jnp.inf).argmax(-2, keepdims=True)
+    return jnp.take_along_axis(x, index, axis=-2)[..., 0, :]
+
+
+def pair(x: Float[Array, "*B 2 W"]) -> Float[Array, "*B 4*W"]:
+    """[a, b, a b, a - b], the features of two towers in Long Range Arena's retrieval (Tay et al.
+    2020, arXiv:2011.04006)."""
+    a, b = x[..., 0, :], x[..., 1, :]
+    return jnp.concatenate([a, b, a * b, a - b], axis=-1)
+
+
+class Head(nnx.Module):
+    """Class scores in float32: linear for each position if `head` is "token", else with hidden
+    ReLU layers as in Long Range Arena: one for "classification", two for "dual"."""
+
+    def __init__(self, config: EncoderConfig, *, key: Array):
+        hidden = config.mlp_width or config.width
+        inputs, widths = {
+            "token": (config.width, []),
+            "classification": (config.width, [hidden]),
+            "dual": (4 * config.width, [hidden, max(hidden // 2, 1)]),
+        }[config.head]
+        sizes = [inputs, *widths, config.classes]
+        self.pooling, self.dual = config.pooling, config.head == "dual"
+        self.linears = nnx.List(
+            nnx.Linear(a, b, dtype=jnp.dtype(config.dtype), rngs=nnx.Rngs(fold(key, i)))
+            for i, (a, b) in enumerate(itertools.pairwise(sizes))
+        )
+
+    def __call__(
+        self, x: Float[Array, "*B L W"], real: Bool[Array, "*#B L"]
+    ) -> Float[Array, "*A classes"]:
+        """*A is *B for "classification", *B without its last axis (two) for "dual", *B L for
+        "token"."""
+        x = pool(x, real, self.pooling)
+        x = pair(x) if self.dual else x
+        for linear in self.linears[:-1]:
+            x = jax.nn.relu(linear(x))
+        return self.linears[-1](x).astype(jnp.float32)

@@ -1,0 +1,61 @@
+"""What an encoder accepts at call time: everything else is refused by name."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from attn.masks import Mask, Padding
+from attn.nn.config import EncoderConfig
+
+
+def prepare(
+    config: EncoderConfig, tokens: Int[Array, "*B T"], mask: Mask, lengths: Int[Array, "*B"] | None
+) -> tuple[Int[Array, "*B T"], Bool[Array, "*#B L"], Mask]:
+    """(tokens with padding set to 0, which of the L layer positions are real, the layers' mask).
+
+    Raises TypeError for dtypes and kinds, ValueError for shapes and for a mask that would mean
+    something else than it says.
+    """
+    for name, x in (("tokens", tokens), ("lengths", lengths)):
+        if x is not None and not (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.integer)):
+            raise TypeError(f"{name}: expected integers, got {getattr(x, 'dtype', type(x))}")
+    axes = ["...", 2, "T"] if config.head == "dual" else ["...", "T"]
+    if tokens.ndim < len(axes) - 1 or (config.head == "dual" and tokens.shape[-2] != 2):
+        raise ValueError(f"tokens: expected {axes}, got {list(tokens.shape)}")
+    *batch, T = tokens.shape
+    if config.max_length < T:
+        raise ValueError(
+            f"tokens: expected at most max_length={config.max_length} in a row, got {T}; "
+            "cut them, or build the encoder with a larger max_length"
+        )
+    if lengths is not None and list(lengths.shape) != batch:
+        raise ValueError(f"lengths: expected shape {batch}, got {list(lengths.shape)}")
+    L = T + (config.pooling == "cls")
+    _check_mask(config, mask, L)
+    if lengths is None:
+        return tokens, jnp.ones((1,) * len(batch) + (L,), bool), mask
+    # whatever stands in the padding, even ids outside the vocabulary, is the same to the layers
+    tokens = jnp.where(jnp.arange(T) < lengths[..., None], tokens, 0)
+    lengths = lengths + (L - T)
+    return tokens, jnp.arange(L) < lengths[..., None], mask & Padding(lengths)
+
+
+def _check_mask(config: EncoderConfig, mask: Mask, L: int) -> None:
+    if not isinstance(mask, Mask):
+        raise TypeError(f"mask: expected a Mask from attn.masks, got {type(mask).__name__}")
+    if any(isinstance(term, Padding) for term in mask.terms()):
+        raise ValueError("mask: padding is given as lengths=, because pooling must know it too")
+    if config.pooling != "cls":
+        return
+    if not mask.static:
+        held = sorted({type(term).__name__ for term in mask.terms() if not term.static})
+        raise ValueError(
+            f"mask: pooling='cls' puts a token at index 0, so the arrays of {', '.join(held)} no "
+            "longer fit; use pooling='mean' or 'max'"
+        )
+    sees = mask.sized(L, L).at(np.zeros(1, int), np.arange(1, L))
+    if L > 1 and not sees.any():
+        raise ValueError(
+            "mask: pooling='cls' puts a token at index 0, and this mask lets index 0 see no other, "
+            "so the output would not depend on the tokens; use pooling='mean' or 'max'"
+        )

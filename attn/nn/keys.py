@@ -1,0 +1,17 @@
+"""Random keys by name: adding or changing one part of a model leaves every other part's draw."""
+
+import zlib
+
+import jax
+from jaxtyping import Array
+
+
+def fold(key: Array | None, *path: str | int | Array) -> Array | None:
+    """`key` folded with each name or index of a path in turn; None stays None."""
+    if key is None:
+        return None
+    for name in path:
+        # crc32, not hash(): the same in every process
+        number = zlib.crc32(name.encode()) if isinstance(name, str) else name
+        key = jax.random.fold_in(key, number)
+    return key

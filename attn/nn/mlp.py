@@ -1,0 +1,36 @@
+"""The position-wise network of a block: W2 f(W1 x + b1) + b2 (Vaswani et al. 2017)."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from attn.nn.keys import fold
+
+
+def swiglu(x: Float[Array, "*B W"]) -> Float[Array, "*B W/2"]:
+    """silu(a) b, where a and b are the halves of x (Shazeer 2020, arXiv:2002.05202)."""
+    a, b = jnp.split(x, 2, axis=-1)
+    return jax.nn.silu(a) * b
+
+
+# name: (numbers that go in for one that comes out, function)
+ACTIVATIONS = {
+    "gelu": (1, jax.nn.gelu),
+    "relu": (1, jax.nn.relu),
+    "silu": (1, jax.nn.silu),
+    "swiglu": (2, swiglu),
+}
+
+
+class Mlp(nnx.Module):
+    """Two linear maps with a function from `ACTIVATIONS` on `hidden` numbers between them."""
+
+    def __init__(self, width: int, hidden: int, *, activation: str, dtype, key: Array):
+        ratio, self.activation = ACTIVATIONS[activation]
+        rngs = lambda name: nnx.Rngs(fold(key, name))
+        self.up = nnx.Linear(width, ratio * hidden, dtype=dtype, rngs=rngs("up"))
+        self.down = nnx.Linear(hidden, width, dtype=dtype, rngs=rngs("down"))
+
+    def __call__(self, x: Float[Array, "*B T W"]) -> Float[Array, "*B T W"]:
+        return self.down(self.activation(self.up(x)))

@@ -1,0 +1,42 @@
+"""Layer and root-mean-square normalisation, statistics in float32 whatever the input."""
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+from jaxtyping import Array, Float
+
+from attn._core import wide
+
+EPSILON = 1e-6
+
+
+class LayerNorm(nnx.Module):
+    """(x - mean) / sqrt(var + eps) * scale + bias (Ba et al. 2016, arXiv:1607.06450)."""
+
+    # not nnx.LayerNorm: it raises in bfloat16 under strict promotion, and its variance is
+    # E[x^2] - E[x]^2, which cancels
+    def __init__(self, width: int):
+        self.scale = nnx.Param(jnp.ones(width, jnp.float32))
+        self.bias = nnx.Param(jnp.zeros(width, jnp.float32))
+
+    def __call__(self, x: Float[Array, "*B W"]) -> Float[Array, "*B W"]:
+        y = wide(x)
+        y = y - y.mean(-1, keepdims=True)
+        y = y * lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + EPSILON)
+        scale, bias = self.scale[...].astype(y.dtype), self.bias[...].astype(y.dtype)
+        return (y * scale + bias).astype(x.dtype)
+
+
+class RMSNorm(nnx.Module):
+    """x / sqrt(mean(x^2) + eps) * scale (Zhang & Sennrich 2019, arXiv:1910.07467)."""
+
+    def __init__(self, width: int):
+        self.scale = nnx.Param(jnp.ones(width, jnp.float32))
+
+    def __call__(self, x: Float[Array, "*B W"]) -> Float[Array, "*B W"]:
+        y = wide(x)
+        y = y * lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + EPSILON)
+        return (y * self.scale[...].astype(y.dtype)).astype(x.dtype)
+
+
+NORMS = {"layer": LayerNorm, "rms": RMSNorm}

@@ -1,0 +1,75 @@
+"""The depth of an encoder: blocks in a loop or a scan, tied or not, rematerialised or not."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from attn.nn.block import Block
+from attn.nn.config import EncoderConfig
+from attn.nn.keys import fold
+
+
+class Stack(nnx.Module):
+    """`layers` blocks. `blocks` holds one each; or, if `tied`, the only one (Lan et al. 2019,
+    arXiv:1909.11942); or, if `scan`, one whose parameters have a leading axis of layers.
+
+    Every form draws the same parameters and the same dropout for a layer.
+    """
+
+    def __init__(self, config: EncoderConfig, *, key: Array):
+        self.layers, self.tied, self.scan = config.layers, config.tied, config.scan
+        self.remat = config.remat
+        mechanisms = config.mechanisms[:1] if config.tied else config.mechanisms
+        blocks = [Block(config, m, key=fold(key, i)) for i, m in enumerate(mechanisms)]
+        if self.scan and not self.tied:
+            graphs, params = zip(*map(nnx.split, blocks))
+            blocks = [nnx.merge(graphs[0], jax.tree.map(lambda *x: jnp.stack(x), *params))]
+        self.blocks = nnx.List(blocks)
+
+    def __call__(self, x, *, mask, bias, positions, dropout_key) -> Float[Array, "*B T W"]:
+        """x after every block; the arguments are those of `Block`."""
+
+        def run(graph, params, x, i):
+            def block(params, x, mask, bias, positions, key):
+                return nnx.merge(graph, params)(
+                    x, mask=mask, bias=bias, positions=positions, dropout_key=key
+                )
+
+            # inside a scan XLA cannot undo the rematerialisation, so nothing need prevent it
+            wrap = functools.partial(jax.checkpoint, prevent_cse=not self.scan)
+            block = wrap(block) if self.remat else block
+            return block(params, x, mask, bias, positions, fold(dropout_key, i))
+
+        if not self.scan:
+            for i, (graph, params) in enumerate(self._layers()):
+                x = run(graph, params, x, i)
+            return x
+        graph, params = nnx.split(self.blocks[0])
+        if self.tied:
+            step = lambda x, i: (run(graph, params, x, i), None)
+            return jax.lax.scan(step, x, jnp.arange(self.layers))[0]
+        step = lambda x, layer: (run(graph, layer[0], x, layer[1]), None)
+        return jax.lax.scan(step, x, (params, jnp.arange(self.layers)))[0]
+
+    def weights(self, x, *, mask, bias, positions) -> tuple[Float[Array, "*B N T T"], ...]:
+        """The attention matrices of each layer, without dropout."""
+        maps = []
+        for graph, params in self._layers():
+            block = nnx.merge(graph, params)
+            maps.append(block.weights(x, mask=mask, bias=bias, positions=positions))
+            x = block(x, mask=mask, bias=bias, positions=positions, dropout_key=None)
+        return tuple(maps)
+
+    def _layers(self):
+        """(graph, parameters) of each layer, whatever the form they are held in."""
+        split = [nnx.split(block) for block in self.blocks]
+        if self.tied:
+            return split * self.layers
+        if self.scan:
+            ((graph, params),) = split
+            layer = lambda i: jax.tree.map(lambda x: x[i], params)
+            return [(graph, layer(i)) for i in range(self.layers)]
+        return split

@@ -1,0 +1,85 @@
+"""Sliding-window attention (Beltagy et al. 2020, arXiv:2004.05150): O(T w) time and O(T) memory."""
+
+import dataclasses
+from typing import ClassVar
+
+from jaxtyping import Array, Float
+
+from attn import _cache
+from attn._blockwise import blockwise
+from attn._core import check_block, check_qkv, default_scale, dense_attention, dense_weights
+from attn.biases import Bias
+from attn.masks import FULL, TERMS, Mask, Window
+from attn.mechanism import Mechanism
+
+
+def window_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    left: int,
+    right: int,
+    mask: Mask = FULL,
+    bias: Bias | Float[Array, "*B N T S"] | None = None,
+    scale: float | Array | None = None,
+    block: int | None = None,
+) -> Float[Array, "*B T N D"]:
+    """softmax(scale q k^T + bias) v over keys i - left <= j <= i + right that `mask` shows.
+
+    `Window(left, right)` and `mask` are joined: blocks outside are never visited. `block` is chosen
+    by what is visited if None. Raises ValueError for a negative left or right.
+    """
+    mask, bias = check_qkv(q, k, v, Window(left, right) & mask, bias)
+    scale = default_scale(scale, q.shape[-1])
+    return blockwise(q, k, v, mask, bias, scale=scale, block=block)[0]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SlidingWindow(Mechanism):
+    """Exact softmax over a sliding window (Beltagy et al. 2020): `left` before, `right` after."""
+
+    honours: ClassVar = (*TERMS, Bias)
+    left: int = 64
+    right: int = 64
+    block: int | None = None
+
+    def __post_init__(self):
+        Window(self.left, self.right)  # refuses what is not a window
+        check_block(self.block)
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+        return window_attention(
+            q,
+            k,
+            v,
+            left=self.left,
+            right=self.right,
+            mask=mask,
+            bias=bias,
+            block=self.block,
+        )
+
+    def reference(self, q, k, v, *, mask=FULL, bias=None):
+        return dense_attention(q, k, v, mask=Window(self.left, self.right) & mask, bias=bias)
+
+    def weights(self, q, k, *, mask=FULL, bias=None):
+        return dense_weights(q, k, mask=Window(self.left, self.right) & mask, bias=bias)
+
+    def flops(self, T, S, N, K, H, D):
+        pairs = round(Window(self.left, self.right).density(T, S) * T * S)
+        return 2 * pairs * N * (H + D)
+
+    def init_state(
+        self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
+    ):
+        size = min(self.left + 1, max_length)
+        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)
+
+    def step(self, state, q, k, v):
+        state, mask = _cache.append(state, k, v)
+        return state, dense_attention(q, state.k, state.v, mask=mask).astype(q.dtype)
+
+    @classmethod
+    def examples(cls):
+        return cls(left=3, right=2, block=8), cls(left=0, right=0), cls(left=40, right=0, block=8)

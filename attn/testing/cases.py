@@ -1,0 +1,97 @@
+"""What the laws are tried on: small odd inputs, and masks made of the terms a variant honours."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attn import masks
+from attn.masks import FULL, Mask
+from attn.mechanism import Mechanism
+
+# an odd length that no block divides, fewer key heads than query heads, its own value width
+SHAPE = {"batch": (2,), "T": 19, "S": 19, "N": 4, "K": 2, "H": 8, "D": 6}
+
+
+def inputs(mechanism: Mechanism, *, dtype=jnp.float32, scale=1.0, seed=0, **shape):
+    """Unit-normal (q, k, v, learned): q k^T / sqrt(H) has deviation `scale`; learned arrays and
+    gates as the mechanism asks for them. `shape` overrides SHAPE."""
+    s = {**SHAPE, **shape}
+    rng = np.random.default_rng(seed)
+    draw = lambda *size: rng.normal(size=size)
+    q = draw(*s["batch"], s["T"], s["N"], s["H"]) * scale
+    k = draw(*s["batch"], s["S"], s["K"], s["H"])
+    v = draw(*s["batch"], s["S"], s["K"], s["D"])
+    q, k, v = (jnp.asarray(x, dtype) for x in (q, k, v))
+    learned = mechanism.init(
+        jax.random.key(seed),
+        num_heads=s["N"],
+        num_kv_heads=s["K"],
+        head_dim=s["H"],
+        value_dim=s["D"],
+        max_length=max(s["S"], s["T"]) + 3,
+    )
+    gates = mechanism.gates(num_heads=s["N"], num_kv_heads=s["K"], head_dim=s["H"])
+    for name, tail in sorted(gates.items()):
+        x = -np.abs(draw(*s["batch"], s["S"], *tail)) if "log" in name else None
+        x = rng.uniform(size=(*s["batch"], s["S"], *tail)) if x is None else x
+        learned = {**learned, name: jnp.asarray(x, dtype)}
+    return q, k, v, learned
+
+
+def masks_for(mechanism: Mechanism, *, T: int, S: int, batch=(2,)) -> dict[str, Mask]:
+    """Named masks: FULL, each honoured term alone, and what `&`, `|`, `~` make of them."""
+    every = {name: mask for name, mask in term_examples(T=T, S=S, batch=batch).items()}
+    honoured = {kind.__name__ for kind in mechanism.honours}
+    found = {name: mask for name, mask in every.items() if name in honoured}
+    joined = [found[name] for name in ("Causal", "Padding", "Segments") if name in found]
+    if len(joined) > 1:
+        found["all joined"] = joined[0] & joined[1]
+        for mask in joined[2:]:
+            found["all joined"] &= mask
+    if {"Causal", "Prefix", "Window", "Global"} <= honoured:
+        found["Causal | Prefix"] = masks.Causal() | masks.Prefix(3)
+        found["~Window & Causal"] = ~masks.Window(2, 2) & masks.Causal()
+        found["(Window | Global) & Padding"] = (masks.Window(1, 1) | masks.Global((0, 5))) & every[
+            "Padding"
+        ]
+    if "Causal" in honoured and T != S:
+        found["Causal, bottom right"] = masks.Causal(S - T)
+    if "Causal" in honoured:
+        found["Causal(-2)"], found["Causal(3)"] = masks.Causal(-2), masks.Causal(3)
+    return {"FULL": FULL, **found}
+
+
+def term_examples(*, T: int, S: int, batch=(2,)) -> dict[str, Mask]:
+    """One small mask for every term of the language."""
+    rng = np.random.default_rng(1)
+    lengths = np.resize([max(S - 4, 0), S], batch).astype(np.int32)
+    ids = lambda n: np.sort(rng.integers(0, 3, size=(*batch, n)), -1).astype(np.int32)
+    layout = rng.integers(0, 2, size=(-(-T // 5), -(-S // 5))).astype(bool)
+    return {
+        "Causal": masks.Causal(),
+        "Window": masks.Window(4, 1),
+        "Dilated": masks.Dilated(2, 3),
+        "Prefix": masks.Prefix(5),
+        "Global": masks.Global((0, 7)),
+        "Strided": masks.Strided(4),
+        "Fixed": masks.Fixed(5, 2),
+        "Random": masks.Random(4, 2, 0),
+        "Blocks": masks.Blocks(tuple(map(tuple, layout.tolist())), 5),
+        "Axial": masks.Axial(4, 5),
+        "Padding": masks.Padding(jnp.asarray(lengths)),
+        # ids out of order on purpose: a document need not be one run of tokens
+        "Segments": masks.Segments(
+            jnp.asarray(rng.permuted(ids(T), axis=-1)), jnp.asarray(rng.permuted(ids(S), axis=-1))
+        ),
+        "Array": masks.Array(jnp.asarray(rng.uniform(size=(*batch, T, S)) < 0.4)),
+    }
+
+
+def widen(tree, dtype=np.float64):
+    """Every float array of a pytree in `dtype`; call it under `jax.enable_x64(True)`."""
+    cast = lambda x: (
+        jnp.asarray(np.asarray(x if x.dtype == dtype else x.astype(jnp.float32)), dtype)
+        if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
+        else x
+    )
+    return jax.tree.map(cast, tree)

@@ -1,0 +1,418 @@
+"""The laws (DESIGN section 6): each takes a mechanism and raises BrokenLaw where it fails."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attn.biases import Alibi, Bias
+from attn.masks import FULL, Causal, Padding, Segments
+from attn.mechanism import Mechanism
+from attn.positions import alibi_slopes
+from attn.testing.cases import SHAPE, inputs, masks_for, term_examples, widen
+from attn.testing.contract import BrokenLaw, assert_close, assert_same_bits, assert_zero
+
+
+def _with_gradients(call):
+    """(output, gradients of a fixed random projection of it with respect to every array)."""
+
+    def run(arrays, mask, bias):
+        def loss(arrays, bias):
+            q, k, v, learned = arrays
+            out = call(q, k, v, mask=mask, bias=bias, **learned)
+            # odd weights that no symmetry of the output can cancel
+            direction = np.sin(np.arange(out.size) * 0.7 + 0.3).astype(np.float32)
+            wide = out.astype(jnp.float64 if out.dtype == jnp.float64 else jnp.float32)
+            return (wide * jnp.asarray(direction, wide.dtype).reshape(out.shape)).sum(), out
+
+        grad = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
+        (_, out), gradients = grad(arrays, bias)
+        return out, gradients
+
+    return run
+
+
+def _compare(mechanism, run, arrays, mask, bias, *, dtype, what):
+    """Output and every gradient of a jitted `run` against the float64 reference."""
+    out, gradients = run(arrays, mask, bias)
+    with jax.enable_x64(True):
+        oracle, exact = _with_gradients(mechanism.reference)(widen(arrays), mask, widen(bias))
+        oracle, exact = jax.tree.map(np.asarray, (oracle, exact))
+    if out.dtype != dtype:
+        raise BrokenLaw(f"{what}: expected dtype {jnp.dtype(dtype).name}, got {out.dtype}")
+    room = mechanism.room
+    assert_close(out, oracle, dtype=dtype, what=what, room=room)
+    names = jax.tree_util.tree_leaves_with_path(gradients)
+    for (path, got), want in zip(names, jax.tree.leaves(exact), strict=True):
+        name = "q k v learned".split()[path[1].idx] if path[0].idx == 0 else "bias"
+        # learned arrays stay float32 beside narrow inputs: what reaches them is as rough as those
+        assert_close(
+            got, want, dtype=dtype, kind="gradient", room=room, what=f"{what}, gradient of {name}"
+        )
+
+
+def _precise():
+    return jax.default_matmul_precision("highest")
+
+
+def equals_reference(mechanism: Mechanism) -> None:
+    """1. Output and every gradient equal the definition in float64: for every honoured mask at
+    logit scale 8, and for two of them at scale 1 and in bfloat16 and float16 too."""
+    run = jax.jit(_with_gradients(mechanism))
+    shape = {"T": 19, "S": 23}
+    with _precise():
+        named = masks_for(mechanism, **shape)
+        few = {"FULL", "all joined"} & set(named)
+        for name, mask in named.items():
+            for scale in (1.0, 8.0) if name in few else (8.0,):
+                arrays = inputs(mechanism, scale=scale, **shape)
+                what = f"mask {name}, logit scale {scale:g}"
+                _compare(mechanism, run, arrays, mask, None, dtype=jnp.float32, what=what)
+        for dtype in (jnp.bfloat16, jnp.float16):
+            for name in sorted(few):
+                for scale in (1.0, 8.0):
+                    arrays = inputs(mechanism, dtype=dtype, scale=scale, **shape)
+                    what = f"mask {name}, logit scale {scale:g}, {jnp.dtype(dtype).name}"
+                    _compare(mechanism, run, arrays, named[name], None, dtype=dtype, what=what)
+        if Bias in mechanism.honours:
+            bias = Alibi(jnp.asarray(alibi_slopes(SHAPE["N"])))
+            arrays = inputs(mechanism, **shape)
+            mask = named.get("Padding", FULL)
+            _compare(mechanism, run, arrays, mask, bias, dtype=jnp.float32, what="ALiBi bias")
+
+
+def refuses_the_rest(mechanism: Mechanism) -> None:
+    """2. A mask term or bias that is not declared raises NotImplementedError by its name; wrong
+    shapes, dtypes and bare arrays raise ValueError or TypeError."""
+    q, k, v, learned = inputs(mechanism)
+    T, S = q.shape[-3], k.shape[-3]
+    call = functools.partial(mechanism, **learned)
+    for name, mask in term_examples(T=T, S=S).items():
+        honoured = name in {kind.__name__ for kind in mechanism.honours}
+        error = _error_of(lambda: jax.eval_shape(lambda q: call(q, k, v, mask=mask), q))
+        if honoured and error is not None:
+            raise BrokenLaw(f"{name} is declared and yet raises {error!r}")
+        if not honoured:
+            _expect(NotImplementedError, error, name, f"mask {name}, not declared")
+    if Bias not in mechanism.honours:
+        bias = jnp.zeros((1, 1, T, S))
+        error = _error_of(lambda: call(q, k, v, bias=bias))
+        _expect(NotImplementedError, error, "bias", "a bias, not declared")
+    wrong = {
+        "rank-2 mask": (TypeError, "mask", lambda: call(q, k, v, mask=jnp.ones((T, S), bool))),
+        "integer q": (TypeError, "q", lambda: call(q.astype(int), k, v)),
+        "mixed dtypes": (TypeError, "k", lambda: call(q, k.astype(jnp.bfloat16), v)),
+        "heads that do not divide": (ValueError, "head", lambda: call(q[..., :3, :], k, v)),
+        "another width": (ValueError, "k", lambda: call(q, k[..., :-1], v)),
+        "another length": (ValueError, "v", lambda: call(q, k, v[..., :-1, :, :])),
+        "another batch": (ValueError, "k", lambda: call(q, k[:1], v)),
+        "two axes": (ValueError, "q", lambda: call(q[0, :, 0], k, v)),
+        "an integer bias": (TypeError, "bias", lambda: call(q, k, v, bias=jnp.ones((1, 1), int))),
+    }
+    for what, (kind, name, attempt) in wrong.items():
+        _expect(kind, _error_of(attempt), name, what)
+
+
+def _error_of(attempt):
+    try:
+        attempt()
+    except Exception as error:
+        return error
+    return None
+
+
+def _expect(kind, error, name, what):
+    if error is None:
+        raise BrokenLaw(f"{what}: accepted without a word")
+    if not isinstance(error, kind):
+        raise BrokenLaw(f"{what}: expected {kind.__name__}, got {error!r}")
+    if name not in str(error):
+        raise BrokenLaw(f"{what}: the message does not name {name!r}: {error}")
+
+
+def is_strictly_causal(mechanism: Mechanism) -> None:
+    """3. Whatever comes after t (new values, x10, x1e8, NaN) leaves outputs up to t bit-identical,
+    and no gradient flows back in time."""
+    if Causal not in mechanism.honours:
+        return
+    q, k, v, learned = inputs(mechanism, scale=3.0)
+    T = q.shape[-3]
+    call = jax.jit(lambda q, k, v, g: mechanism(q, k, v, mask=Causal(), **g))
+    out = call(q, k, v, learned)
+    other = inputs(mechanism, scale=3.0, seed=7)
+    gates = set(mechanism.gates(num_heads=4, num_kv_heads=2, head_dim=8))
+    changes = {
+        "new values": lambda x, y: y,
+        "x10": lambda x, y: x * 10,
+        "x1e8": lambda x, y: x * 1e8,
+        "nan": lambda x, y: x * jnp.nan,
+    }
+    for t in (0, 7, T - 2):
+        for what, change in changes.items():
+            future = lambda x, y: jnp.concatenate(
+                [x[:, : t + 1], change(x[:, t + 1 :], y[:, t + 1 :])], 1
+            )
+            moved = [future(x, y) for x, y in zip((q, k, v), other[:3])]
+            extra = {n: future(x, other[3][n]) if n in gates else x for n, x in learned.items()}
+            again = call(*moved, extra)
+            what = f"future after {t} replaced ({what})"
+            assert_same_bits(again[:, : t + 1], out[:, : t + 1], what=what)
+
+    def past(q, k, v):
+        return (mechanism(q, k, v, mask=Causal(), **learned)[:, :8] ** 2).sum()
+
+    for name, grad in zip("qkv", jax.jit(jax.grad(past, argnums=(0, 1, 2)))(q, k, v)):
+        assert_zero(grad[:, 8:], what=f"gradient of outputs up to 7 with respect to later {name}")
+
+
+def does_not_leak(mechanism: Mechanism) -> None:
+    """4. Nothing passes between batch rows, between documents, or from padding, NaN included."""
+    q, k, v, learned = inputs(mechanism)
+    call = jax.jit(lambda q, k, v, mask: mechanism(q, k, v, mask=mask, **learned))
+    spoil = lambda x: x.at[1].set(jnp.nan)
+    what = "row 0 when row 1 is NaN"
+    again = call(spoil(q), spoil(k), spoil(v), FULL)
+    assert_same_bits(again[0], call(q, k, v, FULL)[0], what=what)
+    run = jax.jit(_with_gradients(mechanism))
+    bases = {"": FULL, " with Causal": Causal()} if Causal in mechanism.honours else {"": FULL}
+    for also, base in bases.items():
+        if Padding in mechanism.honours:
+            real = np.arange(k.shape[1]) < np.array([[11], [19]])
+            fill = lambda x, value: jnp.where(real[..., None, None], x, value)
+            mask = base & Padding(jnp.array([11, 19], jnp.int32))
+            clean = run((q, fill(k, 0), fill(v, 0), learned), mask, None)
+            dirty = run((q, fill(k, jnp.nan), fill(v, jnp.inf), learned), mask, None)
+            jax.tree.map(
+                functools.partial(assert_same_bits, what=f"NaN and Inf in padding{also}"),
+                dirty,
+                clean,
+            )
+            for grad in clean[1][0][1:3]:
+                assert_zero(grad[~real], what=f"gradient of padding{also}")
+            keys = base & Padding(keys=jnp.asarray(real))
+            assert_close(
+                run((q, k, v, learned), keys, None)[0],
+                clean[0],
+                dtype=q.dtype,
+                what="Padding(keys=...) against Padding(lengths)",
+            )
+        if Segments in mechanism.honours:
+            ids = jnp.broadcast_to(jnp.array([0] * 7 + [1] * 9 + [0] * 3, jnp.int32), q.shape[:2])
+            other = (ids == 1)[..., None, None]
+            mask = base & Segments(ids, ids)
+            moved = [jnp.where(other, jnp.nan, x) for x in (q, k, v)]
+            keep = np.asarray(ids == 0)
+            what = f"document 0 when document 1 is NaN{also}"
+            assert_same_bits(call(*moved, mask)[keep], call(q, k, v, mask)[keep], what=what)
+
+
+def sees_nothing_gives_zero(mechanism: Mechanism) -> None:
+    """5. A query that sees nothing gets exactly 0 with zero gradients; S, T or B may be 0."""
+    run = jax.jit(_with_gradients(mechanism))
+    q, k, v, learned = inputs(mechanism)
+    if Padding in mechanism.honours:
+        nothing = Padding(jnp.array([0, 19], jnp.int32))
+        out, ((dq, dk, dv, _), _) = run((q, k * jnp.nan, v, learned), nothing, None)
+        run((q, k, v, learned), nothing, None)
+        for what, x in (("output", out), ("q", dq), ("k", dk), ("v", dv)):
+            assert_zero(x[0], what=f"{what} of a batch row of length 0")
+        some = np.arange(19) % 3 > 0
+        blind = Padding(queries=jnp.broadcast_to(jnp.asarray(some), (2, 19)))
+        dirty = jnp.where(some[:, None, None], q, jnp.nan)
+        out, ((dq, dk, dv, _), _) = run((dirty, k, v, learned), blind, None)
+        assert_zero(out[:, ~some], what="output of padded queries")
+        assert_zero(dq[:, ~some], what="gradient of padded queries")
+        for name, x in (("k", dk), ("v", dv), ("q", dq)):
+            if not np.isfinite(np.asarray(x)).all():
+                raise BrokenLaw(f"gradient of {name} is not finite when a padded query is NaN")
+    for shape in ({"S": 0}, {"T": 0}, {"batch": (0,)}, {"T": 0, "S": 0}):
+        arrays = inputs(mechanism, **shape)
+        out, (gradients, _) = run(arrays, FULL, None)
+        want = (*arrays[0].shape[:-1], arrays[2].shape[-1])
+        if out.shape != want:
+            raise BrokenLaw(f"{shape}: expected shape {want}, got {out.shape}")
+        assert_zero(out, what=f"output for {shape}")
+        jax.tree.map(functools.partial(assert_zero, what=f"gradients for {shape}"), gradients)
+
+
+def any_length_works(mechanism: Mechanism) -> None:
+    """6. Lengths 1, one less and more than a block, two blocks and one more, a prime."""
+    block = next((getattr(mechanism, n) for n in ("block", "chunk") if hasattr(mechanism, n)), 8)
+    block = min(block or 8, 16)
+    run = jax.jit(_with_gradients(mechanism))
+    with _precise():
+        for T in sorted({1, block - 1, block, block + 1, 2 * block + 1, 31} - {0}):
+            mask = masks_for(mechanism, T=T, S=T).get("Causal", FULL)
+            arrays = inputs(mechanism, T=T, S=T)
+            _compare(mechanism, run, arrays, mask, None, dtype=jnp.float32, what=f"T = S = {T}")
+
+
+def transforms_agree(mechanism: Mechanism) -> None:
+    """7. Grouped heads equal repeated ones; leading axes equal vmap; jit equals eager; remat,
+    scan over layers and shard_map over batch and heads work."""
+    q, k, v, learned = inputs(mechanism, T=11, S=11)
+    named = masks_for(mechanism, T=11, S=11)
+    mask = named.get("all joined", named.get("Padding", FULL))
+    close = functools.partial(assert_close, dtype=jnp.float32, room=mechanism.room)
+    call = jax.jit(lambda q, k, v, g, mask: mechanism(q, k, v, mask=mask, **g))
+    with _precise():
+        out = call(q, k, v, learned, mask)
+        close(mechanism(q, k, v, mask=mask, **learned), out, what="eager against jit")
+
+        heads = lambda x: jnp.repeat(x, 2, axis=-2)
+        gates = mechanism.gates(num_heads=4, num_kv_heads=2, head_dim=8)
+        again = {n: jnp.repeat(x, 2, 0) if n not in gates else x for n, x in learned.items()}
+        if not gates and all(x.shape[0] == 2 for x in learned.values()):
+            what = "repeated key heads against grouped"
+            close(call(q, heads(k), heads(v), again, mask), out, what=what)
+
+        plain = jax.jit(lambda q, k, v: mechanism(q, k, v, **learned))
+        more = [jnp.stack([x, x[::-1]]) for x in (q, k, v)]  # [2, B, ...]
+        if not gates:
+            close(jax.jit(jax.vmap(plain))(*more), plain(*more), what="vmap against a leading axis")
+            close(plain(*(x[0] for x in (q, k, v))), plain(q, k, v)[0], what="no batch axis")
+
+        loss = lambda q: (mechanism(q, k, v, mask=mask, **learned) ** 2).sum()
+        grad = jax.jit(jax.grad(loss))(q)
+        again = jax.jit(jax.grad(jax.checkpoint(loss)))(q)
+        close(again, grad, kind="gradient", what="gradient under remat")
+
+        def deep(q):
+            layer = lambda x, _: (
+                jnp.pad(mechanism(x, k, v, mask=mask, **learned), [(0, 0)] * 3 + [(0, 2)]),
+                None,
+            )
+            return (jax.lax.scan(layer, q, None, length=2)[0] ** 2).sum()
+
+        value, grad = jax.jit(jax.value_and_grad(deep))(q)
+        if not (np.isfinite(value) and np.isfinite(np.asarray(grad)).all()):
+            raise BrokenLaw("scan over layers: the value or the gradient is not finite")
+        if not learned:
+            _shard_map_works(mechanism, q, k, v, out=plain(q, k, v), close=close)
+
+
+def _shard_map_works(mechanism, q, k, v, *, out, close):
+    from jax.sharding import AxisType, PartitionSpec
+
+    axes = {"axis_types": (AxisType.Auto,) * 2, "devices": jax.devices()[:1]}
+    mesh = jax.make_mesh((1, 1), ("batch", "heads"), **axes)
+    spec = PartitionSpec("batch", None, "heads", None)
+    sharded = jax.shard_map(mechanism, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec)
+    close(jax.jit(sharded)(q, k, v), out, what="shard_map over batch and heads")
+    jax.jit(jax.grad(lambda q: (sharded(q, k, v) ** 2).sum()))(q)
+
+
+def memory_is_linear(mechanism: Mechanism) -> None:
+    """8. No T x S buffer in the traced forward and backward pass, and compiled bytes (temporary
+    + argument + output - alias) grow at most 2.3x per doubling of T."""
+    if not mechanism.linear_memory:
+        return
+    mask = Causal() if Causal in mechanism.honours else FULL
+    small = {"batch": (1,), "N": 2, "K": 1, "H": 8, "D": 8}
+
+    def traced(T):
+        arrays = inputs(mechanism, T=T, S=T, **small)
+        return jax.jit(lambda a: _with_gradients(mechanism)(a, mask, None)), arrays
+
+    run, arrays = traced(4096)
+    most = 4096 * 4096 // 2
+    for shape in _buffer_shapes(jax.make_jaxpr(run)(arrays).jaxpr):
+        if np.prod(shape, dtype=float) >= most:
+            raise BrokenLaw(f"at T = S = 4096 the program holds an array of shape {list(shape)}")
+    sizes = []
+    for T in (2048, 4096):
+        run, arrays = traced(T)
+        m = run.lower(arrays).compile().memory_analysis()
+        sizes.append(
+            m.temp_size_in_bytes
+            + m.argument_size_in_bytes
+            + m.output_size_in_bytes
+            - m.alias_size_in_bytes
+        )
+    if sizes[1] > 2.3 * sizes[0]:
+        raise BrokenLaw(f"bytes grow {sizes[1] / sizes[0]:.2f}x from T = 2048 to 4096: {sizes}")
+
+
+def _buffer_shapes(jaxpr):
+    """Shapes of every value in a jaxpr and in those inside it."""
+    for equation in jaxpr.eqns:
+        for variable in equation.outvars:
+            yield getattr(variable.aval, "shape", ())
+        for value in jax.tree.leaves(list(equation.params.values())):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from _buffer_shapes(inner)
+
+
+def steps_equal_parallel(mechanism: Mechanism) -> None:
+    """9. Decoding token by token equals the causal parallel form, where the variant decodes."""
+    T = 11
+    q, k, v, learned = inputs(mechanism, T=T, S=T)
+    gates = set(mechanism.gates(num_heads=4, num_kv_heads=2, head_dim=8))
+    try:
+        state = mechanism.init_state(
+            (2,), num_heads=4, num_kv_heads=2, head_dim=8, value_dim=6, max_length=T
+        )
+    except NotImplementedError:
+        return
+    step = jax.jit(mechanism.step)
+    with _precise():
+        whole = mechanism.reference(q, k, v, mask=Causal(), **learned)
+        for t in range(T):
+            at = lambda x: x[:, t : t + 1]
+            extra = {n: at(x) if n in gates else x for n, x in learned.items()}
+            state, out = step(state, at(q), at(k), at(v), **extra)
+            want = whole[:, t : t + 1]
+            assert_close(out, want, dtype=q.dtype, what=f"step {t}", room=mechanism.room)
+
+
+def weights_give_output(mechanism: Mechanism) -> None:
+    """10. The effective matrix times the values is the output, where the variant has a matrix."""
+    q, k, v, learned = inputs(mechanism)
+    with _precise():
+        named = masks_for(mechanism, T=19, S=19)
+        for name in sorted({"FULL", "Causal", "Padding", "all joined"} & set(named)):
+            mask = named[name]
+            try:
+                w = mechanism.weights(q, k, mask=mask, **learned)
+            except NotImplementedError:
+                return
+            if w.shape != (2, 4, 19, 19):
+                raise BrokenLaw(f"weights: expected shape [2, 4, 19, 19], got {list(w.shape)}")
+            out = jnp.einsum("bnts,bsnd->btnd", w, jnp.repeat(v, 2, axis=-2))
+            want = mechanism(q, k, v, mask=mask, **learned)
+            what = f"weights @ v, mask {name}"
+            assert_close(out, want, dtype=q.dtype, what=what, room=2 * mechanism.room)
+
+
+def traces_once_and_keeps_dtype(mechanism: Mechanism) -> None:
+    """11. One trace a shape; the dtype is kept under strict promotion and with x64 on."""
+    q, k, v, learned = inputs(mechanism, T=7, S=7)
+    count = 0
+
+    def counted(q, k, v):
+        nonlocal count
+        count += 1
+        return mechanism(q, k, v, **learned)
+
+    run = jax.jit(counted)
+    run(q, k, v), run(v.repeat(2, -2)[..., :1].repeat(8, -1) * q, k, v)
+    if count != 1:
+        raise BrokenLaw(f"expected one trace for one shape, got {count}")
+    for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
+        with jax.numpy_dtype_promotion("strict"):
+            arrays = [x.astype(dtype) for x in (q, k, v)]
+            out = jax.eval_shape(lambda q, k, v: mechanism(q, k, v, **learned), *arrays)
+            if out.dtype != dtype:
+                raise BrokenLaw(f"{jnp.dtype(dtype).name} in, {out.dtype} out")
+    with jax.enable_x64(True):
+        out = mechanism(q, k, v, **learned)
+        if out.dtype != jnp.float32:
+            raise BrokenLaw(f"with x64 on: float32 in, {out.dtype} out")
+        wide = widen((q, k, v, learned))
+        out = mechanism(*wide[:3], **wide[3])
+        want = mechanism.reference(*wide[:3], **wide[3])
+        if out.dtype != jnp.float64:
+            raise BrokenLaw(f"float64 in, {out.dtype} out")
+        assert_close(out, want, dtype=jnp.float64, what="float64", room=mechanism.room)

@@ -1,0 +1,26 @@
+"""Every law of `attn.testing` over every example of every mechanism."""
+
+import pytest
+
+import attn
+from attn.testing import LAWS, check
+
+EXAMPLES = [example for kind in attn.MECHANISMS.values() for example in kind.examples()]
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("mechanism", EXAMPLES, ids=repr)
+def test_law_holds(mechanism, law):
+    check(mechanism, only=[law]).raise_if_broken()
+
+
+def test_report_reads_like_a_report():
+    report = check(attn.Softmax(), only=["refuses_the_rest"])
+    assert report.ok
+    assert "holds  refuses_the_rest" in str(report)
+    assert "1 of 1 laws hold" in str(report)
+
+
+def test_unknown_law_is_named():
+    with pytest.raises(ValueError, match="is_fast"):
+        check(attn.Softmax(), only=["is_fast"])
