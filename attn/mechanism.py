@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import jax
 from jaxtyping import Array, Float
@@ -36,7 +36,7 @@ class Mechanism(abc.ABC):
         bias: Bias | Float[Array, "..."] | None = None,
         **learned: Array,
     ) -> Float[Array, "*B T N D"]:
-        """The attention output."""
+        """The attention output. Every variant takes `mask` and `bias`, if only to refuse them."""
 
     @abc.abstractmethod
     def reference(self, q, k, v, *, mask: Mask = FULL, bias=None, **learned):
@@ -44,7 +44,7 @@ class Mechanism(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def examples(cls) -> tuple[Self, ...]:
+    def examples(cls) -> tuple["Mechanism", ...]:
         """Small settings that together reach every branch."""
 
     @abc.abstractmethod

@@ -14,7 +14,7 @@ def sinusoidal(length: int, width: int) -> Float[np.ndarray, "length width"]:
         raise ValueError(f"width: expected at least 1, got {width}")
     rate = 10000.0 ** (-np.arange(0, width, 2) / width)
     angle = np.arange(length)[:, None] * rate  # [length, ceil(width / 2)], in float64
-    table = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(length, -1)
+    table = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(length, 2 * rate.size)
     return table[:, :width].astype(np.float32)
 
 
@@ -31,7 +31,7 @@ def rotary(
         raise ValueError(f"x: rotary needs an even head width, got {width}")
     rate = base ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
     angle = positions.astype(jnp.float32)[..., None, None] * rate  # [*B, T, 1, H/2]
-    wide = jnp.promote_types(x.dtype, jnp.float32)
+    wide = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
     cos, sin = jnp.cos(angle).astype(wide), jnp.sin(angle).astype(wide)
     a, b = jnp.split(x.astype(wide), 2, axis=-1)
     return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1).astype(x.dtype)

@@ -35,7 +35,7 @@ class State:
 
 def empty_state(batch, num_kv_heads, features, value_dim, dtype=jnp.float32) -> State:
     """The state before any token, at least float32: 4 K M (D + 1) bytes a batch row."""
-    dtype = jnp.promote_types(dtype, jnp.float32)
+    dtype = jnp.float64 if dtype == jnp.float64 else jnp.float32
     return State(
         jnp.zeros((*batch, num_kv_heads, features, value_dim), dtype),
         jnp.zeros((*batch, num_kv_heads, features), dtype),

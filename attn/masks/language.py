@@ -6,7 +6,7 @@ import json
 import math
 import operator
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -174,7 +174,7 @@ class Mask:
         return tuple(getattr(self, f.name) for f in dataclasses.fields(self))
 
     @classmethod
-    def _build(cls, values) -> Self:
+    def _build(cls, values) -> "Mask":
         """Rebuild without validation: JAX unflattens with tracers and placeholders."""
         self = object.__new__(cls)
         for field, value in zip(dataclasses.fields(cls), values, strict=True):

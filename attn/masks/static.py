@@ -214,7 +214,7 @@ class Blocks(Mask):
     size: int
 
     def __post_init__(self):
-        layout = np.asarray(self.layout)
+        layout = np.asarray(self.layout) if len(self.layout) else np.zeros((0, 0), bool)
         if layout.ndim != 2:
             raise ValueError(f"layout: expected two axes [rows, columns], got {layout.ndim}")
         if not np.isin(layout, (0, 1)).all():
@@ -224,10 +224,13 @@ class Blocks(Mask):
         object.__setattr__(self, "size", _natural("size", self.size, 1))
 
     def _at(self, i, j):
-        return _look_up(np.asarray(self.layout, bool), self.size, i, j)
+        return _look_up(self._grid(), self.size, i, j)
 
     def _tiles(self, i0, i1, j0, j1):
-        return _layout_tiles(np.asarray(self.layout, bool), self.size, i0, i1, j0, j1)
+        return _layout_tiles(self._grid(), self.size, i0, i1, j0, j1)
+
+    def _grid(self):
+        return np.asarray(self.layout, bool).reshape(len(self.layout), -1 if self.layout else 0)
 
 
 @_term

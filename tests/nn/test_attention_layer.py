@@ -1,0 +1,158 @@
+"""attn.nn.Attention against a head-by-head NumPy computation, for any mechanism."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from toy_mechanism import SOFTMAX, Toy, jit, run
+
+from attn import ArrayBias, Causal, Padding, positions
+from attn.nn import Attention
+
+W, N, K, H = 10, 4, 2, 6
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(3, 5, W)).astype(np.float32)
+C = RNG.normal(size=(3, 7, W)).astype(np.float32)
+SEEN = np.tril(np.ones((5, 5), bool))
+NEAR = dict(rtol=2e-5, atol=2e-5)
+
+
+def layer(**changes):
+    sizes = dict(num_heads=N, num_kv_heads=K, head_dim=H, max_length=7, mechanism=SOFTMAX)
+    return Attention(W, **{**sizes, **changes}, key=jax.random.key(1))
+
+
+def softmax(s):
+    e = np.exp(s - s.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def by_hand(layer, x, context, *, seen=True, change=lambda q, k: (q, k), bias=0):
+    """Each head by itself, from its own columns of the fused kernel, in float64."""
+    kernel = np.asarray(layer.qkv[...], np.float64)
+    n, k_heads, h = layer.heads
+    columns = np.split(kernel, kernel.shape[1] // h, axis=1)
+    heads = []
+    for head in range(n):
+        group = head // (n // k_heads)
+        q, k = x @ columns[head], context @ columns[n + group]
+        q, k = change(q, k)
+        s = q @ np.swapaxes(k, -1, -2) / np.sqrt(h) + bias
+        heads.append(softmax(np.where(seen, s, -np.inf)) @ (context @ columns[n + k_heads + group]))
+    return np.concatenate(heads, -1) @ np.asarray(layer.out[...], np.float64)
+
+
+@pytest.mark.parametrize("k_heads", [1, 2, 4])
+def test_fused_projection_equals_each_head_by_hand(k_heads):
+    a = layer(num_kv_heads=k_heads)
+    assert a.qkv.shape == (W, (N + 2 * k_heads) * H)
+    got = run(a, X, mask=Causal())
+    np.testing.assert_allclose(got, by_hand(a, X, X, seen=SEEN), **NEAR)
+
+
+def test_self_attention_projects_with_one_product():
+    graph, params = nnx.split(layer())
+    jaxpr = jax.make_jaxpr(lambda p, x: nnx.merge(graph, p)(x))(params, X)
+    # q, k and v together; the scores; the values; the output
+    assert str(jaxpr).count("dot_general") == 4
+
+
+def test_cross_attention_uses_the_same_kernel():
+    a = layer()
+    np.testing.assert_allclose(run(a, X, context=C), by_hand(a, X, C), **NEAR)
+    np.testing.assert_allclose(run(a, X, context=X), run(a, X), **NEAR)
+
+
+def test_grouped_heads_equal_repeated_heads():
+    a, b = layer(num_kv_heads=K), layer(num_kv_heads=N)
+    q, k, v = np.split(np.asarray(a.qkv[...]).reshape(W, -1, H), (N, N + K), axis=1)
+    repeat = lambda y: np.repeat(y, N // K, axis=1)
+    b.qkv[...] = jnp.asarray(np.concatenate([q, repeat(k), repeat(v)], 1).reshape(W, -1))
+    np.testing.assert_allclose(run(a, X, mask=Causal()), run(b, X, mask=Causal()), **NEAR)
+
+
+def test_qk_norm_and_its_learned_scale():
+    a = layer(qk_norm=True)
+    a.q_norm.scale[...] = jnp.arange(1.0, H + 1)
+    rms = lambda y: y / np.sqrt(np.square(y).mean(-1, keepdims=True) + 1e-6)
+    change = lambda q, k: (rms(q) * np.arange(1, H + 1), rms(k))
+    np.testing.assert_allclose(run(a, X), by_hand(a, X, X, change=change), **NEAR)
+
+
+def test_positions_rotate_q_and_k():
+    a = layer()
+    turn = lambda y: np.asarray(
+        positions.rotary(jnp.asarray(y, "float32")[..., None, :], jnp.arange(5) + 2)
+    )[..., 0, :]
+    want = by_hand(a, X, X, change=lambda q, k: (turn(q), turn(k)))
+    np.testing.assert_allclose(
+        run(a, X, positions=jnp.arange(5)), want, **NEAR
+    )  # only i - j matters
+    assert not np.allclose(run(a, X), want, **NEAR)
+
+
+def test_bias_and_mask_reach_the_mechanism():
+    a = layer()
+    bias = RNG.normal(size=(1, 1, 5, 5)).astype(np.float32)
+    want = by_hand(a, X, X, seen=SEEN, bias=bias[:, 0])
+    np.testing.assert_allclose(run(a, X, mask=Causal(), bias=ArrayBias(bias)), want, **NEAR)
+    lengths = jnp.array([5, 2, 4])
+    seen = np.arange(5) < np.asarray(lengths)[:, None, None]
+    np.testing.assert_allclose(
+        run(a, X, mask=Padding(lengths)), by_hand(a, X, X, seen=seen), **NEAR
+    )
+
+
+def test_learned_arrays_and_gates_are_parameters_of_the_layer():
+    a = layer(mechanism=Toy())
+    graph, params = nnx.split(a)
+    assert set(params["learned"]) == {"sharpness"}
+    assert set(params["gates"]["projections"]) == {"beta", "shift"}
+    gates = a.gates(jnp.asarray(X))
+    linear = a.gates.projections
+    raw = lambda name: X @ linear[name].kernel[...] + linear[name].bias[...]
+    np.testing.assert_allclose(gates["beta"], 1 / (1 + np.exp(-raw("beta"))), **NEAR)
+    np.testing.assert_allclose(gates["shift"], raw("shift").reshape(3, 5, N, H), **NEAR)
+    gradient = jit(jax.grad(lambda p: (nnx.merge(graph, p)(X) ** 2).sum()))(params)
+    assert all(
+        np.abs(x).max() > 0 for x in jax.tree.leaves((gradient["learned"], gradient["gates"])[0])
+    )
+    for name in ("beta", "shift"):
+        assert np.abs(gradient["gates"]["projections"][name]["kernel"][...]).max() > 0
+
+
+@pytest.mark.parametrize("mechanism", [SOFTMAX, Toy()], ids=["softmax", "toy"])
+def test_weights_are_those_of_the_output(mechanism):
+    a = layer(mechanism=mechanism)
+    w = run(a, X, method="weights", mask=Causal(), positions=jnp.arange(5))
+    _, _, v, extra = a._project(jnp.asarray(X), None, jnp.arange(5))
+    y = jnp.einsum("bkgts,bskd->btkgd", w.reshape(3, K, N // K, 5, 5), v).reshape(3, 5, N, H)
+    y = y + extra.get("shift", 0)
+    got = y.reshape(3, 5, -1) @ a.out[...]
+    np.testing.assert_allclose(got, run(a, X, mask=Causal(), positions=jnp.arange(5)), **NEAR)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_parameters_float32_compute_in_dtype_under_strict_promotion(dtype):
+    a = layer(dtype=dtype, qk_norm=True, mechanism=Toy())
+    assert {x.dtype for x in jax.tree.leaves(nnx.state(a))} == {np.dtype("float32")}
+    with jax.numpy_dtype_promotion("strict"):
+        y = run(a, X, positions=jnp.arange(5))
+        run(a, X, method="weights")
+    assert y.dtype == dtype
+    exact = run(layer(qk_norm=True, mechanism=Toy()), X, positions=jnp.arange(5))
+    assert np.sqrt(np.square(y - exact).mean() / np.square(exact).mean()) < 2**-6
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match=r"num_heads: expected a divisor of width 10, got 4"):
+        layer(head_dim=None)
+    with pytest.raises(ValueError, match=r"num_kv_heads: expected a divisor of num_heads 4, got 3"):
+        layer(num_kv_heads=3)
+    with pytest.raises(ValueError, match=r"context: expected a last axis of 10, got \[3, 7, 9\]"):
+        layer()(X, context=C[..., :9])
+    with pytest.raises(ValueError, match="positions: two sequences"):
+        layer()(X, context=C, positions=jnp.arange(5))
+    with pytest.raises(ValueError, match=r"context: Toy gates .*beta, shift"):
+        layer(mechanism=Toy())(X, context=C)

@@ -1,0 +1,248 @@
+"""The encoder: its equations, its inputs, and that padding never shows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from toy_mechanism import SOFTMAX, Toy, build, config, jit, maps, run
+
+from attn import MECHANISMS, Array, Causal, Global, Padding, Segments, Window
+from attn.nn import functional, parameter_count
+from attn.nn.config import CHOICES
+from attn.positions import sinusoidal
+
+RNG = np.random.default_rng(0)
+TOKENS = jnp.asarray(RNG.integers(0, 11, (3, 6)), jnp.int32)
+LENGTHS = jnp.array([6, 3, 0], jnp.int32)
+NEAR = dict(rtol=3e-5, atol=3e-5)
+
+# together they reach every choice, every mechanism argument and every flag
+VARIED = [
+    dict(pooling="mean", layers=2, mechanism=(SOFTMAX, Toy())),
+    dict(pooling="cls", positions="learned", activation="relu", layers=2, tied=True),
+    dict(pooling="max", positions="rotary", activation="silu", norm="rms", dropout=0.5),
+    dict(pooling="none", head="token", positions="alibi", norm_position="post", dtype="bfloat16"),
+    dict(head="dual", positions="t5", activation="swiglu", layers=2, scan=True, remat=True),
+    dict(positions="none", kv_heads=1, head_dim=5, mlp_width=0, qk_norm=True, dtype="float16"),
+]
+
+
+def test_the_varied_encoders_reach_every_choice():
+    for name, choices in CHOICES.items():
+        assert {getattr(config(**v), name) for v in VARIED} == set(choices), name
+
+
+@pytest.mark.parametrize("changes", VARIED, ids="-".join)
+def test_every_option_gives_finite_scores_and_maps(changes):
+    encoder = build(**changes)
+    dual = encoder.config.head == "dual"
+    tokens = jnp.stack([TOKENS, TOKENS[::-1]], 1) if dual else TOKENS
+    lengths = jnp.stack([LENGTHS, LENGTHS[::-1]], 1) if dual else LENGTHS
+    with jax.numpy_dtype_promotion("strict"):
+        y = run(encoder, tokens, lengths=lengths, dropout_key=jax.random.key(3))
+        w = jax.eval_shape(lambda: encoder.maps(tokens, lengths=lengths))
+    assert y.dtype == jnp.float32
+    assert np.isfinite(y).all()
+    assert y.shape == ((3, 6, 3) if encoder.config.head == "token" else (3, 3))
+    L = 6 + (encoder.config.pooling == "cls")
+    assert [m.shape for m in w] == [(*tokens.shape[:-1], 2, L, L)] * encoder.config.layers
+    assert {x.dtype for x in jax.tree.leaves(nnx.state(encoder))} == {np.dtype("float32")}
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_mechanism_fits_the_encoder_as_it_is(name):
+    encoder = build(mechanism=MECHANISMS[name].examples()[0], pooling="cls", layers=2, scan=True)
+    run = lambda: (encoder(TOKENS, lengths=LENGTHS), encoder.maps(TOKENS, lengths=LENGTHS))
+    y, w = jax.eval_shape(run)
+    assert (y.shape, [m.shape for m in w]) == ((3, 3), [(3, 2, 7, 7)] * 2)
+
+
+def layer_norm(x, norm):
+    x = x - x.mean(-1, keepdims=True)
+    x = x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-6)
+    return x * np.asarray(norm.scale[...]) + np.asarray(norm.bias[...])
+
+
+def linear(x, layer):
+    return x @ np.asarray(layer.kernel[...], np.float64) + np.asarray(layer.bias[...])
+
+
+def attend(x, a):
+    n, _, h = a.heads
+    q, k, v = (y.reshape(*x.shape[:-1], n, h) for y in np.split(x @ np.asarray(a.qkv[...]), 3, -1))
+    s = np.einsum("btnh,bsnh->bnts", q, k) / np.sqrt(h)
+    e = np.exp(s - s.max(-1, keepdims=True))
+    y = np.einsum("bnts,bsnh->btnh", e / e.sum(-1, keepdims=True), v)
+    return y.reshape(*x.shape[:-1], -1) @ np.asarray(a.out[...])
+
+
+def mlp(x, m):
+    return linear(np.maximum(linear(x, m.up), 0), m.down)
+
+
+@pytest.mark.parametrize("where", ["pre", "post"])
+def test_norm_positions_equal_their_equations(where):
+    encoder = build(norm_position=where, activation="relu", layers=2)
+    x = np.asarray(encoder.embedding.tokens[...], np.float64)[TOKENS] + sinusoidal(6, 12)
+    for b in encoder.stack.blocks:
+        # scales other than 1, so that a norm in the wrong place shows
+        b.attention_norm.scale[...] = b.attention_norm.scale[...] * 1.5
+        b.mlp_norm.scale[...] = b.mlp_norm.scale[...] * 0.5
+        if where == "pre":
+            x = x + attend(layer_norm(x, b.attention_norm), b.attention)
+            x = x + mlp(layer_norm(x, b.mlp_norm), b.mlp)
+        else:
+            x = layer_norm(x + attend(x, b.attention), b.attention_norm)
+            x = layer_norm(x + mlp(x, b.mlp), b.mlp_norm)
+    x = layer_norm(x, encoder.norm) if where == "pre" else x
+    hidden, last = encoder.head.linears
+    want = linear(np.maximum(linear(x.mean(1), hidden), 0), last)
+    np.testing.assert_allclose(run(encoder, TOKENS), want, **NEAR)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(pooling="cls"),
+        dict(pooling="mean", mechanism=Toy()),
+        dict(pooling="max", positions="t5"),
+        dict(pooling="none", head="token", positions="learned", norm_position="post"),
+    ],
+    ids="-".join,
+)
+def test_padding_never_leaks(changes):
+    apply, params = functional(build(**changes))
+    token = changes["pooling"] == "none"
+    real = np.arange(6) < np.asarray(LENGTHS)[:, None]
+
+    @jit
+    def run(params, tokens):
+        def loss(params):
+            y = apply(params, tokens, lengths=LENGTHS)
+            return jnp.sum(jnp.square(y * real[..., None] if token else y)), y
+
+        (_, y), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+        return y, gradient
+
+    y, gradient = run(params, TOKENS)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((y, gradient)))  # length 0 too
+    # tokens are integers: the worst they can hold is an id outside the vocabulary, which is NaN
+    for filler in (5, -9, 10**6):
+        again, gradient_again = run(params, jnp.where(real, TOKENS, filler))
+        np.testing.assert_array_equal(again, y)
+        jax.tree.map(np.testing.assert_array_equal, gradient_again, gradient)
+    # and a padded row is what it would be without its padding
+    cut = jit(apply)(params, TOKENS[1:2, :3])
+    np.testing.assert_allclose(y[1:2, :3] if token else y[1:2], cut, **NEAR)
+
+
+def test_ids_outside_the_vocabulary_show():
+    encoder = build(head="token", pooling="none", mechanism=SOFTMAX)
+    assert np.isnan(run(encoder, TOKENS.at[0, 0].set(11))[0, 0]).all()
+
+
+def test_pooling_of_an_empty_row_is_zero():
+    encoder = build(pooling="max")
+    nothing = encoder.head(jnp.zeros((1, 6, 12)), jnp.ones((1, 6), bool))
+    np.testing.assert_array_equal(run(encoder, TOKENS[2:], lengths=LENGTHS[2:]), nothing)
+    np.testing.assert_array_equal(
+        run(build(pooling="max", positions="none"), TOKENS[2:, :0]), nothing
+    )
+
+
+def test_dual_is_one_encoder_for_both_sequences():
+    encoder = build(head="dual", dtype="float32")
+    single = build()  # the same key, hence the same body
+    single.head.linears = nnx.List([lambda x: x])
+    pooled = lambda tokens: np.asarray(run(single, tokens))
+
+    a, b = pooled(TOKENS), pooled(TOKENS[::-1])
+    x = np.concatenate([a, b, a * b, a - b], -1)
+    first, second, last = encoder.head.linears
+    want = linear(np.maximum(linear(np.maximum(linear(x, first), 0), second), 0), last)
+    np.testing.assert_allclose(run(encoder, jnp.stack([TOKENS, TOKENS[::-1]], 1)), want, **NEAR)
+
+
+def test_one_key_gives_every_mechanism_the_same_other_parameters():
+    states = [
+        {jax.tree_util.keystr(k): v for k, v in jax.tree_util.tree_leaves_with_path(nnx.state(e))}
+        for e in (build(), build(mechanism=Toy()), build(seed=1))
+    ]
+    softmax, toy, other = states
+    assert softmax.keys() < toy.keys()
+    for name, value in softmax.items():
+        np.testing.assert_array_equal(value, toy[name])
+    assert not np.array_equal(*(np.ravel(s["['embedding']['tokens'].value"]) for s in (toy, other)))
+    # the draws of one path are fixed: crc32 of names, never Python's salted hash()
+    np.testing.assert_allclose(softmax["['embedding']['tokens'].value"][0, :2], FIRST, rtol=1e-5)
+
+
+def test_scores_follow_the_mask():
+    encoder = build(head="token", pooling="none")
+    changed = TOKENS.at[:, 4].set((TOKENS[:, 4] + 1) % 11)
+    y, z = (run(encoder, t, mask=Causal()) for t in (TOKENS, changed))
+    np.testing.assert_array_equal(y[:, :4], z[:, :4])
+    assert not np.allclose(y[:, 4:], z[:, 4:])
+    seen = np.tril(np.ones((6, 6))) * (np.arange(6) < np.asarray(LENGTHS)[:, None])[:, None]
+    for w in maps(encoder, TOKENS, mask=Causal(), lengths=LENGTHS):
+        np.testing.assert_array_equal(np.asarray(w) > 0, np.broadcast_to(seen[:, None], w.shape))
+    segments = Segments(*[jnp.array([[0, 0, 0, 1, 1, 1]])] * 2)
+    assert not np.allclose(run(encoder, TOKENS, mask=segments), run(encoder, TOKENS))
+
+
+def test_cls_is_index_0_of_the_mask():
+    encoder = build(pooling="cls")
+    assert [w.shape for w in maps(encoder, TOKENS)] == [(3, 2, 7, 7)]
+    (w,) = maps(encoder, TOKENS, mask=Window(1, 1) | Global((0,)), lengths=LENGTHS)
+    w = np.asarray(w)
+    assert (w[0, 0, 0] > 0).all()
+    assert (w[0, 0, 3] > 0).sum() == 4
+    np.testing.assert_array_equal(w[1, 0, 0] > 0, [1, 1, 1, 1, 0, 0, 0])
+    np.testing.assert_array_equal(w[2, 0, 0] > 0, [1, 0, 0, 0, 0, 0, 0])
+    with pytest.raises(ValueError, match="lets index 0 see no other"):
+        encoder(TOKENS, mask=Causal())
+    with pytest.raises(ValueError, match=r"the arrays of Array no longer fit"):
+        encoder(TOKENS, mask=Array(jnp.ones((1, 6, 6), bool)))
+
+
+def test_what_does_not_fit_is_refused_by_name():
+    encoder = build()
+    with pytest.raises(ValueError, match=r"tokens: expected at most max_length=7 .* got 8"):
+        encoder(jnp.zeros((1, 8), int))
+    with pytest.raises(TypeError, match="tokens: expected integers, got float32"):
+        encoder(TOKENS.astype(jnp.float32))
+    with pytest.raises(ValueError, match=r"lengths: expected shape \[3\], got \[2\]"):
+        encoder(TOKENS, lengths=LENGTHS[:2])
+    with pytest.raises(ValueError, match="mask: padding is given as lengths="):
+        encoder(TOKENS, mask=Padding(LENGTHS))
+    with pytest.raises(TypeError, match="mask: expected a Mask"):
+        encoder(TOKENS, mask=TOKENS > 0)
+    with pytest.raises(ValueError, match=r"tokens: expected \['...', 2, 'T'\], got \[3, 6\]"):
+        build(head="dual")(TOKENS)
+    for positions in ("alibi", "t5"):
+        with pytest.raises(NotImplementedError, match="bias"):
+            run(build(mechanism=Toy(), positions=positions), TOKENS)
+
+
+def test_one_trace_for_all_lengths_masks_and_keys_of_a_shape():
+    apply, params = functional(build(positions="alibi"))
+    traces = []
+
+    @jit
+    def run(params, tokens, lengths, mask, key):
+        traces.append(1)
+        return apply(params, tokens, lengths=lengths, mask=mask, dropout_key=key)
+
+    run(params, TOKENS, LENGTHS, Causal(), jax.random.key(0))
+    run(params, TOKENS + 1, LENGTHS[::-1], Causal(), jax.random.key(1))
+    assert len(traces) == 1
+
+
+def test_parameter_count():
+    a, m, h = 12 * 36 + 12 * 12, 12 * 10 + 10 + 10 * 12 + 12, 12 * 10 + 10 + 10 * 3 + 3
+    assert parameter_count(build()) == 11 * 12 + a + m + 4 * 12 + 2 * 12 + h
+
+
+# jax.random.normal of key(0) folded with "embedding" and "tokens"
+FIRST = [0.07253963, 1.4210943]

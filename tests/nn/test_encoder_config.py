@@ -1,0 +1,54 @@
+"""EncoderConfig names every mistake, with what was expected, what came and what to do."""
+
+import dataclasses
+import re
+
+import pytest
+from toy_mechanism import SOFTMAX, Toy, config
+
+MISTAKES = [
+    (dict(heads=5), "heads: expected a divisor of width 12, got 5; or set head_dim"),
+    (dict(heads=4, kv_heads=3), "kv_heads: expected a divisor of heads 4, got 3"),
+    (dict(pooling="none"), "pooling: expected cls, mean or max with head='classification'"),
+    (dict(pooling="none", head="dual"), "pooling: expected cls, mean or max with head='dual'"),
+    (dict(head="token"), "pooling: expected 'none' with head='token'"),
+    (dict(heads=4, positions="rotary"), "needs an even head width, got 3; set head_dim"),
+    (dict(mechanism=(SOFTMAX,) * 3), "mechanism: expected one for each of 2 layers, got 3"),
+    (dict(mechanism="softmax"), "mechanism: expected a Mechanism such as attn.Softmax(), or"),
+    (dict(mechanism=(SOFTMAX, Toy()), scan=True), "scan: expected the same mechanism in every"),
+    (dict(mechanism=(SOFTMAX, Toy()), tied=True), "tied: expected the same mechanism in every"),
+    (dict(dropout=1.0), "dropout: expected a number in [0, 1), got 1.0"),
+    (dict(norm="batch"), "norm: expected one of layer, rms, got 'batch'"),
+    (dict(layers=True), "layers: expected an integer >= 1, got True"),
+    (dict(mlp_width=-1), "mlp_width: expected an integer >= 0, got -1"),
+    (dict(head_dim=0), "head_dim: expected an integer >= 1, or None, got 0"),
+    (dict(remat="yes"), "remat: expected True or False, got 'yes'"),
+    (dict(dtype="int8"), "dtype: expected one of float32, bfloat16, float16, got 'int8'"),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"), MISTAKES, ids=lambda x: x if isinstance(x, str) else ""
+)
+def test_a_mistake_is_named(changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        config(**{"layers": 2, **changes})
+    assert "\n" not in str(error.value)
+
+
+def test_all_mistakes_are_named_at_once():
+    with pytest.raises(ValueError, match=r"width: .*\nnorm: .*\ndropout: .*"):
+        config(width=0, norm="batch", dropout=-1)
+
+
+def test_unknown_field_is_refused():
+    with pytest.raises(TypeError, match="widht"):
+        config(widht=3)
+
+
+def test_a_config_is_a_value():
+    a, b = (config(layers=2, mechanism=(SOFTMAX, Toy())) for _ in range(2))
+    assert a == b
+    assert hash(a) == hash(b)
+    assert dataclasses.replace(a, mechanism=SOFTMAX).mechanisms == (SOFTMAX, SOFTMAX)
+    assert config(pooling="cls").positions_held == 8

@@ -1,0 +1,128 @@
+"""Loop, scan, tied and rematerialised layers are one function; dropout is a function of its key."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from toy_mechanism import SOFTMAX, Toy, build, jit, maps, run
+
+from attn import FULL
+from attn.nn import dropout, functional, parameter_count
+from attn.nn.keys import fold
+
+RNG = np.random.default_rng(0)
+TOKENS = jnp.asarray(RNG.integers(0, 11, (3, 5)), jnp.int32)
+LENGTHS = jnp.array([5, 3, 1], jnp.int32)
+KEY = jax.random.key(7)
+
+
+def score_and_gradient(encoder):
+    apply, params = functional(encoder)
+
+    def loss(params):
+        y = apply(params, TOKENS, lengths=LENGTHS)
+        return jnp.square(y).sum(), y
+
+    (_, y), gradient = jit(jax.value_and_grad(loss, has_aux=True))(params)
+    return y, gradient
+
+
+def stacked(gradient):
+    """The gradient of a loop in the form of a scan's."""
+    blocks = [gradient["stack"]["blocks"][i] for i in range(2)]
+    return jax.tree.map(lambda *x: jnp.stack(x), *blocks)
+
+
+def near(a, b):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-5), a, b)
+
+
+def test_scan_and_remat_have_the_gradients_of_the_loop():
+    y, gradient = score_and_gradient(build(layers=2, positions="rotary"))
+    near(score_and_gradient(build(layers=2, positions="rotary", remat=True)), (y, gradient))
+    scan, scan_gradient = score_and_gradient(
+        build(layers=2, positions="rotary", scan=True, remat=True)
+    )
+    near(scan, y)
+    near(scan_gradient["stack"]["blocks"][0], stacked(gradient))
+    near(scan_gradient["embedding"], gradient["embedding"])
+
+
+def test_scan_has_the_dropout_learned_arrays_and_maps_of_the_loop():
+    loop, scan = (
+        build(layers=2, dropout=0.3, mechanism=Toy(), scan=scan) for scan in (False, True)
+    )
+    near(run(scan, TOKENS, dropout_key=KEY), run(loop, TOKENS, dropout_key=KEY))
+    near(maps(scan, TOKENS), maps(loop, TOKENS))
+
+
+def test_tied_layers_share_one_block():
+    one, two = build(tied=True), build(tied=True, layers=2)
+    assert parameter_count(one) == parameter_count(two) < parameter_count(build(layers=2))
+    untied = build(layers=2)
+    first = nnx.state(untied.stack.blocks[0])
+    nnx.update(untied.stack.blocks[1], first)
+    nnx.update(two.stack.blocks[0], first)
+    y, gradient = score_and_gradient(untied)
+    tied, tied_gradient = score_and_gradient(two)
+    near(tied, y)
+    summed = jax.tree.map(lambda x: x.sum(0), stacked(gradient))
+    near(tied_gradient["stack"]["blocks"][0], summed)
+    scan = build(layers=2, tied=True, scan=True)
+    nnx.update(scan.stack.blocks[0], first)
+    near(run(scan, TOKENS, lengths=LENGTHS), tied)
+    assert len(maps(scan, TOKENS)) == 2
+
+
+def test_remat_recomputes():
+    apply, params = functional(build(remat=True))
+    jaxpr = jax.make_jaxpr(jax.grad(lambda p: apply(p, TOKENS).sum()))(params)
+    assert "checkpoint" in str(jaxpr) or "remat" in str(jaxpr)
+
+
+def test_mechanisms_may_differ_by_layer():
+    hybrid = build(layers=2, mechanism=(SOFTMAX, Toy()))
+    assert [b.attention.mechanism for b in hybrid.stack.blocks] == [SOFTMAX, Toy()]
+    assert not np.allclose(
+        run(hybrid, TOKENS), run(build(layers=2, mechanism=(Toy(), SOFTMAX)), TOKENS)
+    )
+
+
+def test_dropout_is_a_function_of_its_key():
+    apply, params = functional(build(dropout=0.5))
+    same = jnp.broadcast_to(TOKENS[:1], TOKENS.shape)
+    dropped = jit(lambda key: apply(params, same, dropout_key=key))
+    y = dropped(KEY)
+    np.testing.assert_array_equal(dropped(KEY), y)
+    assert not np.allclose(dropped(jax.random.key(8)), y)
+    assert not np.allclose(y[0], y[1])  # linen's default drops the same numbers in every row
+    plain = build()
+    np.testing.assert_array_equal(run(plain, TOKENS, dropout_key=KEY), run(plain, TOKENS))
+    np.testing.assert_array_equal(
+        jit(apply)(params, TOKENS), run(plain, TOKENS)
+    )  # no key, no dropout
+
+
+def test_each_layer_drops_its_own():
+    stack = build(dropout=0.5, layers=2, tied=True).stack
+    (block,) = stack.blocks
+    x, context = jax.random.normal(KEY, (1, 2, 12)), dict(mask=FULL, bias=None, positions=None)
+    want = x
+    for i in range(2):
+        want = run(block, want, **context, dropout_key=fold(KEY, i))
+    near(run(stack, x, **context, dropout_key=KEY), want)
+
+
+def test_dropout_keeps_the_mean_and_the_dtype():
+    x = jnp.full((200, 100), 3, jnp.bfloat16)
+    y = np.asarray(dropout(x, 0.25, KEY).astype(jnp.float32))
+    assert set(np.unique(y)) == {0.0, 4.0}
+    assert abs((y == 0).mean() - 0.25) < 0.02
+    assert dropout(x, 0.25, KEY).dtype == jnp.bfloat16
+    assert dropout(x, 0.0, KEY) is x
+    assert dropout(x, 0.25, None) is x
+
+
+def test_bfloat16_follows_float32():
+    wide, narrow = run(build(), TOKENS), run(build(dtype="bfloat16"), TOKENS)
+    assert np.abs(wide - narrow).max() < 0.05 * np.abs(wide).max()
