@@ -5,6 +5,7 @@
 
 from attn import masks as masks
 from attn import positions as positions
+from attn import testing as testing
 from attn.biases import Alibi as Alibi
 from attn.biases import ArrayBias as ArrayBias
 from attn.biases import Bias as Bias
@@ -41,6 +42,7 @@ from attn.sparse.bigbird import block_sparse_attention as block_sparse_attention
 from attn.sparse.window import SlidingWindow as SlidingWindow
 from attn.sparse.window import window_attention as window_attention
 
+# the one table of variants: a key is the only string that names one
 MECHANISMS: dict[str, type[Mechanism]] = {
     "softmax": Softmax,
     "linear": Linear,

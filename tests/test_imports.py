@@ -1,0 +1,70 @@
+"""Who may import whom, read from the source; and that `import attn` stays light."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+FAMILIES = ("dense", "linearized", "sparse", "compressed")
+CORE = {"masks", "positions", "biases", "_core", "_cache", "_blockwise", "mechanism"}
+
+
+def modules_imported(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def files(folder):
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", files("attn"), ids=lambda p: str(p.relative_to(ROOT)))
+def test_layers_import_downwards(path):
+    place = path.relative_to(ROOT / "attn").parts[0].removesuffix(".py")
+    for module in modules_imported(path):
+        parts = module.split(".")
+        assert parts[0] not in ("optax", "orbax", "matplotlib", "experiments", "configs"), module
+        assert parts[0] != "flax" or place == "nn", f"flax belongs in attn/nn: {module}"
+        assert not module.startswith(("jax._src", "jax.core")), module
+        if parts[0] != "attn" or len(parts) < 2 or place == "__init__":
+            continue
+        if place in CORE:
+            assert parts[1] in CORE, module
+        if place in FAMILIES:
+            assert parts[1] in CORE | {place}, f"families do not import each other: {module}"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_variants_never_import_each_other(family):
+    shared = {"_scan", "feature_maps", "patterns"}
+    for path in files(f"attn/{family}"):
+        for module in modules_imported(path):
+            parts = module.split(".")
+            if parts[:2] == ["attn", family] and len(parts) > 2:
+                assert parts[2] in shared, f"{path.name}: {module}"
+
+
+def test_import_attn_is_light_and_primitives_need_no_flax():
+    program = """
+import sys
+for name in ("flax", "optax", "orbax", "ml_collections", "pydantic", "matplotlib", "sklearn"):
+    sys.modules[name] = None
+import attn, attn.testing, jax.numpy as jnp
+q = jnp.ones((1, 5, 2, 4))
+for kind in attn.MECHANISMS.values():
+    m = kind.examples()[0]
+    import jax
+    learned = m.init(jax.random.key(0), num_heads=2, num_kv_heads=2, head_dim=4, value_dim=4,
+                     max_length=5)
+    assert m(q, q, q, **learned).shape == q.shape
+print("light")
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.stdout.strip() == "light", run.stderr

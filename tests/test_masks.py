@@ -1,0 +1,359 @@
+"""The mask language: explained by drawings, then checked against loops."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn import masks
+from attn.masks import (
+    FULL,
+    STATIC_TERMS,
+    Array,
+    Axial,
+    Blocks,
+    Causal,
+    Dilated,
+    Fixed,
+    Global,
+    Padding,
+    Prefix,
+    Random,
+    Segments,
+    Strided,
+    Window,
+    from_json,
+)
+
+DRAWINGS = [
+    (
+        Causal(),
+        """
+        # . . . .
+        # # . . .
+        # # # . .
+        # # # # .
+        """,
+    ),
+    (
+        Causal(1),
+        """
+        # # . . .
+        # # # . .
+        # # # # .
+        # # # # #
+        """,
+    ),
+    (
+        Window(1, 2),
+        """
+        # # # . .
+        # # # # .
+        . # # # #
+        . . # # #
+        """,
+    ),
+    (
+        Dilated(1, 2),
+        """
+        # . # . .
+        . # . # .
+        # . # . #
+        . # . # .
+        """,
+    ),
+    (
+        Causal() | Prefix(3),
+        """
+        # # # . .
+        # # # . .
+        # # # . .
+        # # # # .
+        """,
+    ),
+    (
+        Global((1,)) & Causal(),
+        """
+        . . . . .
+        # # . . .
+        . # . . .
+        . # . . .
+        """,
+    ),
+    (
+        Strided(2) & Causal(),
+        """
+        # . . . .
+        . # . . .
+        # . # . .
+        . # . # .
+        """,
+    ),
+    (
+        Fixed(2, 1),
+        """
+        # # . # .
+        # # . # .
+        . # # # .
+        . # # # .
+        """,
+    ),
+    (
+        Axial(2, 2),
+        """
+        # # # . .
+        # # . # .
+        # . # # .
+        . # # # .
+        """,
+    ),
+    (
+        Blocks(((1, 0, 1), (0, 1, 0)), 2),
+        """
+        # # . . #
+        # # . . #
+        . . # # .
+        . . # # .
+        """,
+    ),
+    (
+        ~Window(1, 1),
+        """
+        . . # # #
+        . . . # #
+        # . . . #
+        # # . . .
+        """,
+    ),
+    (
+        Padding(2),
+        """
+        # # . . .
+        # # . . .
+        # # . . .
+        # # . . .
+        """,
+    ),
+    (
+        Segments(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 0, 2])) & Causal(),
+        """
+        # . . . .
+        # . . . .
+        . # # . .
+        . # # . .
+        """,
+    ),
+]
+
+STATIC = [
+    FULL,
+    Causal(),
+    Causal(-3),
+    Causal(4),
+    Window(2, 1),
+    Window(0, 0),
+    Window(100, 0),
+    Dilated(2, 3),
+    Prefix(4),
+    Prefix(0),
+    Global((0, 7)),
+    Global(()),
+    Strided(3),
+    Strided(1),
+    Fixed(4, 1),
+    Fixed(4, 0),
+    Fixed(3, 3),
+    Random(4, 1, 0),
+    Random(3, 2, 5),
+    Random(1, 0, 0),
+    Blocks(((1, 0, 1), (0, 1, 0)), 4),
+    Blocks((), 4),
+    Axial(3, 4),
+    Axial(4, 1),
+    Causal() & Window(3, 0),
+    Causal() | Prefix(3),
+    ~Causal(),
+    (Global((0,)) & ~Strided(2)) | Random(3, 2, 1),
+]
+DYNAMIC = [
+    Padding(jnp.array([3, 5])),
+    Padding(keys=jnp.array([[True, False, True]])),
+    Padding(2, queries=jnp.array([True, False])),
+    Segments(jnp.array([0, 1]), jnp.array([1, 0, 0])),
+    Array(jnp.array([[[True, False, True], [False, False, True]]])),
+    Causal() & Padding(jnp.array([3, 5])),
+]
+
+
+@pytest.mark.parametrize(("mask", "drawing"), DRAWINGS, ids=lambda x: str(x)[:30])
+def test_drawing(mask, drawing):
+    want = "\n".join(line.strip() for line in drawing.strip().splitlines())
+    assert mask.draw(4, 5) == want
+
+
+@pytest.mark.parametrize("mask", STATIC, ids=str)
+@pytest.mark.parametrize(("T", "S"), [(13, 13), (7, 19), (19, 7), (1, 1)])
+def test_array_blocks_and_density_agree(mask, T, S):
+    whole = mask.array(T, S)
+    assert isinstance(whole, np.ndarray)
+    assert whole.shape == (T, S)
+    assert whole.dtype == bool
+    assert mask.density(T, S) == pytest.approx(whole.mean())
+    for bq, bk in [(4, 4), (3, 5), (8, 2)]:
+        some, every = mask.blocks(T, S, bq, bk)
+        for a, b in np.ndindex(some.shape):
+            block = whole[a * bq : (a + 1) * bq, b * bk : (b + 1) * bk]
+            assert some[a, b] or not block.any(), "a block that holds a pair was skipped"
+            assert block.all() or not every[a, b], "a block with a hole was called full"
+
+
+@pytest.mark.parametrize("mask", STATIC, ids=str)
+def test_at_takes_any_index_arrays_and_traces(mask):
+    whole = mask.array(9, 11)
+    mask = mask.sized(9, 11)
+    assert bool(mask.at(3, 4)) == whole[3, 4]
+    i, j = np.array([[0], [8], [3]]), np.array([10, 2])
+    assert (mask.at(i, j) == whole[i, j]).all()
+    traced = jax.jit(lambda i, j: mask.at(i, j))(jnp.asarray(i), jnp.asarray(j))
+    assert (np.asarray(traced) == whole[i, j]).all()
+    i, j = np.arange(9), np.arange(9)
+    assert (mask.at(i, j) == np.diag(whole)).all()
+
+
+@pytest.mark.parametrize("mask", STATIC, ids=str)
+def test_static_masks_are_hashable_leafless_and_survive_json(mask):
+    again = from_json(mask.to_json())
+    assert again == mask
+    assert hash(again) == hash(mask)
+    assert mask.static
+    assert jax.tree.leaves(mask) == []
+
+
+@pytest.mark.parametrize("mask", DYNAMIC, ids=lambda m: str(m)[:40])
+def test_dynamic_masks_are_pytrees_and_survive_json(mask):
+    assert from_json(mask.to_json()) == mask
+    assert not mask.static
+    assert jax.tree.leaves(mask)
+    leaves, tree = jax.tree.flatten(mask)
+    assert jax.tree.unflatten(tree, leaves) == mask
+    with pytest.raises(TypeError, match="not hashable"):
+        hash(mask)
+
+
+def test_patterns_are_equal_in_another_process():
+    texts = [m.sized(40, 40).to_json() for m in STATIC]
+    program = (
+        "import json, sys; from attn.masks import from_json\n"
+        "for t in json.load(sys.stdin): m = from_json(t); print(m.array(40, 40).tobytes().hex())"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        input=json.dumps(texts),
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONHASHSEED": "7", "PATH": "/usr/bin", "JAX_PLATFORMS": "cpu"},
+    )
+    assert run.stdout.split() == [m.array(40, 40).tobytes().hex() for m in STATIC]
+
+
+def test_random_reaches_the_whole_sequence_with_per_row_blocks_each():
+    layout = Random(1, 3, 0).array(400, 400)
+    assert (layout.sum(1) == 3).all()
+    thirds = layout.reshape(400, 4, 100).sum((0, 2)) / layout.sum()
+    assert np.abs(thirds - 0.25).max() < 0.05
+    assert not (layout == Random(1, 3, 1).array(400, 400)).all()
+
+
+def test_random_without_lengths_is_refused():
+    with pytest.raises(ValueError, match="sized"):
+        Random(2, 1, 0).at(0, 0)
+
+
+def test_take_splits_a_conjunction_and_loses_nothing():
+    padding = Padding(jnp.array([1]))
+    (causal, pad, segments), rest = (Causal() & padding & Window(1, 0)).take(
+        Causal, Padding, Segments
+    )
+    assert causal == Causal()
+    assert pad is padding
+    assert segments is None
+    assert rest == Window(1, 0)
+    assert Causal().take(Causal) == ((Causal(),), FULL)
+    either = Causal() | Prefix(2)
+    assert either.take(Causal) == ((None,), either)
+    assert (Causal(2) & Causal(-1)).take(Causal) == ((Causal(-1),), FULL)
+    two = padding & Padding(jnp.array([2]))
+    (first,), rest = two.take(Padding)
+    assert (first & rest).array(2, 3).tolist() == two.array(2, 3).tolist()
+
+
+def test_composition_simplifies_only_what_is_equal():
+    assert FULL & Causal() == Causal()
+    assert (FULL | Causal()) == FULL
+    assert ~~Causal() == Causal()
+    assert (Causal() & Window(1, 1)) & Prefix(2) == Causal() & (Window(1, 1) & Prefix(2))
+
+
+def test_outside_of_arrays_nothing_is_seen():
+    for mask in (
+        Array(jnp.ones((2, 2), bool)),
+        Segments(jnp.zeros(2, int), jnp.zeros(2, int)),
+        Padding(keys=jnp.ones(2, bool)),
+        Blocks(((1,),), 2),
+        Axial(1, 2),
+    ):
+        assert not mask.at(np.array([0, 0, 5]), np.array([2, -1, 0]))[:2].any()
+
+
+@pytest.mark.parametrize("mask", DYNAMIC, ids=lambda m: str(m)[:40])
+def test_a_mask_is_an_argument_of_a_jitted_function(mask):
+    T = 2
+    S = 3
+    np.testing.assert_array_equal(jax.jit(lambda m: m.array(T, S))(mask), mask.array(T, S))
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "words"),
+    [
+        (lambda: Window(-1, 0), ValueError, "left"),
+        (lambda: Window(0, 1.5), TypeError, "right"),
+        (lambda: Dilated(1, 0), ValueError, "rate"),
+        (lambda: Strided(0), ValueError, "stride"),
+        (lambda: Fixed(2, 3), ValueError, "summary"),
+        (lambda: Random(0, 1, 0), ValueError, "block"),
+        (lambda: Blocks((1, 0), 2), ValueError, "layout"),
+        (lambda: Blocks(((2,),), 2), ValueError, "layout"),
+        (lambda: Global((-1,)), ValueError, "positions"),
+        (lambda: Prefix(-1), ValueError, "n"),
+        (lambda: Axial(0, 2), ValueError, "height"),
+        (lambda: Padding(), ValueError, "lengths"),
+        (lambda: Padding(jnp.array([1.0])), TypeError, "lengths"),
+        (lambda: Padding(keys=jnp.array([1])), TypeError, "keys"),
+        (lambda: Segments(jnp.zeros(2), jnp.zeros(2)), TypeError, "query_ids"),
+        (lambda: Array(jnp.ones(3, bool)), ValueError, "Array"),
+        (lambda: Array(jnp.ones((2, 2))), TypeError, "booleans"),
+        (lambda: Causal() & jnp.ones((2, 2), bool), TypeError, "Array"),
+        (lambda: Causal().at(0.5, 1), TypeError, "i: expected integer"),
+        (lambda: Causal().array(-1, 2), ValueError, "T"),
+        (lambda: from_json("{"), ValueError, "JSON"),
+        (lambda: from_json('{"term": "Causall", "offset": 0}'), ValueError, "Causall"),
+        (lambda: from_json('{"term": "Causal"}'), ValueError, "offset"),
+        (lambda: from_json("[1]"), ValueError, "term"),
+        (lambda: Padding(jnp.array([1, 2])).check((3,), 4, 4), ValueError, "lengths"),
+        (lambda: Array(jnp.ones((4, 4), bool)).check((4,), 4, 4), ValueError, "Padding"),
+    ],
+)
+def test_bad_input_is_named(build, error, words):
+    with pytest.raises(error, match=words):
+        build()
+
+
+def test_every_static_term_is_tried_here():
+    tried = {type(term) for mask in STATIC for term in mask.terms()}
+    assert tried == set(STATIC_TERMS)
+    assert set(masks.TERMS) >= tried

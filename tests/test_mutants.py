@@ -1,0 +1,224 @@
+"""Testing the tests: wrong implementations, each with the law that must catch it."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import attn
+from attn import FULL, Bias, Causal, Padding, Segments
+from attn._core import (
+    apply_weights,
+    check_qkv,
+    dense_attention,
+    masked_softmax,
+    scores,
+    seen_array,
+    wide,
+)
+from attn.linearized.feature_maps import orthogonal_features
+from attn.testing import check
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dense(attn.Mechanism):
+    """A correct dense softmax; each mutant below changes one line of it."""
+
+    honours = (*attn.masks.TERMS, Bias)
+    linear_memory = False
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+        mask, bias = check_qkv(q, k, v, mask, bias)
+        seen = seen_array(self.see(mask), q.shape[-3], k.shape[-3])
+        s = self.score(wide(q), wide(k))
+        s = s if bias is None else s + bias.array(*s.shape[-2:])
+        return self.mix(s, seen, wide(v)).astype(self.out(q))
+
+    def see(self, mask):
+        return mask
+
+    def score(self, q, k):
+        return scores(q, k) / q.shape[-1] ** 0.5
+
+    def mix(self, s, seen, v):
+        return apply_weights(masked_softmax(s, seen), v, seen)
+
+    def out(self, q):
+        return q.dtype
+
+    def reference(self, q, k, v, *, mask=FULL, bias=None):
+        return dense_attention(q, k, v, mask=mask, bias=bias)
+
+    def flops(self, T, S, N, K, H, D):
+        return 2 * T * S * N * (H + D)
+
+    @classmethod
+    def examples(cls):
+        return (cls(),)
+
+
+class NoScale(Dense):
+    def score(self, q, k):
+        return scores(q, k)
+
+
+class SwappedQK(Dense):
+    def score(self, q, k):
+        return (
+            jnp.swapaxes(super().score(q, k), -1, -2)
+            if q.shape[-3] == k.shape[-3]
+            else (super().score(q, k))
+        )
+
+
+class DroppedKey(Dense):
+    def see(self, mask):
+        return mask & ~attn.Global((18,)) | attn.Window(0, 0) & mask
+
+
+class WrongGroup(Dense):
+    """Query head n reads key head n mod K in place of n K / N."""
+
+    def score(self, q, k):
+        return scores(q.reshape(*q.shape[:-2], 2, 2, -1).swapaxes(-2, -3).reshape(q.shape), k) / (
+            q.shape[-1] ** 0.5
+        )
+
+
+class MeanOfEmptyRow(Dense):
+    def mix(self, s, seen, v):
+        s = jnp.where(seen, s, -1e9)
+        return apply_weights(jax.nn.softmax(s, -1), v, jnp.ones_like(seen))
+
+
+class NanFromEmptyRow(Dense):
+    def mix(self, s, seen, v):
+        return apply_weights(jax.nn.softmax(jnp.where(seen, s, -jnp.inf), -1), v, seen)
+
+
+class NarrowSoftmax(Dense):
+    """Softmax statistics in bfloat16."""
+
+    def mix(self, s, seen, v):
+        narrow = masked_softmax(s.astype(jnp.bfloat16), seen)
+        return apply_weights(narrow.astype(s.dtype), v, seen)
+
+
+class IgnoresPadding(Dense):
+    def see(self, mask):
+        return mask.take(Padding)[1]
+
+
+class IgnoresSegments(Dense):
+    def see(self, mask):
+        return mask.take(Segments)[1]
+
+
+class SeesOneAhead(Dense):
+    def see(self, mask):
+        (causal,), rest = mask.take(Causal)
+        return mask if causal is None else Causal(causal.offset + 1) & rest
+
+
+class PoisonedByPadding(Dense):
+    """0 * NaN: unseen values are multiplied by weight 0."""
+
+    def mix(self, s, seen, v):
+        w = masked_softmax(s, seen)
+        *batch, N, T, S = w.shape
+        K = v.shape[-2]
+        out = jnp.einsum("...kgts,...skd->...tkgd", w.reshape(*batch, K, N // K, T, S), v)
+        return out.reshape(*batch, T, N, v.shape[-1])
+
+
+class NoKeyGradient(Dense):
+    def score(self, q, k):
+        return super().score(q, jax.lax.stop_gradient(k))
+
+
+class WidensDtype(Dense):
+    def out(self, q):
+        return jnp.float32
+
+
+class RefusesSilently(Dense):
+    """Declares nothing and yet takes every mask."""
+
+    honours = ()
+
+
+class ClaimsLinearMemory(Dense):
+    linear_memory = True
+
+
+class DecodesWithoutHistory(Dense):
+    def init_state(self, batch, **sizes):
+        return jnp.zeros(())
+
+    def step(self, state, q, k, v):
+        return state, self(q, k, v)
+
+
+class TransposedWeights(Dense):
+    def weights(self, q, k, *, mask=FULL, bias=None):
+        seen = seen_array(mask, q.shape[-3], k.shape[-3])
+        return jnp.swapaxes(masked_softmax(self.score(q, k), seen), -1, -2)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WindowOffByOne(attn.SlidingWindow):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+        wider = attn.SlidingWindow(left=self.left + 1, right=self.right, block=8)
+        return wider(q, k, v, mask=mask, bias=bias)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GlobalMaximum(attn.Performer):
+    """Long Range Arena's stabiliser: one maximum over all keys, and an epsilon after it."""
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+        w = orthogonal_features(self.seed, self.features, q.shape[-1])
+        scale = q.shape[-1] ** -0.25
+        log_phi = lambda x: (x * scale) @ w.T - (jnp.square(x * scale).sum(-1) / 2)[..., None]
+        fq, fk = log_phi(wide(q)), log_phi(wide(k))
+        fq = jnp.exp(fq - fq.max(-1, keepdims=True)) + 1e-4
+        fk = jnp.exp(fk - fk.max((-3, -1), keepdims=True)) + 1e-4
+        seen = seen_array(mask, q.shape[-3], k.shape[-3])
+        a = jnp.where(seen, scores(fq, fk), 0)
+        return apply_weights(a / a.sum(-1, keepdims=True), wide(v), seen).astype(q.dtype)
+
+
+MUTANTS = [
+    (NoScale(), "equals_reference"),
+    (SwappedQK(), "any_length_works"),
+    (DroppedKey(), "equals_reference"),
+    (WrongGroup(), "equals_reference"),
+    (MeanOfEmptyRow(), "sees_nothing_gives_zero"),
+    (NanFromEmptyRow(), "sees_nothing_gives_zero"),
+    (NarrowSoftmax(), "equals_reference"),
+    (IgnoresPadding(), "does_not_leak"),
+    (IgnoresSegments(), "does_not_leak"),
+    (SeesOneAhead(), "is_strictly_causal"),
+    (PoisonedByPadding(), "does_not_leak"),
+    (NoKeyGradient(), "equals_reference"),
+    (WidensDtype(), "traces_once_and_keeps_dtype"),
+    (RefusesSilently(), "refuses_the_rest"),
+    (ClaimsLinearMemory(), "memory_is_linear"),
+    (DecodesWithoutHistory(), "steps_equal_parallel"),
+    (TransposedWeights(), "weights_give_output"),
+    (WindowOffByOne(left=3, right=2), "equals_reference"),
+    (GlobalMaximum(features=16), "is_strictly_causal"),
+]
+
+
+@pytest.mark.parametrize(("mutant", "law"), MUTANTS, ids=lambda x: getattr(x, "name", x))
+def test_mutant_is_caught(mutant, law):
+    (verdict,) = check(mutant, only=[law]).verdicts
+    assert verdict.broken
+    assert not verdict.broken.startswith("raised"), verdict.broken
+
+
+@pytest.mark.parametrize("law", sorted({law for _, law in MUTANTS} - {"memory_is_linear"}))
+def test_the_unchanged_one_passes(law):
+    check(Dense(), only=[law]).raise_if_broken()

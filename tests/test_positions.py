@@ -1,0 +1,90 @@
+"""Positions against their papers' formulas, and biases against arrays."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attn
+from attn.positions import alibi_slopes, rotary, sinusoidal, t5_bucket
+
+
+def test_sinusoidal_is_the_papers_formula():
+    table = sinusoidal(7, 6)
+    for t in range(7):
+        for c in range(3):
+            angle = t / 10000 ** (2 * c / 6)
+            assert table[t, 2 * c] == pytest.approx(np.sin(angle), abs=1e-6)
+            assert table[t, 2 * c + 1] == pytest.approx(np.cos(angle), abs=1e-6)
+    assert sinusoidal(0, 6).shape == (0, 6)
+    assert sinusoidal(4, 5).shape == (4, 5)
+
+
+def test_rotary_scores_depend_on_the_distance_only():
+    rng = np.random.default_rng(0)
+    q, k = (jnp.asarray(rng.normal(size=(1, 1, 8)), jnp.float32) for _ in range(2))
+    turned = lambda x, t: rotary(x, jnp.array([t]))
+    score = lambda i, j: float((turned(q, i) * turned(k, j)).sum())
+    assert score(5, 2) == pytest.approx(score(103, 100), abs=1e-4)
+    assert score(5, 2) != pytest.approx(score(5, 3), abs=1e-3)
+    assert (turned(q, 0) == q).all()
+    assert rotary(q.astype(jnp.bfloat16), jnp.array([3])).dtype == jnp.bfloat16
+
+
+def test_alibi_slopes_are_the_published_ones():
+    np.testing.assert_allclose(alibi_slopes(8), [2.0**-n for n in range(1, 9)])
+    twelve = alibi_slopes(12)
+    np.testing.assert_allclose(twelve[:8], alibi_slopes(8))
+    np.testing.assert_allclose(twelve[8:], alibi_slopes(16)[::2][:4])
+
+
+def test_t5_buckets():
+    at = lambda d, **kw: int(t5_bucket(np.array(0), np.array(d), **kw))  # d = j - i
+    both = {"num_buckets": 32, "max_distance": 128, "bidirectional": True}
+    assert [at(-d, **both) for d in (0, 1, 7, 8, 127, 10_000)] == [0, 1, 7, 8, 15, 15]
+    assert at(1, **both) == 17
+    past = {**both, "bidirectional": False}
+    assert [at(-d, **past) for d in (0, 15, 16, 127, 10_000)] == [0, 15, 16, 31, 31]
+    assert at(5, **past) == 0
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [
+        attn.Alibi(jnp.asarray(alibi_slopes(4))),
+        attn.Relative(jnp.asarray(np.random.default_rng(0).normal(size=(8, 4)), jnp.float32), 16),
+        attn.ArrayBias(jnp.asarray(np.random.default_rng(1).normal(size=(2, 4, 19, 19)), "f4")),
+        attn.ArrayBias(jnp.asarray(np.random.default_rng(2).normal(size=(1, 4, 19, 19)), "f4")),
+        attn.ArrayBias(jnp.asarray(np.random.default_rng(3).normal(size=(2, 1, 1, 19)), "f4")),
+    ],
+    ids=["alibi", "t5", "array", "shared array", "key array"],
+)
+@pytest.mark.parametrize("block", [8, 24])
+def test_blockwise_bias_and_its_gradient_equal_the_materialized_one(bias, block):
+    q, k, v, _ = attn.testing.inputs(attn.Softmax())
+    mask = attn.Causal() & attn.Padding(jnp.array([13, 19]))
+
+    def loss(bias, q, name):
+        out = attn.dot_product_attention(
+            q, k, v, mask=mask, bias=bias, implementation=name, block=block, logit_cap=3.0
+        )
+        return (out * jnp.sin(jnp.arange(out.size)).reshape(out.shape)).sum()
+
+    run = lambda name: jax.jit(jax.value_and_grad(loss, argnums=(0, 1)), static_argnums=2)(
+        bias, q, name
+    )
+    a, b = run("materialized"), run("blockwise")
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-5)
+
+
+def test_bad_bias_is_named():
+    q, k, v, _ = attn.testing.inputs(attn.Softmax())
+    for bias, error in (
+        (jnp.ones((19, 19)), ValueError),
+        (jnp.ones((2, 4, 19, 18)), ValueError),
+        (attn.Alibi(jnp.ones(3)), ValueError),
+        (jnp.ones((2, 4, 19, 19), bool), TypeError),
+    ):
+        with pytest.raises(error, match=r"bias|slopes"):
+            attn.dot_product_attention(q, k, v, bias=bias)
