@@ -28,7 +28,7 @@ LOG2E = math.log2(math.e)
 
 @dataclasses.dataclass(frozen=True)
 class Tiling:
-    """What is decided at trace time. `visit` asks which blocks a mask touches."""
+    """The sizes that are decided at trace time; `rows` batch rows make a tile."""
 
     B: int
     T: int
@@ -41,7 +41,7 @@ class Tiling:
     logit_cap: float | None
 
     def visit(self, mask: Mask):
-        """((full, counts), (partial, counts)): for each query block, its key blocks."""
+        """(full, partial): which blocks to visit unmasked, and which with the mask, bool[a, b]."""
         some, every = mask.blocks(self.T, self.S, self.block_q, self.block_k)
         if self.S % self.block_k:
             every[:, -1] = False  # the last block holds keys past S, which must be masked
@@ -84,8 +84,8 @@ def blockwise(
     return out.reshape(*batch, T, N, D).astype(k.dtype), lse.reshape(*batch, T, N)
 
 
-# (query block, key block, relative time a visited score takes), measured on two AMD Zen cores with
-# float32, 4 heads, width 64 by `python -m experiments.benchmark --suite=blocks`
+# (query block, key block, relative time a visited score takes): `scripts/blocks` on two AMD EPYC
+# (Zen 5) cores, float32, batch 2, 4 heads, width 64
 BLOCKS = (
     (64, 64, 1.6),
     (128, 128, 1.5),

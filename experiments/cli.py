@@ -1,0 +1,93 @@
+"""Command lines of the lab: absl flags, all mistakes at once, an exit code and no traceback."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from absl import flags
+
+from experiments.errors import ConfigError, Interrupted, LabError, nearest
+
+
+def main(
+    define: Callable[[flags.FlagValues], None],
+    run: Callable[..., None],
+    *,
+    load: Callable[[str, Sequence[str]], Any] | None = None,
+    usage: str,
+    arguments: Sequence[str] | None = None,
+) -> int:
+    """The exit code of one command.
+
+    `define` adds its flags to the FlagValues it is given; one whose default is None is required.
+    `run` gets the parsed flags and, where there is a `load`, what it makes of `--config` and of
+    the `--config.a.b=value` arguments; `experiments.config_file.read` is such a `load`.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    values = flags.FlagValues()
+    define(values)
+    if {"--help", "-help", "-h"} & set(arguments):
+        print(usage.strip(), *(f"--{n}: {values[n].help}" for n in values), sep="\n")
+        return 0
+    try:
+        overrides, problems = _parse(values, arguments, overridable=load is not None)
+        loaded, where = [], ""
+        if load is not None and values.config:
+            try:
+                loaded = [load(values.config, overrides)]
+            except ConfigError as error:
+                problems, where = [*problems, *error.problems], error.where
+        if problems:
+            raise ConfigError(problems, where)
+        run(values, *loaded)
+    except LabError as error:
+        prefix = "" if isinstance(error, Interrupted) else "error: "
+        print(f"{prefix}{error}", file=sys.stderr)
+        return error.code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parse(
+    values: flags.FlagValues, arguments: list[str], *, overridable: bool
+) -> tuple[list[str], list[str]]:
+    """The overrides, written `--config.a.b=value`, and what is wrong with the rest."""
+    overrides, others, problems, seen = [], [], [], set()
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        name, equals, _ = argument.lstrip("-").partition("=")
+        dashed = argument.startswith("-")
+        override = dashed and overridable and name.removeprefix("no").startswith("config.")
+        known = override or (dashed and (name in values or name.removeprefix("no") in values))
+        if not known:
+            what = f"unknown flag{_nearest_flag(name, values)}" if dashed else "unexpected argument"
+            problems.append(f"{argument}: {what}")
+            continue
+        if name in seen:
+            problems.append(f"--{name}: given twice")
+        seen.add(name)
+        # `--flag value`; a switch, such as `--config.model.tied`, stands alone
+        if not equals and not _is_switch(values, name) and rest and not rest[0].startswith("-"):
+            argument = f"{argument}={rest.pop(0)}"
+        (overrides if override else others).append(argument)
+    try:
+        values(["", *others])
+    except flags.Error as error:
+        problems.append(str(error))
+        values.mark_as_parsed()
+    for name in values:
+        if values[name].default is None and not values[name].value:
+            problems.append(f"--{name}: is required")
+    return overrides, problems
+
+
+def _is_switch(values: flags.FlagValues, name: str) -> bool:
+    flag = name.removeprefix("no")
+    return flag in values and values[flag].boolean
+
+
+def _nearest_flag(name: str, values: flags.FlagValues) -> str:
+    return nearest(f"--{name}", [f"--{known}" for known in values])

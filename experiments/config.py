@@ -1,0 +1,181 @@
+"""Experiment: everything that decides a run's numbers, typed, frozen and checked by pydantic.
+
+A config file gives it as nested plain values (`experiments.config_file` reads them); a task or a
+mechanism is written `{"name": key, field: value, ...}` with its key in TASKS or MECHANISMS.
+"""
+
+import dataclasses
+import functools
+from typing import Annotated, Any, Literal, Union
+
+import pydantic
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+
+from attn import MECHANISMS, Causal, Mechanism, Softmax
+from attn.nn.config import CHOICES, EncoderConfig
+from experiments.errors import nearest
+from experiments.tasks import TASKS, Task
+
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+Rate = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[float, Field(gt=0)]
+
+record = functools.partial(
+    pydantic.dataclasses.dataclass,
+    frozen=True,
+    kw_only=True,
+    config=pydantic.ConfigDict(extra="forbid", strict=True, allow_inf_nan=False),
+)
+
+
+def name_of(value: Task | Mechanism) -> str:
+    """The key of a record in its table."""
+    table = TASKS if isinstance(value, Task) else MECHANISMS
+    return next(name for name, cls in table.items() if cls is type(value))
+
+
+def _tag(value: Any) -> str | None:
+    if isinstance(value, dict):
+        name = value.get("name")
+        return name if isinstance(name, str) else None
+    return name_of(value) if type(value) in {*TASKS.values(), *MECHANISMS.values()} else None
+
+
+def _without_name(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    # JSON has no tuples, and pydantic's strict mode takes no list for one behind a validator.
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in value.items()}
+    return {k: v for k, v in fields.items() if k != "name"}
+
+
+def _by_name(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _one_of(table: dict[str, type]) -> Any:
+    records = [Annotated[c, BeforeValidator(_without_name), Tag(n)] for n, c in table.items()]
+    # BeforeValidator last, so that it runs first: a bare name means all defaults.
+    return Annotated[Union[tuple(records)], Discriminator(_tag), BeforeValidator(_by_name)]
+
+
+OneTask = _one_of(TASKS)
+OneMechanism = _one_of(MECHANISMS)
+
+
+def _attention_tag(value: Any) -> str:
+    return "per layer" if isinstance(value, list | tuple) else "all"
+
+
+@record
+class Model:
+    """The encoder: `attn.nn.EncoderConfig` but for what the task decides."""
+
+    attention: Annotated[
+        Annotated[OneMechanism, Tag("all")]
+        | Annotated[tuple[OneMechanism, ...], BeforeValidator(tuple), Tag("per layer")],
+        Discriminator(_attention_tag),
+    ] = Softmax()
+    causal: bool = False
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    mlp_width: int = 128
+    pooling: Literal["cls", "mean", "max"] = "mean"  # where a sequence has one label
+    positions: Literal[CHOICES["positions"]] = "sinusoidal"
+    activation: Literal[CHOICES["activation"]] = "gelu"
+    norm: Literal[CHOICES["norm"]] = "layer"
+    norm_position: Literal[CHOICES["norm_position"]] = "pre"
+    qk_norm: bool = False
+    dropout: float = 0.0
+    tied: bool = False
+    scan: bool = False
+    remat: bool = False
+    dtype: Literal[CHOICES["dtype"]] = "float32"
+
+    def __post_init__(self) -> None:
+        mistakes = []
+        try:
+            self.encoder(vocab_size=1, max_length=1, classes=1, head="classification")
+        except ValueError as error:
+            mistakes += str(error).replace("mechanism:", "attention:").split("\n")
+        given = self.attention if isinstance(self.attention, tuple) else (self.attention,)
+        if refusing := [name_of(m) for m in given if self.causal and Causal not in m.honours]:
+            mistakes.append(f"causal: {' and '.join(refusing)} cannot be causal")
+        if mistakes:
+            raise ValueError("\n".join(mistakes))
+
+    def encoder(
+        self, *, vocab_size: int, max_length: int, classes: int, head: str
+    ) -> EncoderConfig:
+        """Raises ValueError with one line for each mistake."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        del fields["causal"]  # said at call time, as a mask
+        fields["mechanism"] = fields.pop("attention")
+        fields["pooling"] = "none" if head == "token" else self.pooling
+        return EncoderConfig(
+            vocab_size=vocab_size, max_length=max_length, classes=classes, head=head, **fields
+        )
+
+
+@record
+class Optimizer:
+    """AdamW with a learning-rate schedule; see `experiments.optimizer`."""
+
+    learning_rate: Positive
+    schedule: Literal["constant", "linear", "cosine", "rsqrt"] = "cosine"
+    warmup_steps: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    final_learning_rate: Annotated[float, Field(ge=0)] = 0.0  # where linear and cosine end
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    b1: Rate = 0.9
+    b2: Rate = 0.999
+    eps: Positive = 1e-8
+    clip_norm: Positive | None = 1.0  # None: no clipping
+
+    def __post_init__(self) -> None:
+        if self.final_learning_rate and self.schedule not in ("linear", "cosine"):
+            raise ValueError(
+                f"final_learning_rate: expected 0 with schedule={self.schedule!r}, which has no "
+                f"end, got {self.final_learning_rate}"
+            )
+
+
+@record
+class Train:
+    """How long, how much at once, and what is kept on the way."""
+
+    steps: Count
+    batch_size: Count
+    eval_batch_size: Count = 256
+    eval_every: Count = 100  # validation also follows the last step
+    save_every: Count = 500
+    keep: Count = 2  # latest checkpoints kept beside the best
+
+
+@record
+class Experiment:
+    task: OneTask
+    model: Model
+    optimizer: Optimizer
+    train: Train
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+
+
+def mechanism(name: str, **fields: Any) -> dict[str, Any]:
+    """A mechanism for a config file, every field filled in. Raises ValueError for a bad name."""
+    return _plain(MECHANISMS, "mechanism", name, fields)
+
+
+def task(name: str, **fields: Any) -> dict[str, Any]:
+    """A task for a config file, every field filled in. Raises ValueError for a bad name."""
+    return _plain(TASKS, "task", name, fields)
+
+
+def _plain(table: dict[str, type], kind: str, name: str, fields: dict) -> dict[str, Any]:
+    if name not in table:
+        raise ValueError(f"unknown {kind} {name!r}{nearest(name, table)}")
+    default = table[name]()
+    filled = {f.name: getattr(default, f.name) for f in dataclasses.fields(default)}
+    return {"name": name, **filled, **fields}

@@ -1,0 +1,151 @@
+"""Config files: `get_config(arg)` and `sweep()` of a Python file, overrides, one Experiment each.
+
+    --config=configs/recall.py:performer --config.model.layers=4
+
+`get_config` returns nested dicts (or a ConfigDict) in the shape of `experiments.config`. `sweep`,
+for a comparison, yields one dict of dotted field names and values for each run, such as
+`{"model.attention": mechanism("linear"), "seed": 1}`; the command line overrides both. A "name"
+in it is the run's label.
+"""
+
+import ast
+import contextlib
+import inspect
+import runpy
+import stat
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+from ml_collections import config_dict, config_flags
+
+from experiments.config import Experiment
+from experiments.errors import ConfigError, nearest
+from experiments.mistakes import shorten
+from experiments.validation import from_dict
+
+LARGEST = 1_000_000  # bytes; a config has about a thousand
+
+
+def read(config: str, overrides: Sequence[str] = ()) -> Experiment:
+    """The Experiment of `FILE[:ARG]` and `--config.a.b=value` arguments. Raises ConfigError."""
+    _, raw = _load(config)
+    return from_dict(override(raw, overrides), where=config)
+
+
+def read_sweep(
+    config: str, overrides: Sequence[str] = ()
+) -> list[tuple[dict[str, Any], Experiment]]:
+    """Each dict that the file's `sweep()` yields, and its Experiment. Raises ConfigError."""
+    names, raw = _load(config)
+    if not callable(names.get("sweep")):
+        raise ConfigError(["there is no function sweep() to say what is compared"], config)
+    cells = _call(lambda: list(names["sweep"]()), "sweep()", config.partition(":")[0])
+    if not cells or not all(isinstance(cell, dict) for cell in cells):
+        raise ConfigError(["sweep() should yield dicts of dotted field names and values"], config)
+    experiments, problems = [], []
+    for cell in cells:
+        values = _copy(raw)
+        for name, value in cell.items():
+            if name != "name":
+                _set(values, str(name), value)
+        try:
+            experiments.append(from_dict(override(values, overrides), where=config))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError([*dict.fromkeys(problems)], config)
+    return list(zip(cells, experiments, strict=True))
+
+
+def override(raw: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
+    """The values with each `--config.a.b=value` set; what does not fit is left to validation."""
+    try:
+        values = config_dict.ConfigDict(raw)
+    except Exception as error:
+        raise ConfigError([f"get_config() should return nested dicts: {error}"]) from None
+    rest = {}
+    # One at a time, because config_flags stops at the first that it does not like.
+    for argument in arguments:
+        try:
+            parser = flags.FlagValues()
+            config_flags.DEFINE_config_dict(
+                "config",
+                values,
+                flag_values=parser,
+                sys_argv=["", argument],
+                lock_config=False,
+                accept_new_attributes=True,
+            )
+            parser(["", argument])
+        except Exception:
+            name, _, text = argument.partition("=")
+            rest[name.partition(".")[2]] = _literal(text)
+    plain = values.to_dict()
+    for name, value in rest.items():
+        _set(plain, name, value)
+    return plain
+
+
+def _literal(text: str) -> Any:
+    with contextlib.suppress(Exception):
+        return ast.literal_eval(text)
+    return text
+
+
+def _set(values: dict[str, Any], name: str, value: Any) -> None:
+    *section, field = name.split(".")
+    for part in section:
+        if not isinstance(values.get(part), dict):
+            values[part] = {}
+        values = values[part]
+    values[field] = value
+
+
+def _copy(value: Any) -> Any:
+    return {k: _copy(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def _load(config: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The names that the file defines, and what its get_config returns."""
+    path, colon, argument = config.partition(":")
+    names = _call(lambda: runpy.run_path(_checked(path)), "the file", path)
+    function = names.get("get_config")
+    if not callable(function):
+        raise ConfigError(["there is no function get_config(arg)"], path)
+    arguments = (argument,) if colon else ()
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        takes = f"no argument, got {argument!r}" if colon else "an argument: --config=FILE:ARG"
+        raise ConfigError([f"get_config takes {takes}"], path) from None
+    raw = _call(lambda: function(*arguments), f"get_config({argument!r})", path)
+    raw = raw.to_dict() if isinstance(raw, config_dict.ConfigDict) else raw
+    if not isinstance(raw, dict):
+        raise ConfigError([f"get_config should return a dict, got {shorten(repr(raw))}"], path)
+    return names, raw
+
+
+def _checked(path: str) -> str:
+    status = Path(path).stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is not a regular file")
+    if status.st_size > LARGEST:
+        raise ValueError(f"it has {status.st_size:,} bytes, expected at most {LARGEST:,}")
+    return path
+
+
+def _call(function: Callable[[], Any], what: str, path: str) -> Any:
+    """What the file of someone else does wrong becomes a message with its line."""
+    try:
+        return function()
+    except (Exception, SystemExit) as error:
+        if isinstance(error, FileNotFoundError) and error.filename == path:
+            files = [str(p) for p in Path(path).parent.glob("*.py")]
+            raise ConfigError([f"there is no such file{nearest(path, files)}"], path) from None
+        frames = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+        line = f", line {frames[-1]}" if frames else ""
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ConfigError([f"{what}{line}: {shorten(text, 300)}"], path) from None

@@ -1,0 +1,148 @@
+"""What a function costs: milliseconds, seconds to compile, peak bytes; and a mechanism's own costs.
+
+Programs to be compared are timed together, in interleaved rounds with rotated inputs, so that a
+busy machine slows all of them and no cache serves one input twice in a row.
+"""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from attn import FULL, Mask, Mechanism
+
+ROTATED = 3  # sets of inputs
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Milliseconds of one call over `rounds` rounds; half of them lie in `low`..`high`."""
+
+    minimum: float
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A compiled function; `peak_bytes` = arguments + outputs - aliased + temporaries."""
+
+    call: Callable
+    compile_seconds: float
+    peak_bytes: int
+    temporary_bytes: int
+
+
+def build(function: Callable, *arguments: Any) -> Program:
+    """Lower and compile `function` for these arguments (or their shapes); jitted if it is not."""
+    # a new wrapper: a function that was jitted before would be lowered from its cache
+    jitted = function if hasattr(function, "lower") else jax.jit(lambda *args: function(*args))
+    start = time.perf_counter()
+    compiled = jitted.lower(*arguments).compile()
+    seconds = time.perf_counter() - start
+    return Program(compiled, seconds, *memory(compiled))
+
+
+def memory(compiled: jax.stages.Compiled) -> tuple[int, int]:
+    """(peak, temporary) bytes."""
+    m = compiled.memory_analysis()
+    # not its peak_memory_in_bytes, which leaves temporaries out on a CPU
+    held = m.argument_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes
+    return held + m.temp_size_in_bytes, m.temp_size_in_bytes
+
+
+def time_together(
+    calls: Mapping[str, Callable[[int], Any]], *, rounds: int = 20, seconds: float = 60.0
+) -> dict[str, Timing]:
+    """Time `call(round)`, which must come back finished, for each name; one warm-up call each.
+
+    Stops after `rounds` rounds, or after the first three that end past `seconds`.
+    """
+    for call in calls.values():
+        call(0)
+    took: dict[str, list[float]] = {name: [] for name in calls}
+    names, start = list(calls), time.perf_counter()
+    for r in range(rounds if calls else 0):
+        for name in names[r % len(names) :] + names[: r % len(names)]:
+            before = time.perf_counter()
+            calls[name](r)
+            took[name].append(1e3 * (time.perf_counter() - before))
+        if r >= 2 and time.perf_counter() - start > seconds:
+            break
+    return {name: _summary(times) for name, times in took.items()}
+
+
+def _summary(times: list[float]) -> Timing:
+    low, median, high = statistics.quantiles(times, n=4) if len(times) > 1 else times * 3
+    return Timing(min(times), median, low, high, len(times))
+
+
+def finished(call: Callable, inputs: list[tuple]) -> Callable[[int], Any]:
+    """What `time_together` takes: `call` on the inputs in turn, waiting for the device."""
+    return lambda r: jax.block_until_ready(call(*inputs[r % len(inputs)]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """One attention's shape: batch, length, heads, key heads, head width; and its dtype."""
+
+    B: int
+    T: int
+    N: int
+    K: int
+    H: int
+    dtype: str = "float32"
+
+    def qkvg(self, seed: int) -> tuple[jax.Array, ...]:
+        """Unit normal q, k, v, and a gradient of the output."""
+        q, kv = (self.B, self.T, self.N, self.H), (self.B, self.T, self.K, self.H)
+        keys = jax.random.split(jax.random.key(seed), 4)
+        return tuple(jax.random.normal(key, s, self.dtype) for key, s in zip(keys, (q, kv, kv, q)))
+
+    def inputs(self) -> list[tuple[jax.Array, ...]]:
+        return [self.qkvg(seed) for seed in range(ROTATED)]
+
+
+def forward_backward(function: Callable) -> Callable:
+    """(*arguments, gradient of the output) -> the output and the gradient of each argument."""
+
+    def both(*arguments):
+        *arguments, g = arguments
+        out, pull = jax.vjp(function, *arguments)
+        return out, *pull(g.astype(out.dtype))
+
+    return both
+
+
+def attention(mechanism: Mechanism, shape: Shape, mask: Mask = FULL) -> tuple[Callable, dict]:
+    """(q, k, v, arrays) -> out, and the arrays: learned ones as they start, gates at 0."""
+    heads = {"num_heads": shape.N, "num_kv_heads": shape.K, "head_dim": shape.H}
+    arrays = mechanism.init(jax.random.key(0), **heads, value_dim=shape.H, max_length=shape.T)
+    gates = {
+        name: jnp.zeros((shape.B, shape.T, *x)) for name, x in mechanism.gates(**heads).items()
+    }
+    return lambda q, k, v, more: mechanism(q, k, v, mask=mask, **more), arrays | gates
+
+
+def decode_state_bytes(mechanism: Mechanism, shape: Shape) -> int | None:
+    """Bytes of one sequence's state for decoding `shape.T` tokens; None if it cannot decode."""
+    make = lambda: mechanism.init_state(
+        (1,),
+        num_heads=shape.N,
+        num_kv_heads=shape.K,
+        head_dim=shape.H,
+        value_dim=shape.H,
+        max_length=shape.T,
+        dtype=shape.dtype,
+    )
+    try:
+        state = jax.eval_shape(make)
+    except NotImplementedError:
+        return None
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))

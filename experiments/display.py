@@ -1,0 +1,54 @@
+"""Progress of a run: a rich bar on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from typing import Self
+
+from rich import progress
+from rich.console import Console
+
+QUIET = 10  # seconds between plain lines
+
+
+class Display:
+    """`update` after each look at the metrics; `tell` for a line that stays."""
+
+    def __init__(self, *, total: int, shown: bool) -> None:
+        self.total, self.shown, self.last = total, shown, 0.0
+        self.bar = self._bar() if shown and sys.stderr.isatty() else None
+
+    def _bar(self) -> progress.Progress:
+        return progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[numbers]}"),
+            progress.TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+
+    def __enter__(self) -> Self:
+        if self.bar:
+            self.bar.start()
+            self.task = self.bar.add_task("training", total=self.total, numbers="compiling")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def update(self, step: int, row: dict[str, float], rate: float) -> None:
+        """`rate` in steps a second, evaluation and saving left out."""
+        numbers = f"loss {row['loss']:.4f}  accuracy {row['accuracy']:.1%}  {rate:.1f} steps/s"
+        if self.bar:
+            self.bar.update(self.task, completed=step, numbers=numbers)
+        elif self.shown and time.monotonic() - self.last > QUIET:
+            self.last = time.monotonic()
+            left = (self.total - step) / rate
+            print(f"step {step}/{self.total}  {numbers}  {left:.0f} s left", file=sys.stderr)
+
+    def tell(self, line: str) -> None:
+        if self.bar:
+            self.bar.console.print(line, highlight=False, markup=False)
+        elif self.shown:
+            print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,55 @@
+"""What ends a run in an orderly way: each kind has its exit code and a message, no traceback."""
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class LabError(Exception):
+    """Printed as it is by `experiments.cli`; `code` is the exit code."""
+
+    code = 1
+
+
+class ConfigError(LabError):
+    """Mistakes in the command line or the configuration, all of them."""
+
+    code = 2
+
+    def __init__(self, problems: Sequence[str], where: str = "") -> None:
+        self.problems = tuple(problems)
+        self.where = where
+        count = "1 mistake" if len(self.problems) == 1 else f"{len(self.problems)} mistakes"
+        heading = f"{count} in {where}" if where else count
+        super().__init__("\n".join([f"{heading}:", *(f"  {p}" for p in self.problems)]))
+
+
+class NonFiniteError(LabError):
+    """A loss, gradient or parameter that is nan or infinite."""
+
+    code = 3
+
+
+class CheckpointError(LabError):
+    """No checkpoint that can be trusted, or one that could not be written."""
+
+    code = 4
+
+
+class RunDirectoryError(LabError):
+    """A run directory that is another run's, or that cannot be used."""
+
+    code = 5
+
+
+class Interrupted(LabError):
+    """A signal asked the run to stop; everything is saved."""
+
+    def __init__(self, number: int, message: str) -> None:
+        self.code = 128 + number
+        super().__init__(message)
+
+
+def nearest(name: object, valid: Iterable[str]) -> str:
+    """`; did you mean 'layers'?`, for the end of a message; empty if nothing is valid."""
+    matches = difflib.get_close_matches(str(name)[:100], sorted(valid), n=1, cutoff=0.0)
+    return f"; did you mean {matches[0]!r}?" if matches else ""

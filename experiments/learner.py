@@ -1,0 +1,188 @@
+"""The model of an Experiment as pure functions: initial state, train step, evaluation step."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Self, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jaxtyping import Array, Float, Int, PyTree
+
+from attn import FULL, Causal
+from attn.nn import Encoder
+from attn.nn.keys import fold
+from experiments.checkpoint import flatten
+from experiments.config import Experiment
+from experiments.errors import ConfigError
+from experiments.optimizer import learning_rate, make_optimizer
+from experiments.tasks import Batch, Task
+
+T = TypeVar("T")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+    """All that training changes."""
+
+    step: Int[Array, ""]  # updates done
+    params: PyTree
+    opt_state: PyTree
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What the steps take for granted about each batch, beside the shapes of its arrays."""
+
+    full: bool  # every row is as long as the task: no padding to mask
+    asked: int  # the most positions of a row that have a label
+
+    @classmethod
+    def of(cls, task: Task, batch_size: int) -> Self:
+        """As the held-out splits have it."""
+        splits = [task.evaluation(split, batch_size) for split in ("validation", "test")]
+        shapes = [cls._one(batch) for batches in splits for batch in batches]
+        return cls(full=all(s.full for s in shapes), asked=max(s.asked for s in shapes))
+
+    @classmethod
+    def _one(cls, batch: Batch) -> Self:
+        full = bool((batch.lengths == batch.tokens.shape[1]).all())
+        rows = batch.weights.reshape(len(batch.weights), -1)
+        return cls(full=full, asked=int(np.count_nonzero(rows, axis=1).max()))
+
+    def check(self, batch: Batch) -> Batch:
+        """The batch. Raises ValueError if it is not as taken for granted."""
+        one = self._one(batch)
+        if (self.full and not one.full) or one.asked > self.asked:
+            raise ValueError(f"a training batch is unlike the held-out data: {one}, {self}")
+        return batch
+
+
+class Learner:
+    """An Experiment's pure functions; jit `train_step` (its state may be donated) and `eval_step`.
+
+    Raises ConfigError for what only shows when the data is read or the encoder is built.
+    """
+
+    def __init__(self, experiment: Experiment):
+        self.experiment = experiment
+        size = experiment.train.eval_batch_size
+        self.shape = refusing("the task", lambda: Shape.of(experiment.task, size))
+        self.optimizer = make_optimizer(experiment)
+        build = lambda: jax.eval_shape(lambda: nnx.split(self.encoder()))
+        self.graph, _ = refusing("the model", build)
+
+    def encoder(self) -> Encoder:
+        """As initialised."""
+        task = self.experiment.task
+        config = self.experiment.model.encoder(
+            vocab_size=task.vocab_size,
+            max_length=task.length,
+            classes=task.classes,
+            head=task.head,
+        )
+        return Encoder(config, key=fold(jax.random.key(self.experiment.seed), "init"))
+
+    def init(self) -> State:
+        """The state before the first step."""
+        params = nnx.split(self.encoder())[1]
+        return State(jnp.int32(0), params, self.optimizer.init(params))
+
+    def train_step(
+        self, state: State, batch: Batch, step: Int[Array, ""]
+    ) -> tuple[State, dict[str, Array]]:
+        """The next state and what happened; the same state if anything is not finite.
+
+        `step` is the batch's number. A state that is not at it stays as it is too, so after a bad
+        step nothing changes any more until someone looks.
+        """
+        key = fold(jax.random.key(self.experiment.seed), "dropout", state.step)
+
+        def loss(params):
+            sums = self._sums(params, batch, key)
+            weight = jnp.maximum(sums["weight"].sum(), 1)
+            return sums["loss"] / weight, sums["correct"].sum() / weight
+
+        (value, accuracy), gradient = jax.value_and_grad(loss, has_aux=True)(state.params)
+        updates, opt_state = self.optimizer.update(gradient, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        # Before clipping, which would turn an infinite gradient into a finite one.
+        named = watched(value, gradient, params)
+        finite = jnp.stack([jnp.isfinite(x).all() for x in named.values()])
+        good = finite.all() & (state.step == step)
+        new = State(state.step + 1, params, opt_state)
+        # `where`, because 0 * nan is nan.
+        state = jax.tree.map(lambda x, old: jnp.where(good, x, old), new, state)
+        rate = learning_rate(self.experiment.optimizer, self.experiment.train.steps)(step)
+        norm = optax.tree.norm(gradient)
+        return state, {
+            "loss": value,
+            "accuracy": accuracy,
+            "gradient_norm": norm,
+            "learning_rate": rate,
+            "finite": finite,
+        }
+
+    def eval_step(self, params: PyTree, batch: Batch) -> dict[str, Array]:
+        """Weighted sums over a batch: loss, and correct answers and weight of each slice."""
+        return self._sums(params, batch, None)
+
+    def names(self, state: State) -> list[str]:
+        """What each entry of `finite` is about."""
+        return list(watched(state.step, state.params, state.params))
+
+    def _sums(self, params: PyTree, batch: Batch, key: Array | None) -> dict[str, Array]:
+        logits, labels, weights = self._asked(params, batch, key)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        correct = weights * (logits.argmax(-1) == labels)
+        slices = len(self.experiment.task.slices)
+        by_row = lambda x: x.reshape(len(x), -1).sum(1)
+        by_slice = lambda x: jax.ops.segment_sum(by_row(x), batch.slices, slices)
+        # A row that does not count may be anything, and 0 * nan is nan.
+        return {
+            "loss": jnp.where(weights > 0, weights * losses, 0).sum(),
+            "correct": by_slice(correct),
+            "weight": by_slice(weights),
+        }
+
+    def _asked(
+        self, params: PyTree, batch: Batch, key: Array | None
+    ) -> tuple[Float[Array, "B *K C"], Int[Array, "B *K"], Float[Array, "B *K"]]:
+        """Logits, labels and weights; with a label per position, of the labelled ones."""
+        encoder = nnx.merge(self.graph, params)
+        labels, weights = batch.labels, batch.weights
+        asked = self.shape.asked
+        if labels.ndim == 2 and asked < labels.shape[1]:
+            # Scores of a whole vocabulary at every position would cost more than the layers.
+            places = jax.vmap(lambda w: jnp.nonzero(w, size=asked, fill_value=-1)[0])(weights)
+            take = lambda x: jnp.take_along_axis(x, places, 1, mode="clip")
+            labels, weights = take(labels), jnp.where(places < 0, 0, take(weights))
+            head = encoder.head
+            encoder.head = lambda x, real: head(
+                jnp.take_along_axis(x, places[..., None], 1, mode="clip"), real
+            )
+        logits = encoder(
+            batch.tokens,
+            mask=Causal() if self.experiment.model.causal else FULL,
+            lengths=None if self.shape.full else batch.lengths,
+            dropout_key=key,
+        )
+        return logits, labels, weights
+
+
+def refusing(what: str, function: Callable[[], T]) -> T:
+    """What it returns. What a task or a model refuses only when it is made is a ConfigError."""
+    try:
+        return function()
+    except (ValueError, TypeError, NotImplementedError, OSError, ImportError) as error:
+        raise ConfigError([str(error)], what) from error
+
+
+def watched(loss: Array, gradient: PyTree, params: PyTree) -> dict[str, Array]:
+    """What must be finite, in the order in which it goes wrong."""
+    gradients = {f"gradient {name}": x for name, x in flatten(gradient).items()}
+    after = {f"updated parameter {name}": x for name, x in flatten(params).items()}
+    return {"loss": loss, **gradients, **after}

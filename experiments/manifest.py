@@ -1,0 +1,87 @@
+"""What a checkpoint's folder must hold, byte for byte: written last, verified before use."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+NAME = "manifest.json"
+
+
+class Damaged(Exception):
+    """A folder that is not what its manifest says."""
+
+
+def write(folder: Path, body: dict[str, Any]) -> None:
+    """Hashes every file, then writes `body` with the hashes; all of it is on the disk after."""
+    files = {str(p.relative_to(folder)): _entry(p, sync=True) for p in _files(folder)}
+    body = {**body, "files": files}
+    write_json(folder / NAME, {"sha256": _digest(body), "body": body})
+    for path in [p for p in folder.rglob("*") if p.is_dir()] + [folder, folder.parent]:
+        sync(path)
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The body, as it was written. Raises Damaged."""
+    try:
+        manifest = json.loads((folder / NAME).read_bytes())
+        body, digest = manifest["body"], manifest["sha256"]
+    except FileNotFoundError:
+        raise Damaged(f"{NAME} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Damaged(f"{NAME} cannot be read: {error}") from None
+    if digest != _digest(body):
+        raise Damaged(f"{NAME} is not what was written")
+    return body
+
+
+def verify(folder: Path) -> dict[str, Any]:
+    """The body, and every file is as it says. Raises Damaged with the first thing that is not."""
+    body = read(folder)
+    for name, expected in body["files"].items():
+        path = folder / name
+        if not path.is_file():
+            raise Damaged(f"{name} is missing")
+        if path.stat().st_size != expected["size"]:
+            raise Damaged(f"{name} has {path.stat().st_size} bytes, not {expected['size']}")
+        if _entry(path)["sha256"] != expected["sha256"]:
+            raise Damaged(f"{name} is not what was written")
+    return body
+
+
+def write_json(path: Path, value: Any) -> None:
+    """All of it or nothing, whenever the process is killed."""
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Waits until a file or a folder's list of names is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.rglob("*") if p.is_file() and p != folder / NAME)
+
+
+def _entry(path: Path, *, sync: bool = False) -> dict[str, Any]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if sync:
+            os.fsync(file.fileno())
+        return {"size": os.fstat(file.fileno()).st_size, "sha256": digest}
+
+
+def _digest(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,153 @@
+"""Pictures for reports: SVG as text, colour-blind-safe, legible on light, dark and paper."""
+
+import dataclasses
+import io
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+
+import matplotlib
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator
+
+# Okabe and Ito's colours, blue lightened for dark pages, without black and yellow, which vanish
+COLOURS = ("#1f83c4", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#8a8a8a")
+DASHES = ("-", "--", ":", "-.")
+# drawn in this colour and saved as `currentColor`: the page decides, light or dark
+INK = "#010203"
+
+SETTINGS = {
+    "svg.fonttype": "none",  # text stays text
+    "text.parse_math": False,  # and a $ in a name stays a $
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": INK,
+    "grid.alpha": 0.12,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.6,
+    **dict.fromkeys(
+        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """How one variant is drawn in every picture."""
+
+    colour: str
+    dash: str  # and bubbles are hollow where it is not solid
+
+
+def looks(names: Sequence[str]) -> dict[str, Look]:
+    """By place in the list: seven colours, then the same with another dash."""
+    count = len(COLOURS)
+    dash = lambda i: DASHES[i // count % len(DASHES)]
+    return {name: Look(COLOURS[i % count], dash(i)) for i, name in enumerate(names)}
+
+
+@contextmanager
+def figure(width: float = 5.2, height: float = 3.6) -> Iterator[Figure]:
+    """A figure in inches, apart from pyplot's global state."""
+    with matplotlib.rc_context(SETTINGS):
+        fig = Figure((width, height), layout="constrained")
+        FigureCanvasAgg(fig)
+        yield fig
+
+
+def svg(fig: Figure, name: str) -> str:
+    """The figure as an <svg> element for a page; `name` keeps its ids apart from other figures'."""
+    out = io.StringIO()
+    with matplotlib.rc_context(SETTINGS | {"svg.hashsalt": name}):
+        fig.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    text = out.getvalue()[out.getvalue().index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+    text = re.sub(r' (width|height)="[\d.]+pt"', "", text, count=2)
+    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
+    return text.replace(INK, "currentColor").strip()
+
+
+def standalone(element: str) -> str:
+    """What `svg` gives, as a file of its own."""
+    return element.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
+
+
+def png(fig: Figure) -> bytes:
+    """The figure on white."""
+    out = io.BytesIO()
+    fig.savefig(out, format="png", dpi=160, facecolor="white")
+    return out.getvalue()
+
+
+Curve = tuple[Sequence[float], Sequence[float]]  # steps, values
+
+
+def curves(
+    series: dict[str, list[Curve]], style: dict[str, Look], *, ylabel: str, name: str, log: bool
+) -> str:
+    """One line per variant, the mean over seeds, in a band from the lowest to the highest seed."""
+    with figure() as fig:
+        ax = fig.add_subplot()
+        for variant, runs in series.items():
+            if not runs:
+                continue
+            look = style[variant]
+            # runs of one variant record the same steps, unless they failed
+            steps = sorted(set.intersection(*(set(s) for s, _ in runs)))
+            if not steps:
+                continue
+            values = np.array([[dict(zip(s, v))[t] for t in steps] for s, v in runs])
+            ax.plot(steps, values.mean(0), look.dash, color=look.colour, label=variant)
+            if len(runs) > 1:
+                low, high = values.min(0), values.max(0)
+                ax.fill_between(steps, low, high, color=look.colour, alpha=0.18, lw=0)
+        if log:
+            _log_axis(ax)
+        ax.set(xlabel="step", ylabel=ylabel)
+        ax.set_xlim(left=0)
+        if ax.lines:
+            _legend(fig, series)
+        return svg(fig, name)
+
+
+def _log_axis(ax) -> None:
+    """A logarithmic y axis that has numbers also where it spans less than a decade."""
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    ax.yaxis.set_minor_formatter("")
+
+
+def _legend(fig: Figure, names: Collection[str]) -> None:
+    """Above the axes, in as many columns as the longest name leaves room for."""
+    widest = 5.4 * max(map(len, names)) + 34  # points: letters, line and gap
+    columns = max(1, min(4, int(72 * fig.get_figwidth() / widest)))
+    rows = -(-len(names) // columns)
+    fig.set_figheight(fig.get_figheight() + 0.18 * max(0, rows - 2))
+    fig.legend(loc="outside upper center", ncols=columns, handlelength=1.8, columnspacing=1.4)
+
+
+def scaling(series: dict[str, Curve], style: dict[str, Look], *, ylabel: str, name: str) -> str:
+    """A quantity against length, both logarithmic, one line per contender."""
+    with figure() as fig:
+        ax = fig.add_subplot()
+        for contender, (steps, values) in series.items():
+            look = style[contender]
+            ax.plot(steps, values, look.dash, color=look.colour, marker="o", ms=4, label=contender)
+        ax.set_xscale("log", base=2)
+        _log_axis(ax)
+        lengths = sorted({t for steps, _ in series.values() for t in steps})
+        ax.set_xticks(lengths, [f"{t:,}" for t in lengths])
+        ax.xaxis.minorticks_off()
+        ax.set(xlabel="length T", ylabel=ylabel)
+        _legend(fig, series)
+        return svg(fig, name)

@@ -1,0 +1,110 @@
+"""Accuracy against speed with area for memory, every variant named beside its bubble."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.text import Text
+
+from experiments.plots import INK, Look, figure, svg
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A variant in the trade-off picture: accuracies in percent, `error` half an interval."""
+
+    name: str
+    speed: float
+    accuracy: float
+    error: float | None
+    bytes: float | None
+
+
+def tradeoff(points: Sequence[Point], baselines: dict[str, float], style: dict[str, Look]) -> str:
+    """Accuracy against speed with area for memory, as in Long Range Arena."""
+    largest = max((p.bytes for p in points if p.bytes), default=1)
+    # diameters in points; the smallest stays visible
+    size = lambda bytes: max(7.0, 30 * math.sqrt((bytes or 0) / largest))
+    with figure() as fig:
+        ax = fig.add_subplot()
+        for p in points:
+            look = style[p.name]
+            at = (p.speed, p.accuracy)
+            fill = "full" if look.dash == "-" else "none"
+            ms = size(p.bytes)
+            ax.plot(*at, "o", ms=ms, fillstyle=fill, color=look.colour, alpha=0.6, mew=1.5)
+            if p.error is not None:
+                ax.errorbar(*at, p.error, color=look.colour, lw=1, capsize=2.5)
+        low, high = min(p.accuracy for p in points), max(p.accuracy for p in points)
+        # from the accuracies, not the intervals: two seeds can give an interval of +-50
+        span = max(high - low, 4.0)
+        near = {name: x for name, x in baselines.items() if low - span < x < high + span}
+        margin = 0.2 * (max([high, *near.values()]) - min([low, *near.values()])) + 1
+        ax.set_ylim(min([low, *near.values()]) - margin, max([high, *near.values()]) + margin)
+        ax.set_xlim(0, 1.25 * max(p.speed for p in points))
+        for value in near.values():
+            ax.axhline(value, color=INK, lw=0.8, ls=(0, (4, 3)), alpha=0.6)
+        ax.set(xlabel="training steps per second", ylabel="test accuracy, %")
+        if any(p.bytes for p in points):
+            for part in (1, 0.25):
+                label = f"{part * largest / 1e6:,.3g} MB"
+                ax.plot(
+                    [], [], "o", ms=size(part * largest), color=INK, alpha=0.3, mew=0, label=label
+                )
+            fig.legend(loc="outside upper right", ncols=2, handletextpad=1.2, borderpad=1)
+        fig.draw_without_rendering()
+        lines = _label_lines(ax, near)
+        _label_points(ax, points, [size(p.bytes) / 2 for p in points], style, lines)
+        return svg(fig, "tradeoff")
+
+
+def _label_points(
+    ax, points: Sequence[Point], radii: Sequence[float], style: dict[str, Look], others: list[Text]
+) -> None:
+    """A name beside each bubble, at the first of many places where it touches nothing."""
+    scale = ax.figure.dpi / 72
+    renderer = ax.figure.canvas.get_renderer()
+    centres = ax.transData.transform([(p.speed, p.accuracy) for p in points])
+    frame = ax.get_window_extent(renderer)
+    taken = [(*(c - r * scale), *(c + r * scale)) for c, r in zip(centres, radii)]
+    for point, (x, _) in zip(points, centres):
+        reach = point.accuracy + (point.error or 0) * np.array([-1, 1])
+        low, high = ax.transData.transform([(point.speed, y) for y in reach])[:, 1]
+        taken.append((x - 2, low, x + 2, high))
+    taken += [text.get_window_extent(renderer).extents for text in others]
+    angles = np.radians([0, 180, 90, 270, 45, 135, 225, 315, 22, 158, 202, 338])
+    around = [(gap, np.array([math.cos(a), math.sin(a)])) for gap in GAPS for a in angles]
+    for point, centre, radius in zip(points, centres, radii):
+        colour = style[point.name].colour
+        text = ax.text(0, 0, point.name, fontsize=8.5, ha="center", va="center")
+        extent = text.get_window_extent(renderer)
+        half = np.array([extent.width, extent.height]) / 2 + 1
+        places = [(gap, centre + way * ((radius + gap) * scale + half)) for gap, way in around]
+        gap, place = next((p for p in places if _free(p[1], half, frame, taken)), places[0])
+        taken.append((*(place - half), *(place + half)))
+        if gap > GAPS[1]:
+            ends = ax.transData.inverted().transform([centre, place])
+            ax.plot(*ends.T, color=colour, lw=0.6, zorder=1)
+        text.set_position(ax.transData.inverted().transform(place))
+
+
+GAPS = (2, 10, 20, 32, 46, 62)  # points between a bubble and its name; beyond the second, a line
+
+
+def _free(place, half, frame, taken) -> bool:
+    """Whether a box around `place` lies in the frame and touches none of the boxes taken."""
+    (x0, y0), (x1, y1) = place - half, place + half
+    inside = frame.x0 <= x0 and x1 <= frame.x1 and frame.y0 <= y0 and y1 <= frame.y1
+    return inside and not any(x0 < b[2] and b[0] < x1 and y0 < b[3] and b[1] < y1 for b in taken)
+
+
+def _label_lines(ax, baselines: dict[str, float]) -> list[Text]:
+    """Names at the right end of the baselines, pushed up where two would collide."""
+    texts, least, last = [], 0.05 * np.ptp(ax.get_ylim()), -math.inf
+    for name, value in sorted(baselines.items(), key=lambda item: item[1]):
+        last = max(value + 0.1 * least, last + least)
+        place = (ax.get_xlim()[1], last)
+        text = f"{name} {value:.1f}"
+        texts.append(ax.text(*place, text, ha="right", va="bottom", fontsize=7.5))
+    return texts

@@ -1,0 +1,108 @@
+"""What a run leaves behind for people: environment, metrics, JSON that is never half written."""
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import socket
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from experiments.manifest import write_json as write_json
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "pydantic")
+ROOT = Path(__file__).parents[1]
+
+
+def environment(command: str = "") -> dict[str, Any]:
+    """Versions, hardware, git commit, time and the command."""
+    return {
+        "command": command,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "git": git_commit(),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "hardware": hardware(),
+    }
+
+
+def hardware() -> dict[str, Any]:
+    import jax
+
+    device = jax.devices()[0]
+    return {
+        "host": socket.gethostname(),
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "platform": device.platform,
+        "device": device.device_kind,
+        "devices": jax.device_count(),
+    }
+
+
+def git_commit() -> str:
+    """The commit of this checkout, with `-dirty` if files differ from it; "" outside of git."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a metrics file; a last line that was cut off is left out."""
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_bytes().splitlines(keepends=True):
+        try:
+            rows.append(json.loads(line) if line.endswith(b"\n") else None)
+        except ValueError:
+            rows.append(None)
+    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
+
+
+def repair_metrics(path: Path, step: int) -> None:
+    """Leaves whole lines of strictly increasing steps up to `step`, whatever a kill left."""
+    rows: list[dict[str, Any]] = []
+    for row in read_metrics(path):
+        if (rows[-1]["step"] if rows else 0) < row["step"] <= step:
+            rows.append(row)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text("".join(_line(row) for row in rows), encoding="utf-8")
+    partial.replace(path)
+
+
+def append_metrics(path: Path, rows: Iterable[dict[str, Any]], *, sync: bool) -> None:
+    """One line each; with `sync` all of the file is on the disk after."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write("".join(_line(row) for row in rows))
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+
+
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(row) + "\n"

@@ -1,0 +1,133 @@
+"""The files that a comparison leaves: table.md, results.csv and one self-contained report.html."""
+
+import dataclasses
+import html
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from experiments import plots
+from experiments.plots_tradeoff import Point, tradeoff
+from experiments.report_data import Cell, Variant, curves, failures, flat, variants
+from experiments.report_page import facts, page, picture, words
+from experiments.report_sortable import hypertext
+from experiments.report_stats import interval
+from experiments.report_table import TEST, comma_separated, markdown
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """All that a report shows. `costs` and `baselines` (accuracies) are numbers by name."""
+
+    title: str
+    about: str
+    cells: tuple[Cell, ...]
+    costs: dict[str, dict[str, float | None]]
+    baselines: dict[str, float]
+    environment: dict[str, Any]
+    command: str
+    dates: str
+
+
+def write(comparison: Comparison, workdir: Path) -> Path:
+    """Write the three files; the path of report.html."""
+    rows = variants(comparison.cells, comparison.costs)
+    foot = f"{comparison.command}\n\n{comparison.dates}; {_machine(comparison.environment)}\n"
+    table = markdown(rows, comparison.baselines)
+    (workdir / "table.md").write_text(f"{table}\n    {foot}")
+    (workdir / "results.csv").write_text(comma_separated(rows))
+    path = workdir / "report.html"
+    path.write_text(render(comparison))
+    return path
+
+
+def render(comparison: Comparison) -> str:
+    """The HTML document."""
+    rows = variants(comparison.cells, comparison.costs)
+    looks = plots.looks([row.name for row in rows])
+    sections = [
+        f"<h1>{html.escape(comparison.title)}</h1>",
+        f"<p>{html.escape(comparison.about)}</p>" if comparison.about else "",
+        f'<p class="soft">{html.escape(_scope(comparison))}</p>',
+        "<h2>Results</h2>",
+        hypertext(rows, comparison.baselines, looks),
+        "<h2>Pictures</h2>",
+        f'<div class="figures">{"".join(_pictures(rows, comparison.baselines))}</div>',
+        *_failed(comparison),
+        "<h2>How it was made</h2>",
+        f"<pre>{html.escape(comparison.command)}</pre>",
+        facts({"dates": comparison.dates, **flat(comparison.environment)}),
+        "<h2>Cells</h2>",
+        *_cells(comparison.cells),
+    ]
+    return page(comparison.title, [s for s in sections if s])
+
+
+def _scope(comparison: Comparison) -> str:
+    cells = comparison.cells
+    done = sum(cell.result is not None for cell in cells)
+    names, seeds = {c.variant for c in cells}, {c.seed for c in cells}
+    count = lambda n, what: f"{n} {what}{'' if n == 1 else 's'}"
+    scope = f"{count(len(names), 'variant')}, {count(len(seeds), 'seed')}: "
+    return scope + f"{done} of {count(len(cells), 'run')} finished. {comparison.dates}."
+
+
+def _pictures(rows: list[Variant], baselines: dict[str, float]) -> Iterator[str]:
+    looks = plots.looks([row.name for row in rows])
+    if points := list(_points(rows)):
+        percent = {name: 100 * x for name, x in baselines.items()}
+        named = ", ".join(f"{name} {x:.1f}" for name, x in percent.items()) or "none"
+        yield picture(tradeoff(points, percent, looks), f"{TRADEOFF}{named}.")
+    for key, scale, label, caption in CURVES:
+        series = {row.name: curves(row, key, scale) for row in rows}
+        if any(series.values()):
+            name = key.replace(".", "-")
+            yield picture(
+                plots.curves(series, looks, ylabel=label, name=name, log=scale == 1), caption
+            )
+
+
+TRADEOFF = (
+    "Accuracy against speed, area for memory: test accuracy of the checkpoint that is best on "
+    "validation (bars: 95% t interval over seeds; long where seeds are few), training steps per "
+    "second, and peak bytes of the whole train step. Baselines near enough are dashed; all: "
+)
+BAND = "Mean over seeds, in a band from the lowest to the highest seed."
+CURVES = (
+    ("loss", 1, "training loss", f"Training loss. {BAND}"),
+    ("validation.loss", 1, "validation loss", f"Validation loss. {BAND}"),
+    ("validation.accuracy", 100, "validation accuracy, %", f"Validation accuracy. {BAND}"),
+)
+
+
+def _points(rows: list[Variant]) -> Iterator[Point]:
+    for row in rows:
+        speed = row.mean("steps_per_second")
+        if speed and (found := row.results(TEST)):
+            mean, half = interval([100 * x for x in found])
+            yield Point(row.name, speed, mean, half, row.cost.get("step_peak_bytes"))
+
+
+def _failed(comparison: Comparison) -> list[str]:
+    cells = failures(variants(comparison.cells, {}))
+    if not cells:
+        return []
+    rows = [(cell.variant, cell.seed, cell.error) for cell in cells]
+    return ["<h2>Failures</h2>", words(("variant", "seed", "error"), rows)]
+
+
+def _cells(cells: tuple[Cell, ...]) -> Iterator[str]:
+    """Each cell's configuration: first what differs from the first cell, the rest on demand."""
+    first = flat(cells[0].config)
+    yield f'<p class="soft">Beside each, what differs from {html.escape(cells[0].name)}.</p>'
+    for cell in cells:
+        own = flat(cell.config)
+        changed = [f"{k} = {v}" for k, v in own.items() if k not in first or first[k] != v]
+        name, what = html.escape(cell.name), html.escape(", ".join(changed))
+        full = html.escape(json.dumps(cell.config, indent=1))
+        yield f"<details><summary><b>{name}</b> {what}</summary><pre>{full}</pre></details>"
+
+
+def _machine(environment: dict[str, Any]) -> str:
+    return ", ".join(f"{k} {v}" for k, v in flat(environment).items() if v)

@@ -1,0 +1,126 @@
+"""What each variant of a comparison costs at its own shape: attention alone and the whole step."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from attn import FULL, Causal, Mechanism
+from attn.nn import EncoderConfig
+from experiments import cost, records
+from experiments.config import Experiment
+from experiments.flops import count
+from experiments.learner import Learner
+from experiments.validation import to_dict
+
+Costs = dict[str, Any]
+Layer = tuple[Mechanism, cost.Shape, bool]
+
+
+def costs(experiments: dict[str, Experiment], cache: Path) -> dict[str, Costs]:
+    """The cost columns of each variant; from `cache` if it is of the same code and machine."""
+    found = records.environment()
+    this = {
+        "git": found["git"],
+        "versions": found["versions"],
+        "hardware": found["hardware"],
+        "experiments": {name: to_dict(x) for name, x in experiments.items()},
+    }
+    key = hashlib.sha256(json.dumps(this, sort_keys=True).encode()).hexdigest()
+    if (kept := _kept(cache, key)) is not None:
+        return kept
+    alone = _attention(experiments)
+    measured = {}
+    for name, experiment in experiments.items():
+        layers = _layers(experiment)
+        states = [cost.decode_state_bytes(mechanism, shape) for mechanism, shape, _ in layers]
+        measured[name] = {
+            **_step(experiment),
+            **_mean([alone[layer] for layer in layers]),
+            "decode_state_bytes": None if None in states else sum(states),
+        }
+    records.write_json(cache, {"key": key, "costs": measured})
+    return measured
+
+
+def _kept(cache: Path, key: str) -> dict[str, Costs] | None:
+    try:
+        kept = json.loads(cache.read_text())
+        return kept["costs"] if kept["key"] == key else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # not there, or not ours: measure
+
+
+def _encoder(experiment: Experiment) -> EncoderConfig:
+    task = experiment.task
+    return experiment.model.encoder(
+        vocab_size=task.vocab_size, max_length=task.length, classes=task.classes, head=task.head
+    )
+
+
+def _layers(experiment: Experiment) -> list[Layer]:
+    """(mechanism, shape, causal) of each layer's attention."""
+    c = _encoder(experiment)
+    shape = cost.Shape(
+        experiment.train.batch_size,
+        c.positions_held,
+        c.heads,
+        c.kv_heads or c.heads,
+        c.head_dim or c.width // c.heads,
+        c.dtype,
+    )
+    return [(mechanism, shape, experiment.model.causal) for mechanism in c.mechanisms]
+
+
+def _attention(experiments: dict[str, Experiment]) -> dict[Layer, Costs]:
+    """Each distinct layer, all timed together."""
+    distinct = dict.fromkeys(layer for e in experiments.values() for layer in _layers(e))
+    calls, found = {}, {}
+    inputs = {shape: shape.inputs() for _, shape, _ in distinct}
+    for one in distinct:
+        mechanism, shape, causal = one
+        attend, arrays = cost.attention(mechanism, shape, Causal() if causal else FULL)
+        forward = [(*x[:3], arrays) for x in inputs[shape]]
+        both = [(*x[:3], arrays, x[3]) for x in inputs[shape]]
+        backward = cost.forward_backward(attend)
+        programs = cost.build(attend, *forward[0]), cost.build(backward, *both[0])
+        calls[one, "forward"] = cost.finished(programs[0].call, forward)
+        calls[one, "forward_backward"] = cost.finished(programs[1].call, both)
+        work = count(backward, *both[0])
+        found[one] = {
+            "attention_peak_bytes": programs[1].peak_bytes,
+            "attention_flops": work.flops,
+            "attention_flops_without": ", ".join(work.unknown),
+        }
+    for (one, what), timing in cost.time_together(calls, rounds=15, seconds=20).items():
+        found[one] |= {f"{what}_ms": timing.median, f"{what}_ms_spread": timing.high - timing.low}
+    return found
+
+
+def _mean(layers: list[Costs]) -> Costs:
+    """One layer; where layers differ, the mean over them and all that could not be counted."""
+    mean = {}
+    for key in layers[0]:
+        values = [layer[key] for layer in layers]
+        words = isinstance(values[0], str)
+        mean[key] = ", ".join({*values} - {""}) if words else sum(values) / len(values)
+    return mean
+
+
+def _step(experiment: Experiment) -> Costs:
+    """The train step as it is trained with: state donated, batch on the host."""
+    learner = Learner(experiment)
+    state = jax.eval_shape(learner.init)
+    batch = experiment.task.batch(experiment.seed, 0, experiment.train.batch_size)
+    arguments = state, batch, jnp.int32(0)
+    program = cost.build(jax.jit(learner.train_step, donate_argnums=0), *arguments)
+    work = count(learner.train_step, *arguments)
+    return {
+        "step_compile_seconds": program.compile_seconds,
+        "step_peak_bytes": program.peak_bytes,
+        "step_flops": work.flops,
+        "step_flops_without": ", ".join(work.unknown),
+    }

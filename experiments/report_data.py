@@ -1,0 +1,84 @@
+"""What a comparison found: cells, one for each variant and seed, and the variants they make up."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One (variant, seed): `result` is what training gave, None if it failed with `error`."""
+
+    name: str
+    variant: str
+    seed: int
+    config: dict[str, Any]
+    result: dict[str, Any] | None
+    error: str | None
+    metrics: tuple[dict[str, Any], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    name: str
+    cells: tuple[Cell, ...]
+    cost: dict[str, float | None]
+
+    def results(self, key: str) -> list[float]:
+        """One number for each seed that finished; 'test.accuracy' looks inside `test`."""
+        found = [at(cell.result, key) for cell in self.cells if cell.result]
+        return [x for x in found if x is not None and math.isfinite(x)]
+
+    def mean(self, key: str) -> float | None:
+        values = self.results(key)
+        return statistics.fmean(values) if values else None
+
+
+def at(values: Any, key: str) -> Any:
+    for part in key.split("."):
+        values = values.get(part) if isinstance(values, dict) else None
+    return values
+
+
+def variants(cells: Sequence[Cell], costs: dict[str, dict[str, float | None]]) -> list[Variant]:
+    """Cells by variant, in the order in which the variants first come."""
+    names = dict.fromkeys(cell.variant for cell in cells)
+    own = lambda name: tuple(cell for cell in cells if cell.variant == name)
+    return [Variant(name, own(name), costs.get(name, {})) for name in names]
+
+
+MOST = 120  # points in a curve; more are averaged in groups
+
+
+def curves(variant: Variant, key: str, scale: float) -> list[tuple[list[float], list[float]]]:
+    """(steps, scaled values) of each seed that finished, or if none did of each that began."""
+    found = []
+    for cell in [cell for cell in variant.cells if cell.result] or variant.cells:
+        points = [(record["step"], at(record, key)) for record in cell.metrics]
+        points = [(t, scale * x) for t, x in points if x is not None and math.isfinite(x)]
+        size = -(-len(points) // MOST) or 1
+        groups = [points[i : i + size] for i in range(0, len(points), size)]
+        if groups:
+            means = [tuple(map(statistics.fmean, zip(*group))) for group in groups]
+            found.append(tuple(map(list, zip(*means))))
+    return found
+
+
+def failures(rows: Sequence[Variant]) -> list[Cell]:
+    return [cell for row in rows for cell in row.cells if cell.error is not None]
+
+
+def summary(error: str) -> str:
+    """The first line of an error, for a table."""
+    return error.strip().splitlines()[0] if error.strip() else "no message"
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dicts as one, with dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        inner = flat(value, f"{prefix}{key}.") if isinstance(value, dict) else None
+        found |= {f"{prefix}{key}": value} if inner is None else inner
+    return found

@@ -1,0 +1,151 @@
+"""The table of a comparison: its columns, and their forms for Markdown, CSV and a terminal."""
+
+import csv
+import dataclasses
+import io
+import math
+from collections.abc import Callable, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from experiments.report_data import Variant, at, failures, summary
+from experiments.report_stats import interval
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """`value` is what is sorted by; `show` is what is read, by default the value's digits."""
+
+    group: str
+    heading: str
+    unit: str
+    value: Callable[[Variant], float | None]
+    show: Callable[[Variant], str] | None = None
+
+    def text(self, variant: Variant) -> str:
+        return self.show(variant) if self.show else number(self.value(variant))
+
+
+def number(x: float | None) -> str:
+    """Three significant digits without an exponent; a dash if there is none."""
+    if x is None:
+        return "—"
+    if x == 0:
+        return "0"
+    return f"{x:,.{max(0, 2 - math.floor(math.log10(abs(x))))}f}"
+
+
+def _accuracy(key: str) -> Callable[[Variant], str]:
+    def show(variant: Variant) -> str:
+        values = variant.results(key)
+        if not values:
+            return "—"
+        mean, half = interval([100 * x for x in values])
+        return f"{mean:.1f}" if half is None else f"{mean:.1f} ± {half:.1f}"
+
+    return show
+
+
+def _whole(key: str) -> Callable[[Variant], str]:
+    return lambda variant: "—" if variant.mean(key) is None else f"{variant.mean(key):,.0f}"
+
+
+def _seeds(variant: Variant) -> str:
+    done, planned = sum(cell.result is not None for cell in variant.cells), len(variant.cells)
+    return f"{done}" if done == planned else f"{done} of {planned}"
+
+
+def _cost(key: str, per: float = 1) -> Callable[[Variant], float | None]:
+    return lambda variant: None if variant.cost.get(key) is None else variant.cost[key] / per
+
+
+def _work(what: str) -> Callable[[Variant], str]:
+    """GFLOP; a lower bound where the cost says what it could not count."""
+
+    def show(variant: Variant) -> str:
+        bound = "≥ " if variant.cost.get(f"{what}_flops_without") else ""
+        return bound + number(_cost(f"{what}_flops", 1e9)(variant))
+
+    return show
+
+
+TEST, VAL = "test.accuracy", "validation.accuracy"
+STEP, ATTENTION = "whole train step", "attention alone, one layer"
+COLUMNS = (
+    Column("accuracy", "test", "% ± 95%", lambda v: v.mean(TEST), _accuracy(TEST)),
+    Column("accuracy", "validation", "% ± 95%", lambda v: v.mean(VAL), _accuracy(VAL)),
+    Column("accuracy", "seeds", "", lambda v: len(v.results(TEST)), _seeds),
+    Column("model", "parameters", "", lambda v: v.mean("parameters"), _whole("parameters")),
+    Column(STEP, "speed", "steps/s", lambda v: v.mean("steps_per_second")),
+    Column(STEP, "compile", "s", _cost("step_compile_seconds")),
+    Column(STEP, "peak", "MB", _cost("step_peak_bytes", 1e6)),
+    Column(STEP, "work", "GFLOP", _cost("step_flops", 1e9), _work("step")),
+    Column(ATTENTION, "forward", "ms", _cost("forward_ms")),
+    Column(ATTENTION, "fwd + bwd", "ms", _cost("forward_backward_ms")),
+    Column(ATTENTION, "peak", "MB", _cost("attention_peak_bytes", 1e6)),
+    Column(ATTENTION, "work", "GFLOP", _cost("attention_flops", 1e9), _work("attention")),
+    Column("decoding", "state", "KB/sequence", _cost("decode_state_bytes", 1e3)),
+)
+NOTES = {
+    "accuracy": "The checkpoint that is best on validation, tested once. Mean over seeds ± 95% t "
+    "interval; a single seed has none.",
+    STEP: "Forward, backward and update of the whole model on one batch.",
+    ATTENTION: "The mechanism on q, k and v as in training, without projections. Milliseconds are "
+    "medians over rounds in which all variants take turns; peak and work are of fwd + bwd, which "
+    "is forward and backward.",
+    "peak": "Arguments + outputs - aliased + temporaries of the compiled program.",
+    "work": "Matrix products only, counted in the jaxpr; ≥ where a loop's length depends on data.",
+    "decoding": "The state of all layers for decoding one sequence as long as in training.",
+}
+
+
+def markdown(rows: Sequence[Variant], baselines: dict[str, float]) -> str:
+    """A table for a README; its units in the headings."""
+    plain = lambda s: s.replace("|", "\\|").replace("\n", " ")
+    line = lambda cells: f"| {' | '.join(map(plain, cells))} |"
+    group = {STEP: "train step: ", ATTENTION: "attention: ", "decoding": "decode ", "accuracy": ""}
+    name = lambda c: f"{group.get(c.group, '')}{c.heading}{c.unit and f' ({c.unit})'}"
+    out = [line(["variant", *map(name, COLUMNS)]), line(["---", *["---:"] * len(COLUMNS)])]
+    out += [line([row.name, *(c.text(row) for c in COLUMNS)]) for row in rows]
+    blank = [""] * (len(COLUMNS) - 2)
+    out += [line([f"*{n}*", "", f"{100 * x:.1f}", *blank]) for n, x in baselines.items()]
+    for cell in failures(rows):
+        what = f"failed: {summary(cell.error)}"
+        out.append(line([f"{cell.variant}, seed {cell.seed}", what, "", *blank]))
+    return "\n".join([*out, "", *(f"* {k}: {v}" for k, v in NOTES.items()), ""])
+
+
+def comma_separated(rows: Sequence[Variant]) -> str:
+    """One line for each cell, plain numbers in base units; costs repeat within a variant."""
+    keys = list(dict.fromkeys(key for row in rows for key in row.cost))
+    results = (TEST, VAL, "parameters", "steps_per_second", "best_step", "wall_seconds")
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["variant", "seed", "cell", "status", *results, *keys, "error"])
+    for row in rows:
+        for cell in row.cells:
+            status = "failed" if cell.error is not None else "finished"
+            numbers = [at(cell.result, key) for key in results]
+            costs = [row.cost.get(key) for key in keys]
+            writer.writerow(
+                [cell.variant, cell.seed, cell.name, status, *numbers, *costs, cell.error]
+            )
+    return out.getvalue()
+
+
+SHORT = (0, 2, 3, 4, 6, 9)  # the columns that fit a terminal
+
+
+def terminal(rows: Sequence[Variant]) -> Table:
+    """The table as it is printed; the rest is in the report."""
+    table = Table(caption="± 95% over seeds; fwd + bwd: attention alone", caption_justify="left")
+    table.add_column("variant", no_wrap=True)
+    for column in (shown := [COLUMNS[n] for n in SHORT]):
+        heading = f"{column.heading}\n{column.unit}"
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(Text(row.name), *(column.text(row) for column in shown))
+    for cell in failures(rows):
+        table.add_row(Text(cell.variant), Text(f"failed, seed {cell.seed}"), style="red")
+    return table

@@ -1,0 +1,83 @@
+"""A run directory: one experiment's, one writer's at a time."""
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from experiments.config import Experiment
+from experiments.errors import ConfigError, RunDirectoryError
+from experiments.manifest import write_json
+from experiments.validation import differences, from_dict, to_dict
+
+CONFIG, LOCK = "config.json", "lock"
+
+
+@contextlib.contextmanager
+def claimed(workdir: Path, experiment: Experiment) -> Iterator[None]:
+    """Holds the directory for this experiment. Raises RunDirectoryError if it is another's."""
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        lock = (workdir / LOCK).open("a+", encoding="utf-8")
+    except OSError as error:
+        raise RunDirectoryError(f"{workdir} cannot be written to: {error}") from None
+    with lock:
+        try:
+            # Let go by the system when the process ends, however it ends.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            holder = lock.read().strip() or "unknown"
+            message = f"{workdir} is in use by a running process ({holder})"
+            raise RunDirectoryError(message) from None
+        lock.truncate(0)
+        lock.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
+        lock.flush()
+        _check_config(workdir, experiment)
+        yield
+
+
+def write_config(workdir: Path, experiment: Experiment) -> None:
+    """From here on the directory is this experiment's."""
+    if not (workdir / CONFIG).exists():
+        write_json(workdir / CONFIG, to_dict(experiment))
+
+
+def _check_config(workdir: Path, experiment: Experiment) -> None:
+    there = read_json(workdir / CONFIG)
+    if there is None:
+        if list((workdir / "checkpoints").glob("[0-9]*")):
+            raise RunDirectoryError(f"{workdir} has checkpoints but no {CONFIG}: whose are they?")
+    elif lines := differences(there, to_dict(experiment)):
+        raise RunDirectoryError(
+            "\n  ".join([f"{workdir} belongs to another configuration:", *lines])
+            + "\n  give another --workdir, or the configuration that it was started with"
+        )
+
+
+def read_experiment(workdir: Path) -> Experiment:
+    """What the directory is a run of. Raises RunDirectoryError if it is no run directory."""
+    there = read_json(workdir / CONFIG)
+    if there is None:
+        raise RunDirectoryError(f"{workdir} is no run directory: it has no {CONFIG}")
+    try:
+        return from_dict(there, where=str(workdir / CONFIG))
+    except ConfigError as error:
+        raise RunDirectoryError(str(error)) from None
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None if there is none. Raises RunDirectoryError if it is damaged."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(f"{path} cannot be read: {error}") from None
+    if not isinstance(value, dict):
+        raise RunDirectoryError(f"{path} holds no JSON object")
+    return value

@@ -1,0 +1,34 @@
+"""SIGTERM and SIGINT: the first asks the run to finish its step and save, the second ends it."""
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Self
+
+ASKING = (signal.SIGTERM, signal.SIGINT)
+
+
+class Signals:
+    """`caught` is the number of the signal that came while this was entered, or None."""
+
+    def __init__(self) -> None:
+        self.caught: int | None = None
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        # Python lets only the main thread handle signals; a run in another one has no handler.
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._handle) for number in ASKING}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.caught is not None:
+            os._exit(128 + number)
+        self.caught = number
+        # os.write, because print may be in the middle of a line.
+        os.write(2, b"\nstopping after this step; once more to stop at once\n")

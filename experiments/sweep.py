@@ -1,0 +1,53 @@
+"""The runs of a comparison: the variant that each belongs to, and the folder that it is kept in."""
+
+import collections
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from experiments.config import Experiment
+from experiments.errors import ConfigError
+from experiments.report_data import flat
+from experiments.validation import to_dict
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """One run; runs of one `variant` differ in their seeds only."""
+
+    variant: str
+    experiment: Experiment
+
+    @property
+    def name(self) -> str:
+        """Its folder: readable, and another one if anything in the configuration changes."""
+        resolved = json.dumps(to_dict(self.experiment), sort_keys=True)
+        readable = re.sub(r"[^A-Za-z0-9_.]+", "-", self.variant).strip("-.")[:60] or "variant"
+        code = hashlib.sha256(resolved.encode()).hexdigest()[:10]
+        return f"{readable}-{self.experiment.seed}-{code}"
+
+
+def plan(sweep: Sequence[tuple[dict[str, Any], Experiment]]) -> list[Planned]:
+    """The runs, from what `config_file.read_sweep` gives. Raises ConfigError if one is twice."""
+    named = variants([{k: v for k, v in cell.items() if k != "seed"} for cell, _ in sweep])
+    planned = [Planned(name, experiment) for name, (_, experiment) in zip(named, sweep)]
+    counts = collections.Counter(p.name for p in planned)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise ConfigError([f"sweep() yields {name} more than once" for name in twice])
+    return planned
+
+
+def variants(settings: Sequence[dict[str, Any]]) -> list[str]:
+    """A name for each: those of its records, such as a mechanism's, and what else sets it apart."""
+    values = [flat(x) for x in settings]
+    briefs = [" ".join(v for k, v in x.items() if k.endswith("name")) for x in values]
+    names = []
+    for brief, mine in zip(briefs, values):
+        alike = [x for x, other in zip(values, briefs) if other == brief]
+        apart = [k for k in mine if any(x.get(k) != mine[k] for x in alike)]
+        details = ", ".join(f"{k.rpartition('.')[2]}={mine[k]}" for k in apart)
+        names.append(" ".join(filter(None, (brief, details))) or "all")
+    return names

@@ -1,0 +1,48 @@
+"""Train one experiment; the same command again goes on where it stopped.
+
+    python -m experiments.train --config=FILE[:ARG] [--config.a.b=value] --workdir=DIR
+
+Exit codes: 0 done, 2 wrong configuration, 3 a number was not finite, 4 no good checkpoint,
+5 the directory is another run's, 130 or 143 stopped by SIGINT or SIGTERM and saved.
+"""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from experiments import cli
+from experiments.config import Experiment
+from experiments.config_file import read
+
+
+def run(
+    experiment: Experiment, workdir: str | Path, *, command: str = "", progress: bool = True
+) -> dict[str, Any]:
+    """Trains to the end, or goes on with what `workdir` holds; returns result.json.
+
+    Raises a LabError of `experiments.errors`: Interrupted after a signal, when all is saved.
+    """
+    # Flax, Optax and Orbax are only read once the configuration is known to be good.
+    from experiments import loop
+
+    return loop.run(experiment, Path(workdir), command=command, progress=progress)
+
+
+def _define(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("config", None, "FILE[:ARG], a Python file", flag_values=values)
+    flags.DEFINE_string("workdir", None, "the run directory", flag_values=values)
+    flags.DEFINE_boolean("progress", True, "show progress", flag_values=values)
+
+
+def _run(values: flags.FlagValues, experiment: Experiment) -> None:
+    command = shlex.join(["python", "-m", "experiments.train", *sys.argv[1:]])
+    result = run(experiment, values.workdir, command=command, progress=values.progress)
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    sys.exit(cli.main(_define, _run, load=read, usage=__doc__))

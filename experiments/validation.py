@@ -1,0 +1,85 @@
+"""Plain values to an Experiment and back; all mistakes are found at once."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import re
+from typing import Any
+
+import pydantic
+
+from attn import Mechanism
+from experiments import mistakes
+from experiments.config import Experiment, name_of
+from experiments.errors import ConfigError
+from experiments.tasks import Task
+
+
+def to_dict(experiment: Experiment) -> dict[str, Any]:
+    """JSON's own types; `from_dict` of it gives an equal Experiment."""
+    return _plain(experiment)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        name = {"name": name_of(value)} if isinstance(value, Task | Mechanism) else {}
+        return name | {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return [_plain(v) for v in value] if isinstance(value, tuple) else value
+
+
+def digest(experiment: Experiment) -> str:
+    """Sixteen hex digits: equal exactly when the experiments are."""
+    text = json.dumps(to_dict(experiment), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """One line for each field that differs, `model.layers: 2 there, 4 here`."""
+    before, after = _leaves(old), _leaves(new)
+    names = [n for n in {**before, **after} if before.get(n) != after.get(n)]
+    show = lambda leaves, name: repr(leaves[name]) if name in leaves else "nothing"
+    return [f"{n}: {show(before, n)} there, {show(after, n)} here" for n in names]
+
+
+def _leaves(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {prefix: value}
+    inside = [_leaves(v, f"{prefix}.{k}" if prefix else k) for k, v in value.items()]
+    return {k: v for leaves in inside for k, v in leaves.items()}
+
+
+def from_dict(raw: dict[str, Any], *, where: str = "") -> Experiment:
+    """The Experiment of these plain values. Raises ConfigError with all that is wrong."""
+    # As JSON, for there pydantic's strict mode takes a dict for a dataclass, a list for a tuple.
+    try:
+        values = json.loads(json.dumps(raw, default=repr))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError([f"expected plain nested dicts: {error}"], where) from None
+    problems, removed = {}, []
+    # A mistake can hide others: report it, take it out, look again.
+    while True:
+        try:
+            experiment = _adapter().validate_json(json.dumps(values))
+        except pydantic.ValidationError as error:
+            found = error.errors(include_url=False)
+        else:
+            break
+        for details in found:
+            for line in mistakes.describe(details, values):
+                # Not what only follows from a default that stands in for what was taken out.
+                if not any(name in re.findall(r"\w+", line) for name in removed):
+                    problems[line] = None
+        paths = {path for details in found for path in mistakes.culprits(details)}
+        taken = [path[-1] for path in paths if mistakes.take_out(values, path)]
+        if not taken:
+            break
+        removed += taken
+    if problems:
+        raise ConfigError([*problems], where)
+    return experiment
+
+
+@functools.cache
+def _adapter() -> pydantic.TypeAdapter:
+    return pydantic.TypeAdapter(Experiment)

@@ -1,0 +1,245 @@
+"""A comparison runs each cell once, survives what happens to a cell, and says what happened."""
+
+import json
+
+import pytest
+from rich.console import Console
+
+from experiments import compare, report_costs
+from experiments.config import mechanism, task
+from experiments.errors import ConfigError, Interrupted, NonFiniteError, RunDirectoryError
+from experiments.report_costs import costs
+from experiments.sweep import Planned, plan, variants
+from experiments.validation import from_dict
+
+
+def experiment(name="softmax", seed=0, **model):
+    return from_dict(
+        {
+            "task": task("digits"),
+            "model": {"attention": mechanism(name), "width": 16, "layers": 1, **model},
+            "optimizer": {"learning_rate": 1e-3},
+            "train": {"steps": 2, "batch_size": 4},
+            "seed": seed,
+        }
+    )
+
+
+SWEEP = [Planned(name, experiment(name, seed)) for name in ("softmax", "linear") for seed in (0, 1)]
+
+
+class Trainer:
+    """Stands in for `train.run`: leaves the files that a run leaves, or raises what it is told."""
+
+    def __init__(self, **trouble):
+        self.trouble, self.ran = trouble, []
+
+    def __call__(self, experiment, workdir, *, command):
+        self.ran.append(workdir.name)
+        workdir.mkdir(parents=True, exist_ok=True)
+        for start, error in self.trouble.items():
+            if workdir.name.startswith(start.replace("_", "-")):
+                raise error
+        result = {
+            "test": {"accuracy": 0.5},
+            "validation": {"accuracy": 0.6},
+            "parameters": 10,
+            "steps_per_second": 3.0,
+        }
+        (workdir / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+        (workdir / "result.json").write_text(json.dumps(result))
+        return result
+
+
+def run(trainer, workdir, sweep=SWEEP):
+    with open("/dev/null", "w") as nowhere:
+        return compare.compare(
+            sweep,
+            workdir,
+            title="t",
+            command="the command",
+            run=trainer,
+            measure=lambda chosen, cache: {name: {} for name in chosen},
+            console=Console(file=nowhere),
+        )
+
+
+def test_every_cell_is_run_and_reported(tmp_path):
+    trainer = Trainer()
+    found = run(trainer, tmp_path)
+    assert trainer.ran == [p.name for p in SWEEP]
+    assert [c.result["test"]["accuracy"] for c in found.cells] == [0.5] * 4
+    report = (tmp_path / "report.html").read_text()
+    assert all(p.name in report for p in SWEEP)
+    assert found.baselines["chance"] == 0.1
+
+
+def test_finished_cells_never_run_again(tmp_path):
+    first = run(Trainer(), tmp_path)
+    again = Trainer()
+    second = run(again, tmp_path)
+    assert again.ran == []
+    assert [c.result for c in first.cells] == [c.result for c in second.cells]
+    assert second.cells[0].metrics == ({"step": 1, "loss": 2.0},)
+
+
+def test_a_changed_setting_is_another_cell(tmp_path):
+    run(Trainer(), tmp_path)
+    again = Trainer()
+    changed = [Planned("softmax", experiment("softmax", mlp_width=32)), *SWEEP]
+    run(again, tmp_path, changed)
+    assert again.ran == [changed[0].name]
+
+
+def test_a_failed_cell_is_a_row_and_the_others_go_on(tmp_path):
+    trainer = Trainer(linear_0=MemoryError("too <large>"), softmax_1=NonFiniteError("step 3"))
+    found = run(trainer, tmp_path)
+    assert len(trainer.ran) == 4
+    errors = {c.name[:9]: c.error for c in found.cells if c.error}
+    assert errors["softmax-1"] == "NonFiniteError: step 3"
+    assert errors["linear-0-"].startswith("MemoryError: too <large>\n\nTraceback")
+    assert "failed: MemoryError: too <large>" in (tmp_path / "table.md").read_text()
+    assert "1 of 2" in (tmp_path / "table.md").read_text()
+
+
+def test_what_failed_is_tried_again(tmp_path):
+    run(Trainer(linear_0=MemoryError("no")), tmp_path)
+    again = Trainer()
+    found = run(again, tmp_path)
+    assert [name[:8] for name in again.ran] == ["linear-0"]
+    assert not any(c.error for c in found.cells)
+
+
+def test_an_interruption_ends_the_comparison_and_it_goes_on_later(tmp_path):
+    with pytest.raises(Interrupted) as caught:
+        run(Trainer(linear_0=Interrupted(15, "saved")), tmp_path)
+    assert caught.value.code == 143
+    assert not (tmp_path / "report.html").exists()
+    again = Trainer()
+    run(again, tmp_path)
+    assert [name[:8] for name in again.ran] == ["linear-0", "linear-1"]
+
+
+def test_a_result_that_cannot_be_read_is_left_to_the_run(tmp_path):
+    run(Trainer(), tmp_path)
+    (tmp_path / "cells" / SWEEP[0].name / "result.json").write_text("{")
+    again = Trainer(softmax_0=RunDirectoryError("result.json cannot be read"))
+    found = run(again, tmp_path)
+    assert len(again.ran) == 1
+    assert found.cells[0].error == "RunDirectoryError: result.json cannot be read"
+
+
+def test_costs_that_cannot_be_measured_do_not_lose_the_report(tmp_path, capsys):
+    def measure(chosen, cache):
+        raise MemoryError("too long")
+
+    found = compare.compare(SWEEP[:1], tmp_path, title="t", run=Trainer(), measure=measure)
+    assert found.costs == {}
+    assert "costs could not be measured: MemoryError: too long" in capsys.readouterr().out
+    assert "| softmax | 50.0 |" in (tmp_path / "table.md").read_text()
+
+
+def test_the_time_left_is_of_what_is_still_to_run():
+    pace = compare.Pace(3)
+    assert pace.left() == ""
+    pace.seconds += [20.0, 40.0]
+    assert pace.left() == " (about 0:00:30 left)"
+
+
+def test_one_comparison_at_a_time(tmp_path):
+    with (
+        compare.claimed(tmp_path),
+        pytest.raises(RunDirectoryError, match="in use by another") as caught,
+    ):
+        run(Trainer(), tmp_path)
+    assert caught.value.code == 5
+
+
+def test_a_training_run_is_not_made_a_comparison(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(RunDirectoryError, match="single training run"):
+        run(Trainer(), tmp_path)
+
+
+def test_variants_are_named_as_briefly_as_tells_them_apart():
+    linear, relu = mechanism("linear"), mechanism("linear", feature_map="relu")
+    softmax = mechanism("softmax")
+    key = "model.attention"
+    assert variants([{key: softmax}, {key: linear}]) == ["softmax", "linear"]
+    assert variants([{key: linear}, {key: relu}, {key: softmax}]) == [
+        "linear feature_map=elu",
+        "linear feature_map=relu",
+        "softmax",
+    ]
+    assert variants([{"model.width": 32}, {"model.width": 64}]) == ["width=32", "width=64"]
+    assert variants([{}, {}]) == ["all", "all"]
+
+
+def test_seeds_are_of_one_variant_and_twice_the_same_is_refused():
+    cells = [({"seed": s}, experiment(seed=s)) for s in (0, 1)]
+    assert [p.variant for p in plan(cells)] == ["all", "all"]
+    with pytest.raises(ConfigError, match="more than once"):
+        plan(cells + cells[:1])
+
+
+def test_cell_names_are_folders_whatever_the_variant_is_called():
+    name = Planned("../../etc a=1, <b>" + "x" * 200, experiment()).name
+    assert "/" not in name
+    assert not name.startswith(".")
+    assert len(name) < 100
+    assert Planned("", experiment()).name.startswith("variant-0-")
+
+
+def test_mistakes_are_one_message_each(capsys, tmp_path):
+    assert compare.main(["--confg=x"]) == 2
+    assert compare.main([f"--config={tmp_path}/no.py", f"--workdir={tmp_path}"]) == 2
+    errors = capsys.readouterr().err
+    assert "did you mean '--config'?" in errors
+    assert "no such file" in errors
+    assert "Traceback" not in errors
+
+
+def test_costs_are_kept_until_something_changes(tmp_path):
+    cache = tmp_path / "costs.json"
+    first = costs({"softmax": experiment()}, cache)
+    assert first["softmax"]["step_flops"] > first["softmax"]["attention_flops"] > 0
+    assert first["softmax"]["step_peak_bytes"] > 0
+    # 2 T S N (H + D), forward; 3.5 times that with the backward pass: batch 4, length 64, width 16
+    assert 2 * 64 * 64 * 2 * 16 * 4 * 3 <= first["softmax"]["attention_flops"]
+    assert costs({"softmax": experiment()}, cache) == first
+    key = json.loads(cache.read_text())["key"]
+    assert report_costs._kept(cache, key) == first
+    assert report_costs._kept(cache, "another") is None
+    for damaged in ("{", "[]", "{}"):
+        cache.write_text(damaged)
+        assert report_costs._kept(cache, key) is None
+
+
+@pytest.mark.slow
+def test_the_whole_path_on_real_digits(tmp_path, capsys):
+    config = tmp_path / "tiny.py"
+    config.write_text(
+        '''"""Two on digits."""
+from experiments.config import mechanism, task
+
+def get_config():
+    return {
+        "task": task("digits"),
+        "model": {"layers": 1, "width": 16},
+        "optimizer": {"learning_rate": 1e-3},
+        "train": {"steps": 3, "batch_size": 4, "eval_every": 2},
+    }
+
+def sweep():
+    for name in ("softmax", "linformer"):
+        yield {"model.attention": mechanism(name)}
+'''
+    )
+    arguments = [f"--config={config}", f"--workdir={tmp_path}/out"]
+    assert compare.main(arguments) == 0
+    assert "softmax" in capsys.readouterr().out
+    assert "Two on digits." in (tmp_path / "out/report.html").read_text()
+    # the learning rate is no number that training survives: both fail, and say so
+    failing = [*arguments[:1], f"--workdir={tmp_path}/bad", "--config.optimizer.learning_rate=1e30"]
+    assert compare.main([*failing, "--config.optimizer.clip_norm=None"]) == 1
+    assert "2 of 2 runs failed" in capsys.readouterr().err

@@ -1,0 +1,221 @@
+"""A configuration is right, or every mistake in it is named at once."""
+
+import dataclasses
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_experiment import TINY, tiny, write_config
+
+from attn.nn import EncoderConfig
+from experiments import cli, train
+from experiments.config import Experiment, Model, Optimizer, mechanism, task
+from experiments.config_file import read, read_sweep
+from experiments.errors import ConfigError
+from experiments.optimizer import SCHEDULES
+from experiments.validation import from_dict, to_dict
+
+ROOT = Path(__file__).parents[2]
+
+
+def problems(raw: dict) -> list[str]:
+    with pytest.raises(ConfigError) as error:
+        from_dict(raw)
+    return list(error.value.problems)
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        tiny(),
+        tiny(model={"attention": [{"name": "softmax", "logit_cap": 5.0}]}),
+        tiny(task={"name": "recall", "alpha": 1.0}),
+    ],
+)
+def test_json_and_back_is_equal(experiment: Experiment):
+    assert from_dict(json.loads(json.dumps(to_dict(experiment)))) == experiment
+
+
+def test_a_number_written_as_integer_or_float_is_the_same_experiment():
+    one, other = tiny(optimizer={"learning_rate": 1}), tiny(optimizer={"learning_rate": 1.0})
+    assert json.dumps(to_dict(one)) == json.dumps(to_dict(other))
+
+
+def test_every_mistake_is_named_at_once_with_the_nearest_name():
+    raw = {
+        "task": {"name": "recal"},
+        "layers": 3,
+        "model": {
+            "attention": {"name": "softmax", "implementation": "blokwise", "logit_cp": 3},
+            "heads": 5,
+            "laers": 2,
+            "causal": 1,
+        },
+        "optimizer": {"learning_rate": "fast", "schedule": "cosin", "b1": 1.0},
+        "train": {"steps": 0, "eval_every": 1.5},
+        "seed": float("nan"),
+    }
+    found = problems(raw)
+    for start, end in {
+        "task.name: unknown task 'recal'": "did you mean 'recall'?",
+        "layers: unknown field": "did you mean 'model.layers'?",
+        "model.attention.implementation: ": "did you mean 'blockwise'?",
+        "model.attention.logit_cp: unknown field": "did you mean 'logit_cap'?",
+        "model.laers: unknown field": "did you mean 'layers'?",
+        "model.causal: ": "got 1",
+        "model.heads: expected a divisor of width 64, got 5": "",
+        "optimizer.learning_rate: ": "got 'fast'",
+        "optimizer.schedule: ": "did you mean 'cosine'?",
+        "optimizer.b1: should be less than 1": "got 1.0",
+        "train.steps: ": "got 0",
+        "train.eval_every: ": "got 1.5",
+        "train.batch_size: expected a value": "got none",
+        "seed: ": "got nan",
+    }.items():
+        assert any(p.startswith(start) and p.endswith(end) for p in found), (start, found)
+    assert len(found) == 14
+
+
+def test_what_a_record_says_of_itself_is_named_at_its_field():
+    assert problems({**TINY, "task": {"name": "listops", "train": -1, "test": 0, "tset": 3}}) == [
+        "task.tset: unknown field; did you mean 'test'?",
+        "task.train: expected an integer in 1..2147483647, got -1",
+        "task.test: expected an integer in 1..2147483647, got 0",
+    ]
+
+
+def test_a_mistake_is_not_blamed_on_what_stands_in_for_it():
+    model = {"width": "9x", "heads": 6, "kv_heads": 4}
+    assert problems({**TINY, "model": model}) == [
+        "model.width: should be a valid integer, got '9x'",
+        "model.kv_heads: expected a divisor of heads 6, got 4",
+    ]
+
+
+@pytest.mark.parametrize("raw", [{}, {"model": 3}, {"task": []}, {"task": {"name": ["a"]}}])
+def test_any_shape_of_nonsense_is_refused(raw: dict):
+    assert problems({**raw})
+
+
+def test_a_mechanism_that_cannot_be_causal_is_refused():
+    assert problems({**TINY, "model": {"attention": "linformer", "causal": True}}) == [
+        "model.causal: linformer cannot be causal"
+    ]
+
+
+def test_the_model_has_every_field_of_the_encoder():
+    names = lambda cls: {field.name for field in dataclasses.fields(cls)}
+    decided_by_the_task = {"vocab_size", "max_length", "classes", "head", "mechanism"}
+    assert names(Model) - {"attention", "causal"} == names(EncoderConfig) - decided_by_the_task
+
+
+def test_the_schedules_are_those_of_the_table():
+    assert set(Optimizer.__annotations__["schedule"].__args__) == set(SCHEDULES)
+
+
+def test_config_files_get_filled_in_records():
+    assert mechanism("softmax", logit_cap=2.0)["implementation"] is None
+    assert task("recall", length=8)["vocab_size"] == 8192
+    with pytest.raises(ValueError, match="did you mean 'performer'"):
+        mechanism("perfomer")
+
+
+def test_overrides_from_the_command_line(tmp_path: Path):
+    config = str(write_config(tmp_path / "c.py"))
+    arguments = ["layers=2", "dropout=0", "tied=true", "attention={'name': 'softmax'}"]
+    overrides = [f"--config.model.{a}" for a in arguments]
+    overrides += ["--config.task.pairs=(2,)", "--config.optimizer.clip_norm=None"]
+    experiment = read(config, overrides)
+    assert experiment.model == tiny(model={"layers": 2, "dropout": 0.0, "tied": True}).model
+    assert experiment.task.pairs == (2,)
+    assert experiment.optimizer.clip_norm is None
+
+
+def test_sweep_yields_an_experiment_for_each_dict(tmp_path: Path):
+    sweep = "def sweep():\n    for s in (1, 2):\n        yield {'name': 'a', 'seed': s}\n"
+    path = write_config(tmp_path / "c.py", sweep)
+    cells = read_sweep(str(path), ["--config.model.layers=2"])
+    assert [(c["seed"], e.seed, e.model.layers) for c, e in cells] == [(1, 1, 2), (2, 2, 2)]
+    path.write_text(path.read_text().replace("'seed'", "'sed'"))
+    with pytest.raises(ConfigError, match="sed: unknown field; did you mean 'seed'"):
+        read_sweep(str(path))
+
+
+BROKEN = {
+    "syntax": "x = (\n",
+    "nul bytes": "x\0",
+    "empty": "",
+    "raises": "def get_config():\n    return 1 / 0\n",
+    "exits": "raise SystemExit(0)",
+    "needs an argument": "def get_config(arg):\n    return {}\n",
+    "returns a number": "def get_config():\n    return 3\n",
+    "returns odd keys": "def get_config():\n    return {1: 2, 'a.b': 3, 'c': object()}\n",
+    "import": "import no_such_module",
+    "deep": "def get_config():\n    d = {}\n    for _ in range(5000):\n        d = {'a': d}\n"
+    "    return d\n",
+    "brackets": "x = " + "(" * 5000 + ")" * 5000,
+    "big": "#" * 10_000_000,
+}
+
+
+@pytest.mark.parametrize("kind", [*BROKEN, "missing", "folder", "device"])
+def test_a_broken_file_is_one_clear_message(kind: str, tmp_path: Path, capsys):
+    path = {"folder": tmp_path, "device": Path("/dev/zero")}.get(kind, tmp_path / "c.py")
+    if kind in BROKEN:
+        path.write_text(BROKEN[kind])
+    arguments = [f"--config={path}", f"--workdir={tmp_path / 'run'}"]
+    assert command(arguments) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    assert "Traceback" not in message
+    assert len(message) < 1000
+    assert not (tmp_path / "run").exists()
+
+
+def command(arguments: list[str]) -> int:
+    return cli.main(train._define, train._run, load=read, usage="", arguments=arguments)
+
+
+def test_unknown_abbreviated_and_repeated_flags_are_refused(tmp_path: Path, capsys):
+    config = write_config(tmp_path / "c.py")
+    wrong = ["--work=x", "--flagfile=y", "--config.seed=1", "--config.seed=2", "stray", "--nope"]
+    assert command([f"--config={config}", *wrong]) == 2
+    message = capsys.readouterr().err
+    for line in (
+        "--work=x: unknown flag; did you mean '--workdir'?",
+        "--flagfile=y: unknown flag",
+        "--config.seed: given twice",
+        "stray: unexpected argument",
+        "--nope: unknown flag",
+        "--workdir: is required",
+    ):
+        assert line in message
+
+
+def test_mistakes_take_less_than_three_seconds_and_make_nothing(tmp_path: Path):
+    arguments = ["--config.model.heads=3", "--config.train.stepss=1", "--workdr=x"]
+    module = [sys.executable, "-m", "experiments.train"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [*module, f"--config={write_config(tmp_path / 'c.py')}", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "4 mistakes" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # Processor time, because a busy machine is not a slow program.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.py")), ids=lambda p: p.stem)
+def test_every_config_that_ships_is_right(path: Path):
+    assert read(str(path)).train.steps > 0
+    if "def sweep" in path.read_text():
+        assert read_sweep(str(path))

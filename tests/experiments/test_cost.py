@@ -1,0 +1,86 @@
+"""Costs are those of the compiled program, and what is timed together takes turns."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from attn import MECHANISMS, Causal, Softmax
+from experiments import cost
+
+SHAPE = cost.Shape(B=2, T=48, N=4, K=2, H=8)
+
+
+def test_peak_bytes_hold_arguments_outputs_and_temporaries():
+    x = jnp.ones((256, 256))
+    peak, temporary = cost.memory(cost.build(lambda x: jnp.sort(x @ x) @ x, x).call)
+    assert peak >= 2 * x.nbytes + temporary
+    assert temporary >= x.nbytes  # the product, at least
+
+
+def test_donated_arguments_count_once():
+    x = jnp.ones((256, 256))
+    program = cost.build(jax.jit(lambda x: x + 1, donate_argnums=0), x)
+    assert program.peak_bytes < 1.5 * x.nbytes
+
+
+def test_a_function_compiled_twice_takes_as_long_again():
+    f = lambda x: jnp.tanh(x @ x).sum()
+    x = jnp.ones((8, 8))
+    first, second = (cost.build(f, x).compile_seconds for _ in range(2))
+    assert second > first / 20
+
+
+def test_programs_take_turns_and_each_goes_first():
+    order = []
+    calls = {name: lambda r, name=name: order.append((r, name)) for name in "ab"}
+    timings = cost.time_together(calls, rounds=4)
+    assert order[:2] == [(0, "a"), (0, "b")]  # warm-up
+    rounds = [order[2 + 2 * r : 4 + 2 * r] for r in range(4)]
+    assert [r[0][1] for r in rounds] == ["a", "b", "a", "b"]
+    assert all({name for _, name in r} == {"a", "b"} for r in rounds)
+    for t in timings.values():
+        assert t.rounds == 4
+        assert t.minimum <= t.low <= t.median <= t.high
+
+
+def test_no_time_is_left_after_the_limit():
+    timing = cost.time_together({"a": lambda r: None}, rounds=1000, seconds=0)["a"]
+    assert timing.rounds == 3
+
+
+def test_inputs_are_rotated():
+    seen = []
+    call = cost.finished(lambda x: seen.append(x), [(1,), (2,), (3,)])
+    for r in range(5):
+        call(r)
+    assert seen == [1, 2, 3, 1, 2]
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_mechanism_has_costs(name):
+    attend, arrays = cost.attention(MECHANISMS[name](), SHAPE)
+    q, k, v, g = SHAPE.qkvg(0)
+    shapes = jax.eval_shape(cost.forward_backward(attend), q, k, v, arrays, g)
+    out, dq, dk, dv, d_arrays = shapes
+    assert [x.shape for x in (out, dq, dk, dv)] == [q.shape, q.shape, k.shape, v.shape]
+    assert d_arrays.keys() == arrays.keys()
+
+
+def test_decode_state_is_the_cache_for_softmax_and_does_not_grow_for_linear():
+    longer = cost.Shape(B=2, T=96, N=4, K=2, H=8)
+    cache = cost.decode_state_bytes(Softmax(), SHAPE)
+    assert 0 <= cache - 2 * 4 * 48 * 2 * 8 < 64  # keys and values in float32, and a length
+    assert cost.decode_state_bytes(Softmax(), longer) > 1.9 * cache
+    linear = MECHANISMS["linear"]()
+    state = cost.decode_state_bytes(linear, SHAPE)
+    assert state == cost.decode_state_bytes(linear, longer) > 0
+
+
+def test_what_cannot_decode_has_no_state():
+    assert cost.decode_state_bytes(MECHANISMS["linformer"](), SHAPE) is None
+
+
+def test_causal_attention_is_measured_as_causal():
+    attend, arrays = cost.attention(Softmax(), SHAPE, Causal())
+    q, k, v, _ = SHAPE.qkvg(0)
+    assert jnp.array_equal(attend(q, k, v, arrays), Softmax()(q, k, v, mask=Causal()))

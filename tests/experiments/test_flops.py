@@ -1,0 +1,116 @@
+"""FLOPs from the jaxpr equal closed forms, and what cannot be counted is named, never guessed."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from attn import FULL, Causal, Softmax, dot_product_attention
+from experiments.flops import count
+
+
+def shape(*dims):
+    return jax.ShapeDtypeStruct(dims, jnp.float32)
+
+
+def test_a_matrix_product_is_2_m_k_n():
+    assert count(jnp.matmul, shape(3, 5), shape(5, 7)).flops == 2 * 3 * 5 * 7
+    batched = count(lambda a, b: jnp.einsum("btnh,bsnh->bnts", a, b), *[shape(2, 6, 4, 8)] * 2)
+    assert batched.flops == 2 * 2 * 4 * 6 * 6 * 8
+
+
+def test_gradients_of_a_product_are_two_more():
+    loss = lambda a, b: (a @ b).sum()
+    assert count(jax.grad(loss, (0, 1)), shape(3, 5), shape(5, 7)).flops == 3 * 2 * 3 * 5 * 7
+
+
+def test_scan_bodies_are_multiplied_also_nested_and_under_grad():
+    w = shape(4, 4)
+
+    def run(x):
+        inner = lambda c, _: (c @ c, None)
+        outer = lambda c, _: lax.scan(inner, c, None, length=3)
+        return lax.scan(outer, x, None, length=5)[0].sum()
+
+    assert count(run, w).flops == 15 * 2 * 4**3
+    assert count(jax.grad(run), w).flops == 3 * 15 * 2 * 4**3
+
+
+@pytest.mark.parametrize(
+    "wrap", [jax.jit, jax.checkpoint, jax.vmap, lambda f: lambda x: lax.map(f, x)]
+)
+def test_calls_are_entered(wrap):
+    f = wrap(lambda x: x @ x)
+    assert count(f, shape(6, 4, 4)).flops == 6 * 2 * 4**3
+
+
+def test_custom_rules_are_entered():
+    @jax.custom_vjp
+    def f(x):
+        return x @ x
+
+    f.defvjp(lambda x: (f(x), x), lambda x, g: (g @ x.T + x.T @ g,))
+    assert count(f, shape(4, 4)).flops == 2 * 4**3
+    assert count(jax.grad(lambda x: f(x).sum()), shape(4, 4)).flops == 3 * 2 * 4**3
+
+
+def test_a_convolution_counts_its_kernel():
+    conv = lambda x, w: lax.conv_general_dilated(x, w, (1,), "VALID")
+    assert count(conv, shape(2, 3, 10), shape(5, 3, 4)).flops == 2 * (2 * 5 * 7) * 3 * 4
+
+
+def test_the_dearest_branch_counts():
+    f = lambda x: lax.cond(x[0, 0] > 0, lambda x: x @ x @ x, lambda x: x @ x, x)
+    assert count(f, shape(4, 4)).flops == 2 * 2 * 4**3
+
+
+def test_loops_whose_trips_are_known_are_multiplied():
+    """Trip counts from a constant table, read by a scanned index: what blockwise attention does."""
+    trips = jnp.array([3, 0, 2])
+
+    def f(x):
+        row = lambda a: lax.fori_loop(0, trips[a], lambda _, c: c @ c, x)
+        return lax.map(row, jnp.arange(3))
+
+    assert count(f, shape(4, 4)).flops == 5 * 2 * 4**3
+    assert count(f, shape(4, 4)).unknown == ()
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        lambda x, n: lax.fori_loop(0, n, lambda _, c: c @ c, x),
+        lambda x, n: lax.while_loop(lambda c: c[0, 0] < 1, lambda c: c @ c, x),
+        # not a counter: it doubles
+        lambda x, n: lax.while_loop(lambda c: c[0] < 8, lambda c: (2 * c[0], c[1] @ c[1]), (1, x))[
+            1
+        ],
+    ],
+)
+def test_loops_that_depend_on_data_are_named(loop):
+    got = count(loop, shape(4, 4), jax.ShapeDtypeStruct((), jnp.int32))
+    assert got.flops == 0
+    assert "while" in got.unknown[0]
+
+
+def test_factorizations_are_named():
+    assert count(jnp.linalg.cholesky, shape(4, 4)).unknown == ("cholesky",)
+
+
+@pytest.mark.parametrize("implementation", ["materialized", "blockwise"])
+def test_exact_attention_equals_its_formula(implementation):
+    T, N, K, H = 512, 4, 2, 16
+    q, kv = shape(1, T, N, H), shape(1, T, K, H)
+    f = lambda q, k, v: dot_product_attention(q, k, v, implementation=implementation)
+    assert count(f, q, kv, kv).flops == Softmax().flops(T, T, N, K, H, H)
+
+
+def test_blocks_that_a_mask_empties_are_not_counted():
+    T = 2048
+    run = lambda mask: lambda q: dot_product_attention(q, q, q, mask=mask).sum()
+    q = shape(1, T, 4, 16)
+    full, causal = count(run(FULL), q), count(run(Causal()), q)
+    assert causal.unknown == ()
+    assert Causal().density(T, T) <= causal.flops / full.flops < 0.7
+    # the recomputing backward pass: 7 products where the forward pass has 2
+    assert count(jax.grad(run(FULL)), q).flops == full.flops * 7 // 2

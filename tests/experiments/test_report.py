@@ -1,0 +1,245 @@
+"""A report is one file that loads nothing, with every variant, failure and picture in it."""
+
+import csv
+import dataclasses
+import html.parser
+import io
+import re
+
+import pytest
+
+from experiments import plots, report
+from experiments.plots_tradeoff import Point, tradeoff
+from experiments.report import Comparison
+from experiments.report_data import Cell, Variant, curves, flat, variants
+from experiments.report_stats import interval
+from experiments.report_table import comma_separated, markdown, number
+
+NASTY = "<script>alert('x')</script>"
+COSTS = {
+    "step_compile_seconds": 3.0,
+    "step_peak_bytes": 4e6,
+    "step_flops": 1.2e9,
+    "step_flops_without": "",
+    "forward_ms": 0.5,
+    "forward_backward_ms": 1.5,
+    "attention_peak_bytes": 2e6,
+    "attention_flops": 1e8,
+    "attention_flops_without": "",
+    "decode_state_bytes": None,
+}
+
+
+def cell(variant, seed, accuracy=0.9, error=None):
+    result = {
+        "test": {"accuracy": accuracy},
+        "validation": {"accuracy": accuracy + 0.01},
+        "parameters": 12345,
+        "steps_per_second": 50.0 + seed,
+        "best_step": 20,
+        "wall_seconds": 3.0,
+    }
+    metrics = [{"step": t, "loss": 2 / t} for t in range(1, 31)]
+    metrics[-1]["validation"] = {"loss": 0.5, "accuracy": accuracy}
+    metrics[9]["validation"] = {"loss": 0.9, "accuracy": accuracy / 2}
+    config = {"model": {"attention": {"name": variant}}, "seed": seed}
+    name = f"{variant}-{seed}-abc"
+    if error:
+        return Cell(name, variant, seed, config, None, error)
+    return Cell(name, variant, seed, config, result, None, tuple(metrics))
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    cells = [cell(v, s, 0.8 + 0.05 * s) for v in ("softmax", "linear", NASTY) for s in (0, 1)]
+    cells.append(cell("window", 0, error=f"ValueError: no {NASTY}\nsecond line"))
+    costs = {name: COSTS for name in ("softmax", "linear", NASTY)}
+    return Comparison(
+        title=f"Comparison {NASTY}",
+        about="About <b>",
+        cells=tuple(cells),
+        costs=costs,
+        baselines={"chance": 0.1, "majority <class>": 0.75},
+        environment={"versions": {"jax": "0.10.2"}, "git": "3f0176a"},
+        command="python -m experiments.compare --config=x",
+        dates="today",
+    )
+
+
+class Reader(html.parser.HTMLParser):
+    """Collects elements, and checks that they close in order."""
+
+    VOID = ("meta", "br", "link", "img", "input")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.attributes = [], [], []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, *a) for a in attrs]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, *a) for a in attrs]
+
+
+def test_mean_and_interval_are_students():
+    # three seeds: t(0.975, 2) = 4.302653
+    mean, half = interval([1.0, 2.0, 3.0])
+    assert mean == 2
+    assert half == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
+    assert interval([0.5, 0.7])[1] == pytest.approx(12.706205 * 0.1, rel=1e-6)
+
+
+def test_one_seed_has_no_interval():
+    assert interval([3.0]) == (3.0, None)
+
+
+def test_the_report_loads_nothing(comparison):
+    text = report.render(comparison)
+    page = Reader(text)
+    assert "//" not in re.sub(r"<style>.*?</style>|<script>.*?</script>", "", text, flags=re.S)
+    assert not {"link", "iframe", "object", "embed", "base"} & set(page.tags)
+    links = [value for _, name, value in page.attributes if name in ("src", "href", "srcset")]
+    assert all(value.startswith(("#", "data:")) for value in links)
+    assert "@import" not in text
+    assert "url(http" not in text
+
+
+def test_nothing_from_a_run_becomes_markup(comparison):
+    text = report.render(comparison)
+    assert NASTY not in text
+    assert text.count("<script>") == 1
+    assert "About &lt;b&gt;" in text
+
+
+def test_every_variant_failure_and_picture_is_there(comparison):
+    text = report.render(comparison)
+    for cell in comparison.cells:
+        assert report.html.escape(cell.name) in text
+    assert text.count("<svg") == 4
+    assert "failed: ValueError: no " in text
+    assert "second line" in text  # under Failures, the whole error
+    for fact in ("0.10.2", "3f0176a", "today", comparison.command, "majority &lt;class&gt;"):
+        assert fact in text
+
+
+def test_ids_are_unique_and_references_resolve(comparison):
+    page = Reader(report.render(comparison))
+    ids = [value for _, name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    used = [v[1:] for _, name, v in page.attributes if name == "href" and v.startswith("#")]
+    assert set(used) <= set(ids)
+
+
+def test_pictures_take_the_pages_ink_and_keep_their_text(comparison):
+    text = report.render(comparison)
+    assert plots.INK not in text
+    assert "currentColor" in text
+    assert ">softmax</text>" in text
+
+
+def test_a_variant_has_one_colour_everywhere(comparison):
+    text = report.render(comparison)
+    names = [row.name for row in variants(comparison.cells, {})]
+    linear = plots.looks(names)["linear"].colour
+    assert text.count(linear) >= 5  # the table and four pictures
+
+
+def test_the_same_comparison_gives_the_same_bytes(comparison):
+    assert report.render(comparison) == report.render(comparison)
+
+
+def test_files_are_written(comparison, tmp_path):
+    path = report.write(comparison, tmp_path)
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["report.html", "results.csv", "table.md"]
+    assert path.read_text() == report.render(comparison)
+    assert comparison.command in (tmp_path / "table.md").read_text()
+
+
+def test_all_runs_may_have_failed():
+    failed = cell("softmax", 0, error="ValueError: no")
+    empty = Comparison("t", "", (failed,), {}, {}, {}, "c", "d")
+    text = report.render(empty)
+    assert "failed: ValueError: no" in text
+    assert "<svg" not in text
+
+
+def test_tables_say_mean_interval_seeds_and_failures(comparison):
+    table = markdown(variants(comparison.cells, comparison.costs), {"chance": 0.1})
+    lines = table.splitlines()
+    assert "| softmax | 82.5 ± 31.8 | 83.5 ± 31.8 | 2 | 12,345 | 50.5 |" in table
+    assert any(line.startswith("| window, seed 0 | failed: ValueError") for line in lines)
+    assert any(line.startswith("| *chance* |  | 10.0 |") for line in lines)
+    pipes = {line.replace("\\|", "").count("|") for line in lines if line.startswith("|")}
+    assert len(pipes) == 1
+
+
+def test_csv_has_a_line_for_each_cell(comparison):
+    rows = variants(comparison.cells, comparison.costs)
+    found = list(csv.DictReader(io.StringIO(comma_separated(rows))))
+    assert len(found) == len(comparison.cells)
+    assert found[0]["test.accuracy"] == "0.8"
+    assert found[0]["step_flops"] == "1200000000.0"
+    assert [x["status"] for x in found].count("failed") == 1
+    assert found[-1]["error"].startswith("ValueError")
+
+
+def test_a_lower_bound_is_marked():
+    cost = COSTS | {"step_flops_without": "while loop"}
+    (row,) = variants([cell("softmax", 0)], {"softmax": cost})
+    assert "≥ 1.20" in markdown([row], {})
+
+
+@pytest.mark.parametrize(
+    ("x", "shown"),
+    [
+        (None, "—"),
+        (0, "0"),
+        (0.01234, "0.0123"),
+        (9.876, "9.88"),
+        (1234.5, "1,234"),
+        (-2.5, "-2.50"),
+    ],
+)
+def test_numbers_have_three_digits(x, shown):
+    assert number(x) == shown
+
+
+def test_long_curves_are_averaged_not_cut():
+    long = dataclasses.replace(
+        cell("a", 0), metrics=tuple({"step": t, "loss": float(t)} for t in range(1, 1001))
+    )
+    ((steps, values),) = curves(Variant("a", (long,), {}), "loss", 2)
+    assert len(steps) <= 120
+    assert values == pytest.approx([2 * t for t in steps])
+    assert steps[0] == pytest.approx(5)
+
+
+def test_flat_names_are_dotted():
+    assert flat({"a": {"b": 1, "c": {"d": 2}}, "e": 3}) == {"a.b": 1, "a.c.d": 2, "e": 3}
+
+
+def test_names_of_many_variants_do_not_overlap():
+    """Names beside bubbles once lay on each other; positions are read from the picture."""
+    names = [f"variant {n}" for n in range(12)]
+    points = [
+        Point(name, 10 + n % 4, 80 + n, 1.0 if n % 2 else None, 1e6 * (n + 1))
+        for n, name in enumerate(names)
+    ]
+    text = tradeoff(points, {}, plots.looks(names))
+    places = re.findall(r'transform="translate\(([\d.]+) ([\d.]+)\)[^>]*">(variant \d+)<', text)
+    places = places or re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>(variant \d+)<', text)
+    assert len(places) == 12
+    at = [(float(x), float(y)) for x, y, _ in places]
+    for i, a in enumerate(at):
+        for b in at[:i]:
+            assert abs(a[0] - b[0]) > 30 or abs(a[1] - b[1]) > 7

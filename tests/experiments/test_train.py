@@ -1,0 +1,211 @@
+"""A run that is stopped and started again is the run that was never stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from tiny_experiment import STEPS, TINY, digest, rows, tiny, write_config
+
+from experiments import loop, train
+from experiments.checkpoint import Checkpoints
+from experiments.errors import ConfigError, Interrupted, NonFiniteError, RunDirectoryError
+from experiments.evaluate import evaluate, load
+from experiments.learner import Learner
+from experiments.records import read_metrics, repair_metrics
+from experiments.validation import from_dict
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory):
+    """Every session here compiles the same two steps, which takes most of its time."""
+    cache = str(tmp_path_factory.mktemp("compiled"))
+    wanted = {
+        "jax_compilation_cache_dir": cache,
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in wanted}
+    for name, value in wanted.items():
+        jax.config.update(name, value)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A run that nothing interrupted."""
+    workdir = tmp_path_factory.mktemp("whole")
+    train.run(tiny(), workdir, progress=False)
+    return workdir
+
+
+def state_digest(workdir: Path, step: int = STEPS) -> str:
+    experiment = tiny()
+    like = jax.eval_shape(Learner(experiment).init)
+    return digest(Checkpoints.of(workdir, experiment), step, like)
+
+
+def stop_at(steps: set[int], number: signal.Signals, monkeypatch) -> None:
+    """Sends this process a signal in the middle of each of these steps."""
+    make = loop.Session._batch
+
+    def batch(session):
+        if session.step in steps and session.step > session.first:
+            steps.discard(session.step)
+            signal.raise_signal(number)
+        return make(session)
+
+    monkeypatch.setattr(loop.Session, "_batch", batch)
+
+
+def test_stopped_at_any_step_it_ends_the_same(whole: Path, tmp_path: Path, monkeypatch):
+    # after one step, at an evaluation, at a save, at the last step but one
+    points = {1, 4, 5, STEPS - 1}
+    stop_at(set(points), signal.SIGTERM, monkeypatch)
+    for point in sorted(points):
+        with pytest.raises(Interrupted, match=f"SIGTERM: step {point} of ") as stopped:
+            train.run(tiny(), tmp_path, progress=False)
+        assert stopped.value.code == 143
+    result = train.run(tiny(), tmp_path, progress=False)
+    assert rows(tmp_path) == rows(whole)
+    assert state_digest(tmp_path) == state_digest(whole)
+    expected = json.loads((whole / "result.json").read_text())
+    same = ("validation", "test", "best_step", "parameters", "baselines")
+    assert {k: result[k] for k in same} == {k: expected[k] for k in same}
+
+
+def test_a_finished_run_only_reports(whole: Path):
+    before = {p: p.stat().st_mtime_ns for p in whole.rglob("*") if p.name != "lock"}
+    assert train.run(tiny(), whole, progress=False) == json.loads(
+        (whole / "result.json").read_text()
+    )
+    assert before == {p: p.stat().st_mtime_ns for p in before}
+
+
+def test_a_run_leaves_its_records(whole: Path):
+    found = rows(whole)
+    assert [row["step"] for row in found] == list(range(1, STEPS + 1))
+    assert [row["step"] for row in found if "validation" in row] == [4, 8, 12]
+    assert set(found[3]["validation"]["slices"]) == {"1 pair", "2 pairs"}
+    best = max(found[3::4], key=lambda row: row["validation"]["accuracy"])
+    result = json.loads((whole / "result.json").read_text())
+    assert result["best_step"] == best["step"]
+    assert result["validation"]["accuracy"] == best["validation"]["accuracy"]
+    environment = json.loads((whole / "environment.json").read_text())
+    assert environment["versions"]["jax"] == jax.__version__
+    learner, params, step = load(whole)
+    again = evaluate(jax.jit(learner.eval_step), params, learner.experiment.task, "test", 16)
+    assert (step, again) == (result["best_step"], result["test"])
+
+
+def test_another_configuration_is_refused_by_its_fields(whole: Path):
+    with pytest.raises(RunDirectoryError, match=r"model\.layers: 1 there, 2 here") as error:
+        train.run(tiny(model={"layers": 2}), whole, progress=False)
+    assert error.value.code == 5
+
+
+def test_a_directory_in_use_is_refused_by_its_holder(tmp_path: Path):
+    from experiments.rundir import claimed
+
+    with claimed(tmp_path, tiny()):
+        with pytest.raises(RunDirectoryError, match=f"pid {os.getpid()} on ") as error:
+            train.run(tiny(), tmp_path, progress=False)
+        assert error.value.code == 5
+
+
+def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirectoryError, match="cannot be written to"):
+        train.run(tiny(), tmp_path / "file" / "run", progress=False)
+
+
+@pytest.mark.parametrize("how", ["gradient", "parameter"])
+def test_a_number_that_is_not_finite_stops_the_run(how: str, tmp_path: Path, monkeypatch):
+    # parameters that are nan at step 8, and a learning rate that throws them out of range
+    experiment = tiny()
+    make = loop.Session.__init__
+
+    def poisoned(session, *args, **kwargs):
+        make(session, *args, **kwargs)
+        step = session.train_step
+
+        def one(state, batch, number):
+            if number == 7:
+                bad = jax.tree.map(lambda x: x * np.float32(np.nan), state.params)
+                state = type(state)(state.step, bad, state.opt_state)
+            return step(state, batch, number)
+
+        session.train_step = one
+
+    monkeypatch.setattr(loop.Session, "__init__", poisoned)
+    if how == "parameter":
+        monkeypatch.undo()
+        experiment = tiny(optimizer={"learning_rate": 1e37, "weight_decay": 1e4})
+    with pytest.raises(NonFiniteError) as error:
+        train.run(experiment, tmp_path, progress=False)
+    assert error.value.code == 3
+    step = {"gradient": 8, "parameter": 1}[how]
+    assert f"step {step}: " in str(error.value)
+    assert {"gradient": "loss", "parameter": "updated parameter "}[how] in str(error.value)
+    assert [row["step"] for row in rows(tmp_path)] == list(range(1, step))
+
+
+def test_metrics_are_repaired(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    lines = ['{"step": 1}', '{"step": 2}', '{"ste', '{"step": 2}', '{"step": 3}', '{"step": 4}']
+    path.write_text("\n".join(lines) + '\n{"step": 5, "lo')
+    assert [row["step"] for row in read_metrics(path)] == [1, 2, 2, 3, 4]
+    repair_metrics(path, 3)
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n{"step": 3}\n'
+
+
+def test_a_signal_to_the_process_saves_and_the_same_command_goes_on(whole: Path, tmp_path: Path):
+    config, workdir = write_config(tmp_path / "c.py"), tmp_path / "run"
+    # Ten steps a second, so that the signal comes in between.
+    slow = (
+        "import sys, time; from experiments import cli, loop, train\n"
+        "make = loop.Session._batch\n"
+        "loop.Session._batch = lambda s: time.sleep(0.1) or make(s)\n"
+        "loop.LOOK = 0\n"
+        "sys.exit(cli.main(train._define, train._run, load=train.read, usage=''))"
+    )
+    arguments = [sys.executable, "-c", slow, f"--config={config}", f"--workdir={workdir}"]
+    process = subprocess.Popen(arguments, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (workdir / "metrics.jsonl").exists() or not rows(workdir):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    message = process.communicate(timeout=60)[1]
+    assert process.returncode == 143, message
+    assert "SIGTERM: step " in message
+    assert "Traceback" not in message
+    assert 0 < len(rows(workdir)) < STEPS
+    train.run(tiny(), workdir, progress=False)
+    assert rows(workdir) == rows(whole)
+    assert state_digest(workdir) == state_digest(whole)
+
+
+def test_what_only_shows_when_the_model_is_built_is_a_mistake_too(tmp_path: Path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise NotImplementedError("softmax: cannot do this")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("attn.nn.encoder.Encoder.__call__", refuse)
+        with pytest.raises(ConfigError, match="softmax: cannot do this"):
+            train.run(tiny(), tmp_path, progress=False)
+    listops = from_dict({**TINY, "task": {"name": "listops", "data_dir": "/none"}})
+    with pytest.raises(ConfigError, match=r"basic_val\.tsv"):
+        train.run(listops, tmp_path, progress=False)
+    # The directory is still free for whatever is put right.
+    assert not (tmp_path / "config.json").exists()

@@ -1,0 +1,87 @@
+"""Attention maps of a trained run: one picture, one page, and clear words where there is none."""
+
+import re
+
+import numpy as np
+import pytest
+
+from experiments import train, visualize
+from experiments.config import task
+from experiments.validation import from_dict
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "linear"
+    experiment = from_dict(
+        {
+            "task": task("digits"),
+            "model": {"attention": "linear", "layers": 2, "width": 8, "heads": 2, "mlp_width": 8},
+            "optimizer": {"learning_rate": 1e-3},
+            "train": {"steps": 2, "batch_size": 4},
+        }
+    )
+    train.run(experiment, folder, progress=False)
+    return folder
+
+
+def test_every_layer_and_head_is_drawn(trained, capsys):
+    assert visualize.main([f"--workdir={trained}", "--example=5"]) == 0
+    assert "attention.html" in capsys.readouterr().out
+    page = (trained / "attention.html").read_text()
+    titles = re.findall(r"layer \d, head \d", page)
+    assert titles == [f"layer {n}, head {h}" for n in (1, 2) for h in (1, 2)]
+    assert page.count("<image") == 5  # and the digit
+    assert "http:" not in page
+    assert "Linear(feature_map=" in page
+    assert (trained / "attention.png").read_bytes().startswith(b"\x89PNG")
+    assert (trained / "attention.svg").read_text().startswith('<svg xmlns="http')
+
+
+def test_the_effective_matrix_of_a_linear_variant_is_shown(trained):
+    seen = visualize.look(trained, 0)
+    assert [x.shape for x in seen.maps] == [(2, 64, 64)] * 2
+    np.testing.assert_allclose(np.concatenate(seen.maps).sum(-1), 1, atol=1e-5)
+    assert seen.image.shape == (8, 8)
+
+
+def test_negative_weights_are_drawn_around_zero():
+    signed = np.array([[[-1.0, 0.5], [0.2, 0.8]]], np.float32)
+    seen = visualize.Seen([signed, np.abs(signed)], np.arange(2), None, {})
+    svg, _ = visualize.draw(seen)
+    assert "±1" in svg
+    assert "max 1" in svg
+
+
+def test_long_sequences_are_averaged():
+    small = visualize._averaged(np.ones((1000, 1000)))
+    assert small.shape == (250, 250)
+    np.testing.assert_array_equal(small, 1)
+    odd = visualize._averaged(np.tri(601))
+    assert odd.shape == (201, 201)
+    assert np.isfinite(odd).all()
+
+
+def test_a_mechanism_without_a_matrix_is_named(trained, capsys, monkeypatch):
+    from attn import MECHANISMS
+
+    def weights(self, q, k, **_):
+        raise NotImplementedError(f"{self.name} has no T x S matrix to show")
+
+    monkeypatch.setattr(MECHANISMS["linear"], "weights", weights)
+    assert visualize.main([f"--workdir={trained}"]) == 1
+    assert "Linear has no T x S matrix" in capsys.readouterr().err
+
+
+def test_what_is_no_trained_run_is_refused(tmp_path, trained, capsys):
+    assert visualize.main([f"--workdir={tmp_path / 'none'}"]) == 4
+    (tmp_path / "cells" / "softmax-0-abc").mkdir(parents=True)
+    assert visualize.main([f"--workdir={tmp_path}"]) == 4
+    assert visualize.main([f"--workdir={trained}", "--example=270"]) == 2
+    assert visualize.main(["--exmple=3"]) == 2
+    errors = capsys.readouterr().err
+    assert "no run directory" in errors
+    assert f"name one of its runs, such as {tmp_path}/cells/softmax-0-abc" in errors
+    assert "validation has examples 0..269" in errors
+    assert "did you mean '--example'?" in errors
+    assert "Traceback" not in errors
