@@ -1,8 +1,8 @@
 """Feature maps phi: what stands in for exp(q . k) is phi(q) . phi(k).
 
-A map takes x [..., H] and returns (features [..., M], log_weight [...] or None): phi(x) is
-features * exp(log_weight), split so that neither part overflows and so that the weight, taken
-from the row alone, never tells one position about another.
+A map takes x [..., H], and parameters if it has any, and returns (features [..., M], log_weight
+[...] or None): phi(x) is features * exp(log_weight), split so that neither part overflows and so
+that the weight, taken from the row alone, never tells one position about another.
 """
 
 import functools
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-FeatureMap = Callable[[Float[Array, "*L H"]], tuple[Float[Array, "*L M"], Array | None]]
+FeatureMap = Callable[..., tuple[Float[Array, "*L M"], Float[Array, "*L"] | None]]
 
 
 def elu_plus_one(x: Float[Array, "*L H"]):

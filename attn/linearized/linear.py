@@ -22,7 +22,7 @@ def linear_attention(
     mask: Mask = FULL,
     bias=None,
     feature_map: FeatureMap = elu_plus_one,
-    chunk: int = 128,
+    chunk: int = 64,
 ) -> Float[Array, "*B T N D"]:
     """phi(q_i) . sum_j phi(k_j) v_j^T / phi(q_i) . sum_j phi(k_j), unscaled as in the paper.
 
@@ -34,7 +34,7 @@ def linear_attention(
     (causal, padding, segments), rest = mask.take(*HONOURS)
     refuse_rest("linear", rest, bias, HONOURS)
     return _scan.attend(
-        feature_map, q, k, v, causal=causal, padding=padding, segments=segments, chunk=chunk
+        feature_map, (), q, k, v, causal=causal, padding=padding, segments=segments, chunk=chunk
     )
 
 
@@ -44,7 +44,7 @@ class Linear(Mechanism):
 
     honours: ClassVar = HONOURS
     feature_map: str = "elu"
-    chunk: int = 128
+    chunk: int = 64
 
     def __post_init__(self):
         if self.feature_map not in FEATURE_MAPS:
@@ -65,12 +65,12 @@ class Linear(Mechanism):
 
     def reference(self, q, k, v, *, mask=FULL, bias=None):
         mask, _ = check_qkv(q, k, v, mask)
-        return _scan.dense(self.phi, q, k, v, seen_array(mask, q.shape[-3], k.shape[-3]))
+        return _scan.dense(self.phi, (), q, k, v, seen_array(mask, q.shape[-3], k.shape[-3]))
 
     def weights(self, q, k, *, mask=FULL, bias=None):
         mask, bias = check_qkv(q, k, k, mask, bias)
         refuse_rest("linear", mask.take(*HONOURS)[1], bias, HONOURS)
-        return _scan.dense_weights(self.phi, q, k, seen_array(mask, q.shape[-3], k.shape[-3]))
+        return _scan.dense_weights(self.phi, (), q, k, seen_array(mask, q.shape[-3], k.shape[-3]))
 
     def flops(self, T, S, N, K, H, D):
         return 2 * H * D * (S * K + T * N)
@@ -81,8 +81,13 @@ class Linear(Mechanism):
         return _scan.empty_state(batch, num_kv_heads, head_dim, value_dim, dtype)
 
     def step(self, state, q, k, v):
-        return _scan.step(self.phi, state, q, k, v)
+        return _scan.step(self.phi, (), state, q, k, v)
 
     @classmethod
     def examples(cls):
-        return cls(chunk=8), cls(feature_map="relu", chunk=5), cls(feature_map="softmax")
+        return (
+            cls(chunk=8),
+            cls(feature_map="relu", chunk=5),
+            cls(feature_map="softmax"),
+            cls(feature_map="squared_relu", chunk=3),
+        )

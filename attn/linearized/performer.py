@@ -3,6 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._core import check_qkv, refuse_rest, seen_array
@@ -35,7 +36,8 @@ def performer_attention(
     (causal, padding, segments), rest = mask.take(*HONOURS)
     refuse_rest("performer", rest, bias, HONOURS)
     return _scan.attend(
-        _phi(projection, q.shape[-1]),
+        _phi,
+        (_checked(projection, q.shape[-1]),),
         q,
         k,
         v,
@@ -46,12 +48,17 @@ def performer_attention(
     )
 
 
-def _phi(projection, head_dim):
+def _phi(x, projection):
+    """exp(q . k / sqrt(H)) is the kernel of x / H^(1/4)."""
+    return favor(x * x.shape[-1] ** -0.25, projection)
+
+
+def _checked(projection, head_dim):
     if projection.ndim != 2 or projection.shape[1] != head_dim or projection.shape[0] == 0:
         raise ValueError(
             f"projection: expected [features, {head_dim}], got {list(projection.shape)}"
         )
-    return lambda x: favor(x * head_dim**-0.25, projection)
+    return jnp.asarray(projection)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,14 +87,14 @@ class Performer(Mechanism):
 
     def reference(self, q, k, v, *, mask=FULL, bias=None):
         mask, _ = check_qkv(q, k, v, mask)
-        phi = _phi(self.projection(q.shape[-1]), q.shape[-1])
-        return _scan.dense(phi, q, k, v, seen_array(mask, q.shape[-3], k.shape[-3]))
+        params = (jnp.asarray(self.projection(q.shape[-1])),)
+        return _scan.dense(_phi, params, q, k, v, seen_array(mask, q.shape[-3], k.shape[-3]))
 
     def weights(self, q, k, *, mask=FULL, bias=None):
         mask, bias = check_qkv(q, k, k, mask, bias)
         refuse_rest("performer", mask.take(*HONOURS)[1], bias, HONOURS)
-        phi = _phi(self.projection(q.shape[-1]), q.shape[-1])
-        return _scan.dense_weights(phi, q, k, seen_array(mask, q.shape[-3], k.shape[-3]))
+        params = (jnp.asarray(self.projection(q.shape[-1])),)
+        return _scan.dense_weights(_phi, params, q, k, seen_array(mask, q.shape[-3], k.shape[-3]))
 
     def flops(self, T, S, N, K, H, D):
         return 2 * self.features * (H + D) * (S * K + T * N)
@@ -98,7 +105,8 @@ class Performer(Mechanism):
         return _scan.empty_state(batch, num_kv_heads, self.features, value_dim, dtype)
 
     def step(self, state, q, k, v):
-        return _scan.step(_phi(self.projection(q.shape[-1]), q.shape[-1]), state, q, k, v)
+        params = (jnp.asarray(self.projection(q.shape[-1])),)
+        return _scan.step(_phi, params, state, q, k, v)
 
     @classmethod
     def examples(cls):
