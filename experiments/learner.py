@@ -152,23 +152,18 @@ class Learner:
         self, params: PyTree, batch: Batch, key: Array | None
     ) -> tuple[Float[Array, "B *K C"], Int[Array, "B *K"], Float[Array, "B *K"]]:
         """Logits, labels and weights; with a label per position, of the labelled ones."""
-        encoder = nnx.merge(self.graph, params)
-        labels, weights = batch.labels, batch.weights
-        asked = self.shape.asked
-        if labels.ndim == 2 and asked < labels.shape[1]:
-            # Scores of a whole vocabulary at every position would cost more than the layers.
-            places = jax.vmap(lambda w: jnp.nonzero(w, size=asked, fill_value=-1)[0])(weights)
-            take = lambda x: jnp.take_along_axis(x, places, 1, mode="clip")
-            labels, weights = take(labels), jnp.where(places < 0, 0, take(weights))
-            head = encoder.head
-            encoder.head = lambda x, real: head(
-                jnp.take_along_axis(x, places[..., None], 1, mode="clip"), real
-            )
-        logits = encoder(
+        labels, weights, at = batch.labels, batch.weights, None
+        if labels.ndim == 2:
+            asked = min(self.shape.asked, labels.shape[1])
+            at = jax.vmap(lambda w: jnp.nonzero(w, size=asked, fill_value=-1)[0])(weights)
+            take = lambda x: jnp.take_along_axis(x, at, 1, mode="clip")
+            labels, weights, at = take(labels), jnp.where(at < 0, 0, take(weights)), abs(at)
+        logits = nnx.merge(self.graph, params)(
             batch.tokens,
             mask=Causal() if self.experiment.model.causal else FULL,
             lengths=None if self.shape.full else batch.lengths,
             dropout_key=key,
+            at=at,
         )
         return logits, labels, weights
 

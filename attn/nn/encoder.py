@@ -47,9 +47,12 @@ class Encoder(nnx.Module):
         mask: Mask = FULL,
         lengths: Int[Array, "*B"] | None = None,
         dropout_key: Array | None = None,
+        at: Int[Array, "*B P"] | None = None,
     ) -> Float[Array, "*A classes"]:
-        """Scores [*B, classes]; [*B, T, classes] for head "token"; for "dual", tokens are
-        [*A, 2, T] and scores [*A, classes]. Without a dropout key nothing is dropped.
+        """Scores [*B, classes]; [*B, T, classes] for head "token", or [*B, P, classes] of the
+        positions `at` alone: scores of a whole vocabulary everywhere may cost more than the
+        layers. For "dual", tokens are [*A, 2, T] and scores [*A, classes]. Without a dropout key
+        nothing is dropped.
 
         Raises ValueError or TypeError for what does not fit the config, NotImplementedError for a
         mask or bias that the mechanism cannot honour.
@@ -57,6 +60,10 @@ class Encoder(nnx.Module):
         tokens, real, mask = prepare(self.config, tokens, mask, lengths)
         x = self.embedding(tokens, dropout_key=fold(dropout_key, "embedding"))
         x = self.stack(x, dropout_key=fold(dropout_key, "stack"), **self._context(x, mask))
+        if at is not None:
+            if self.config.head != "token":
+                raise ValueError(f"at: expected None with head={self.config.head!r}, got positions")
+            x = jnp.take_along_axis(x, at[..., None], axis=-2)
         x = x if self.norm is None else self.norm(x)
         return self.head(x, real)
 

@@ -246,3 +246,12 @@ def test_parameter_count():
 
 # jax.random.normal of key(0) folded with "embedding" and "tokens"
 FIRST = [0.07253963, 1.4210943]
+
+
+def test_scores_at_some_positions_are_those_of_the_whole():
+    encoder = build(head="token", pooling="none")
+    at = jnp.array([[4, 0], [2, 2], [5, 1]])
+    want = jnp.take_along_axis(encoder(TOKENS), at[..., None], axis=1)
+    np.testing.assert_allclose(encoder(TOKENS, at=at), want, **NEAR)
+    with pytest.raises(ValueError, match="at:"):
+        build()(TOKENS, at=at)

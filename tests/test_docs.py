@@ -1,0 +1,47 @@
+"""What README and CONTRIBUTING say is run as it stands there."""
+
+import importlib.machinery
+import importlib.util
+import pathlib
+import re
+import textwrap
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def blocks(name):
+    text = (ROOT / name).read_text()
+    return [textwrap.dedent(b) for b in re.findall(r"^ *```python\n(.*?)^ *```", text, re.M | re.S)]
+
+
+def test_readme_examples_run(capsys):
+    names = {}
+    first, second, third = blocks("README.md")
+    exec(first + second, names)
+    assert names["exact"].shape == names["local"].shape == names["cheap"].shape == (2, 1000, 8, 64)
+    assert names["scores"].shape == (8, 10)
+    drawing = capsys.readouterr().out.strip()
+    assert textwrap.indent(drawing, "    ") in (ROOT / "README.md").read_text()
+    assert third.startswith("print(attn.testing.check(")
+
+
+def test_readme_primitive_example_is_short():
+    assert len(blocks("README.md")[0].strip().splitlines()) <= 13
+
+
+def test_contributing_example_keeps_the_laws_it_is_shown_for():
+    names = {}
+    (example,) = blocks("CONTRIBUTING.md")
+    exec(example, names)
+    from attn.testing import check
+
+    for mechanism in names["Tempered"].examples():
+        check(mechanism, only=["refuses_the_rest", "any_length_works"]).raise_if_broken()
+
+
+def test_table_of_mechanisms_is_that_of_the_code():
+    loader = importlib.machinery.SourceFileLoader("mechanisms", str(ROOT / "scripts/mechanisms"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("mechanisms", loader))
+    loader.exec_module(module)
+    text = (ROOT / "README.md").read_text()
+    assert module.renewed(text) == text, "run scripts/mechanisms"
