@@ -25,7 +25,7 @@ def get_config():
         "task": task("digits"),
         "model": model,
         "optimizer": {"learning_rate": 6e-3, "warmup_steps": 30, "weight_decay": 0.05},
-        "train": {"steps": 250, "batch_size": 32, "eval_every": 50, "save_every": 250},
+        "train": {"steps": 600, "batch_size": 32, "eval_every": 100, "save_every": 600},
     }
 
 

@@ -21,9 +21,11 @@ import numpy as np
 from absl import flags
 from rich.console import Console
 
-from experiments import cli, cost, flops, peers, records, report_benchmark
-from experiments.benchmark_suites import Suite, suites
+from experiments import cli, records
 from experiments.errors import ConfigError, RunDirectoryError, nearest
+from experiments.measure import cost, flops, peers
+from experiments.measure.suites import Suite, suites
+from experiments.report import benchmark as benchmark_page
 
 OURS = "attn"
 MODES = ("forward", "forward + backward")
@@ -105,7 +107,7 @@ def run_suite(
             with console.status(f"{suite.title}, T = {T:,}, {mode}"):
                 found = list(measure(suite, T, mode, names, rounds))
             rows += found
-            console.print(report_benchmark.terminal(f"{suite.title}, T = {T:,}, {mode}", found))
+            console.print(benchmark_page.terminal(f"{suite.title}, T = {T:,}, {mode}", found))
     return rows
 
 
@@ -135,10 +137,10 @@ def _run(values: flags.FlagValues) -> None:
     for name in values.suite:
         if name == "loop":
             # Flax, Optax and Orbax are read for this suite alone
-            from experiments import benchmark_loop
+            from experiments.measure import overhead
 
             tell = functools.partial(console.print, highlight=False)
-            found[name] = benchmark_loop.measure(benchmark_loop.experiment(), tell=tell)
+            found[name] = overhead.measure(overhead.experiment(), tell=tell)
             console.print(found[name]["note"], style="bold", highlight=False)
             continue
         suite = known[name]
@@ -147,7 +149,7 @@ def _run(values: flags.FlagValues) -> None:
         rows = run_suite(suite, lengths, names, values.rounds, console)
         found[name] = {"title": suite.title, "batch": suite.batch, "rows": rows}
     environment = records.environment(command) | {"load at start": round(load, 1)}
-    path = report_benchmark.write(found, environment, workdir)
+    path = benchmark_page.write(found, environment, workdir)
     console.print(f"report: {path}", highlight=False, soft_wrap=True)
 
 

@@ -29,9 +29,9 @@ from experiments.config import Experiment
 from experiments.config_file import read_sweep
 from experiments.errors import Interrupted, LabError, RunDirectoryError
 from experiments.report import Comparison, write
-from experiments.report_costs import costs
-from experiments.report_data import Cell, failures, summary, variants
-from experiments.report_table import terminal
+from experiments.report.costs import costs
+from experiments.report.data import Cell, failures, summary, variants
+from experiments.report.table import terminal
 from experiments.sweep import Planned, plan
 from experiments.validation import to_dict
 

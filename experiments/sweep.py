@@ -10,7 +10,7 @@ from typing import Any
 
 from experiments.config import Experiment
 from experiments.errors import ConfigError
-from experiments.report_data import flat
+from experiments.report.data import flat
 from experiments.validation import to_dict
 
 

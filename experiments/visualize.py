@@ -16,9 +16,10 @@ import numpy as np
 from absl import flags
 from jaxtyping import Float, Int
 
-from experiments import cli, plots
+from experiments import cli
 from experiments.errors import CheckpointError, ConfigError, LabError, RunDirectoryError
-from experiments.report_page import facts, page, picture
+from experiments.report import plots
+from experiments.report.page import facts, page, picture
 
 LARGEST = 256  # rows of a matrix that are drawn; longer ones are averaged in squares
 

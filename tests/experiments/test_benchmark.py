@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from attn import MECHANISMS, Causal, Softmax, Window
-from experiments import benchmark, cost, peers, report_benchmark
+from experiments import benchmark
+from experiments.measure import cost, peers
+from experiments.report import benchmark as report_benchmark
 
 SHAPE = cost.Shape(B=2, T=70, N=2, K=2, H=16)
 INPUTS = SHAPE.qkvg(0)

@@ -5,10 +5,11 @@ import json
 import pytest
 from rich.console import Console
 
-from experiments import compare, report_costs
+from experiments import compare
 from experiments.config import mechanism, task
 from experiments.errors import ConfigError, Interrupted, NonFiniteError, RunDirectoryError
-from experiments.report_costs import costs
+from experiments.report import costs as report_costs
+from experiments.report.costs import costs
 from experiments.sweep import Planned, plan, variants
 from experiments.validation import from_dict
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from attn import MECHANISMS, Causal, Softmax
-from experiments import cost
+from experiments.measure import cost
 
 SHAPE = cost.Shape(B=2, T=48, N=4, K=2, H=8)
 

@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 
 from attn import FULL, Causal, Softmax, dot_product_attention
-from experiments.flops import count
+from experiments.measure.flops import count
 
 
 def shape(*dims):

@@ -8,12 +8,12 @@ import re
 
 import pytest
 
-from experiments import plots, report
-from experiments.plots_tradeoff import Point, tradeoff
-from experiments.report import Comparison
-from experiments.report_data import Cell, Variant, curves, flat, variants
-from experiments.report_stats import interval
-from experiments.report_table import comma_separated, markdown, number
+from experiments import report
+from experiments.report import Comparison, plots
+from experiments.report.data import Cell, Variant, curves, flat, variants
+from experiments.report.stats import interval
+from experiments.report.table import comma_separated, markdown, number
+from experiments.report.tradeoff import Point, tradeoff
 
 NASTY = "<script>alert('x')</script>"
 COSTS = {
@@ -124,7 +124,7 @@ def test_nothing_from_a_run_becomes_markup(comparison):
 def test_every_variant_failure_and_picture_is_there(comparison):
     text = report.render(comparison)
     for cell in comparison.cells:
-        assert report.html.escape(cell.name) in text
+        assert html.escape(cell.name) in text
     assert text.count("<svg") == 4
     assert "failed: ValueError: no " in text
     assert "second line" in text  # under Failures, the whole error

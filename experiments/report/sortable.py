@@ -3,10 +3,10 @@
 import html
 from collections.abc import Callable, Sequence
 
-from experiments.plots import Look
-from experiments.report_data import Variant, failures, summary
-from experiments.report_page import facts
-from experiments.report_table import COLUMNS, NOTES
+from experiments.report.data import Variant, failures, summary
+from experiments.report.page import facts
+from experiments.report.plots import Look
+from experiments.report.table import COLUMNS, NOTES
 
 
 def hypertext(rows: Sequence[Variant], baselines: dict[str, float], looks: dict[str, Look]) -> str:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 from attn import MECHANISMS, Causal, Mask, Mechanism, Window
-from experiments import peers
+from experiments.measure import peers
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from experiments.report_data import Variant, at, failures, summary
-from experiments.report_stats import interval
+from experiments.report.data import Variant, at, failures, summary
+from experiments.report.stats import interval
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 
 from attn import FULL, Causal, Mechanism
 from attn.nn import EncoderConfig
-from experiments import cost, records
+from experiments import records
 from experiments.config import Experiment
-from experiments.flops import count
 from experiments.learner import Learner
+from experiments.measure import cost
+from experiments.measure.flops import count
 from experiments.validation import to_dict
 
 Costs = dict[str, Any]

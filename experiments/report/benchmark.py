@@ -9,10 +9,10 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from experiments import plots
 from experiments.records import write_json
-from experiments.report_page import facts, page, picture
-from experiments.report_table import number
+from experiments.report import plots
+from experiments.report.page import facts, page, picture
+from experiments.report.table import number
 
 Row = dict[str, Any]
 HEADINGS = (

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments import plots
-from experiments.plots_tradeoff import Point, tradeoff
-from experiments.report_data import Cell, Variant, curves, failures, flat, variants
-from experiments.report_page import facts, page, picture, words
-from experiments.report_sortable import hypertext
-from experiments.report_stats import interval
-from experiments.report_table import TEST, comma_separated, markdown
+from experiments.report import plots
+from experiments.report.data import Cell, Variant, curves, failures, flat, variants
+from experiments.report.page import facts, page, picture, words
+from experiments.report.sortable import hypertext
+from experiments.report.stats import interval
+from experiments.report.table import TEST, comma_separated, markdown
+from experiments.report.tradeoff import Point, tradeoff
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.text import Text
 
-from experiments.plots import INK, Look, figure, svg
+from experiments.report.plots import INK, Look, figure, svg
 
 
 @dataclasses.dataclass(frozen=True)
