@@ -9,7 +9,6 @@ checkpoint, and what failed is tried again. Exit code 1 if any run failed.
 import ast
 import contextlib
 import datetime
-import fcntl
 import functools
 import json
 import shlex
@@ -28,6 +27,7 @@ from experiments import cli, records
 from experiments.config import Experiment
 from experiments.config_file import read_sweep
 from experiments.errors import Interrupted, LabError, RunDirectoryError
+from experiments.lock import held
 from experiments.report import Comparison, write
 from experiments.report.costs import costs
 from experiments.report.data import Cell, failures, summary, variants
@@ -132,16 +132,8 @@ def claimed(workdir: Path) -> Iterator[Path]:
     """The folder for cells, held by this process. Raises RunDirectoryError where it cannot be."""
     if (workdir / "config.json").exists():
         raise RunDirectoryError(f"{workdir} holds a single training run; name another --workdir")
-    try:
-        (workdir / "cells").mkdir(parents=True, exist_ok=True)
-        lock = (workdir / "lock").open("a")
-    except OSError as error:
-        raise RunDirectoryError(f"{workdir} cannot be written to: {error}") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunDirectoryError(f"{workdir} is in use by another comparison") from None
+    with held(workdir):
+        (workdir / "cells").mkdir(exist_ok=True)
         yield workdir / "cells"
 
 

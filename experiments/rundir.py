@@ -1,42 +1,24 @@
 """A run directory: one experiment's, one writer's at a time."""
 
 import contextlib
-import fcntl
 import json
-import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from experiments.config import Experiment
 from experiments.errors import ConfigError, RunDirectoryError
+from experiments.lock import held
 from experiments.manifest import write_json
 from experiments.validation import differences, from_dict, to_dict
 
-CONFIG, LOCK = "config.json", "lock"
+CONFIG = "config.json"
 
 
 @contextlib.contextmanager
 def claimed(workdir: Path, experiment: Experiment) -> Iterator[None]:
     """Holds the directory for this experiment. Raises RunDirectoryError if it is another's."""
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-        lock = (workdir / LOCK).open("a+", encoding="utf-8")
-    except OSError as error:
-        raise RunDirectoryError(f"{workdir} cannot be written to: {error}") from None
-    with lock:
-        try:
-            # Let go by the system when the process ends, however it ends.
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            holder = lock.read().strip() or "unknown"
-            message = f"{workdir} is in use by a running process ({holder})"
-            raise RunDirectoryError(message) from None
-        lock.truncate(0)
-        lock.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
-        lock.flush()
+    with held(workdir):
         _check_config(workdir, experiment)
         yield
 

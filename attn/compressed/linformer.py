@@ -94,7 +94,7 @@ class Linformer(Mechanism):
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, key_projection, value_projection):
         (padding,), _ = mask.take(*HONOURS)
-        padding = padding if padding is not None else Padding(k.shape[-3])
+        padding = padding if padding is not None else Padding(jnp.int32(k.shape[-3]))
         seen = padding.seen_keys(k.shape[-3])
         live = padding.seen_queries(q.shape[-3]) & seen.any(-1, keepdims=True)
         e, f = (x[..., : k.shape[-3]] for x in (key_projection, value_projection))

@@ -58,7 +58,7 @@ def _checked(projection, head_dim):
         raise ValueError(
             f"projection: expected [features, {head_dim}], got {list(projection.shape)}"
         )
-    return jnp.asarray(projection)
+    return projection
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class Performer(Mechanism):
 
     def projection(self, head_dim: int) -> Float[Array, "M H"]:
         """The features drawn by `seed`."""
-        return orthogonal_features(self.seed, self.features, head_dim)
+        return jnp.asarray(orthogonal_features(self.seed, self.features, head_dim))
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None):
         projection = self.projection(q.shape[-1])
@@ -87,13 +87,13 @@ class Performer(Mechanism):
 
     def reference(self, q, k, v, *, mask=FULL, bias=None):
         mask, _ = check_qkv(q, k, v, mask)
-        params = (jnp.asarray(self.projection(q.shape[-1])),)
+        params = (self.projection(q.shape[-1]),)
         return _scan.dense(_phi, params, q, k, v, seen_array(mask, q.shape[-3], k.shape[-3]))
 
     def weights(self, q, k, *, mask=FULL, bias=None):
         mask, bias = check_qkv(q, k, k, mask, bias)
         refuse_rest("performer", mask.take(*HONOURS)[1], bias, HONOURS)
-        params = (jnp.asarray(self.projection(q.shape[-1])),)
+        params = (self.projection(q.shape[-1]),)
         return _scan.dense_weights(_phi, params, q, k, seen_array(mask, q.shape[-3], k.shape[-3]))
 
     def flops(self, T, S, N, K, H, D):
@@ -105,7 +105,7 @@ class Performer(Mechanism):
         return _scan.empty_state(batch, num_kv_heads, self.features, value_dim, dtype)
 
     def step(self, state, q, k, v):
-        params = (jnp.asarray(self.projection(q.shape[-1])),)
+        params = (self.projection(q.shape[-1]),)
         return _scan.step(_phi, params, state, q, k, v)
 
     @classmethod

@@ -150,7 +150,7 @@ def test_the_time_left_is_of_what_is_still_to_run():
 def test_one_comparison_at_a_time(tmp_path):
     with (
         compare.claimed(tmp_path),
-        pytest.raises(RunDirectoryError, match="in use by another") as caught,
+        pytest.raises(RunDirectoryError, match="in use by a running process") as caught,
     ):
         run(Trainer(), tmp_path)
     assert caught.value.code == 5
