@@ -85,7 +85,7 @@ def blockwise(
 
 
 # (query block, key block, relative time a visited score takes): `scripts/blocks` on two AMD EPYC
-# (Zen 5) cores, float32, batch 2, 4 heads, width 64
+# cores, float32, batch 2, 4 heads, width 64
 BLOCKS = (
     (64, 64, 1.6),
     (128, 128, 1.5),
