@@ -67,9 +67,7 @@ def blockwise(
     S, K, D = *k.shape[-3:-1], v.shape[-1]
     B = math.prod(batch)
     if B == 0 or T == 0 or S == 0 or D == 0:
-        # the empty sums keep the result a function of q, k and v under grad
-        zero = (q.sum() + k.sum() + v.sum()) * 0
-        out = jnp.zeros((*batch, T, N, D), q.dtype) + zero
+        out = jnp.zeros((*batch, T, N, D), q.dtype)
         return out, jnp.full((*batch, T, N), -jnp.inf, wide(q).dtype)
     if block is None:
         block = choose_blocks(mask, T, S, N)
@@ -126,6 +124,7 @@ def _forward(tiling, q, k, v, mask, bias):
     full, partial = t.visit(mask)
     (full_at, full_n), (part_at, part_n) = _lists(full), _lists(partial)
     v_clean, poison = isolate(v.astype(dtype))
+    poison += isolate(k.astype(dtype))[1]
     qs = _to_blocks(t, q * LOG2E, t.block_q)  # [n, T/b, R K, G b, H]
     ks = _to_blocks(t, k.astype(dtype) + poison[..., None], t.block_k).mT  # [n, S/c, R K, H, c]
     vs = _to_blocks(t, v_clean, t.block_k)
@@ -172,13 +171,17 @@ def _backward(tiling, saved, cotangents):
     dtype = q.dtype
     full, partial = t.visit(mask)
     (full_at, full_n), (part_at, part_n) = _lists(full.T), _lists(partial.T)
-    # rows that see nothing, and rows past T, get p = exp2(s - inf) = 0
-    lse = jnp.where(lse == -jnp.inf, jnp.inf, lse)
+    # rows that see nothing, rows past T, and NaN rows that nobody asks about: p = exp2(s - inf) = 0
+    asked = (d_out != 0).any(-1) | (d_lse != 0)
+    lse = jnp.where((lse == -jnp.inf) | (jnp.isnan(lse) & ~asked), jnp.inf, lse)
+    d_out, d_poison = isolate(d_out)
+    lse = lse + d_poison  # a NaN that comes back reaches what its row sees, and nothing else
     qs = _to_blocks(t, isolate(q)[0] * LOG2E, t.block_q)
     ks, vs = (_to_blocks(t, isolate(x.astype(dtype))[0], t.block_k) for x in (k, v))
     dos = _to_blocks(t, d_out, t.block_q)
     lses = _to_blocks(t, lse[..., None] * LOG2E, t.block_q, fill=jnp.inf)[..., 0]
-    deltas = _to_blocks(t, ((d_out * out).sum(-1) - d_lse)[..., None], t.block_q)[..., 0]
+    delta = (d_out * isolate(out)[0]).sum(-1) - d_lse
+    deltas = _to_blocks(t, delta[..., None], t.block_q)[..., 0]
     qts, dots = qs.mT, dos.mT
 
     def key_block(n, carry, b):

@@ -42,7 +42,8 @@ def check_qkv(q, k, v, mask: Mask, bias=None) -> tuple[Mask, Bias | None]:
         )
     mask = mask.sized(T, S)
     mask.check(tuple(batch), T, S)
-    bias = as_bias(bias)
+    # in float32 its gradient, a sum over the whole batch, is not lost to rounding
+    bias = jax.tree.map(wide, as_bias(bias))
     if bias is not None:
         bias.check(tuple(batch), N, T, S)
     return mask, bias
@@ -55,7 +56,7 @@ def refuse_rest(name: str, rest: Mask, bias: Bias | None, honours) -> None:
         left = ", ".join(sorted({type(term).__name__ for term in rest.terms()}))
         raise NotImplementedError(
             f"mask: {name} cannot honour {left} here (it honours {can}, joined by &); "
-            "use softmax or block_sparse, which honour every mask"
+            "use softmax, which honours every mask"
         )
     if bias is not None:
         raise NotImplementedError(
@@ -100,7 +101,8 @@ def masked_softmax(
     top = jax.lax.stop_gradient(jnp.where(top == -jnp.inf, 0, top))
     e = jnp.where(seen, jnp.exp(jnp.where(seen, s - top, 0)), 0)
     total = e.sum(-1, keepdims=True)
-    return e / jnp.where(total == 0, 1, total)
+    # hidden again: a NaN total would make 0 / NaN of what is unseen
+    return jnp.where(seen, e / jnp.where(total == 0, 1, total), 0)
 
 
 def apply_weights(

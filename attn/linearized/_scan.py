@@ -25,13 +25,16 @@ from attn.masks import Causal, Padding, Segments
 class State:
     """What the past amounts to: kv = sum_j e^(w_j - top) phi_j v_j^T, k the same sum of phi_j.
 
-    `top` is the largest log-weight w so far, `run` the document the sums belong to.
+    `top` is the largest log-weight w so far, `run` the document the sums belong to, `poison` NaN
+    if a key or value in it was not finite (such keys add nothing: 0 * NaN would reach the gradient
+    of documents that cannot see them), else 0.
     """
 
     kv: Float[Array, "*B K M D"]
     k: Float[Array, "*B K M"]
     top: Float[Array, "*B K"]
     run: Int[Array, "*B"]
+    poison: Float[Array, "*B K"]
 
 
 def empty_state(batch, num_kv_heads, features, value_dim, dtype=jnp.float32) -> State:
@@ -42,6 +45,7 @@ def empty_state(batch, num_kv_heads, features, value_dim, dtype=jnp.float32) -> 
         jnp.zeros((*batch, num_kv_heads, features), dtype),
         jnp.full((*batch, num_kv_heads), _low(dtype), dtype),
         jnp.zeros(batch, jnp.int32),
+        jnp.zeros((*batch, num_kv_heads), dtype),
     )
 
 
@@ -132,14 +136,19 @@ def _keys(phi, params, k, seen) -> tuple[Float[Array, "*L M"], Float[Array, "*L"
 
 
 def _bidirectional(phi, params, q, k, v, seen):
+    (q, q_poison), (k, k_poison), (v, v_poison) = map(isolate, (q, k, v))
+    poison = k_poison + v_poison  # [*B, S, K]: zero where padded, for that was zeroed before
     fq, _ = phi(q, *params)
-    fk, weight = _keys(phi, params, k, seen[..., None])
+    fk, weight = _keys(phi, params, k, seen[..., None] & (poison == 0))
     if weight is not None:
         top = lax.stop_gradient(weight.max(-2, keepdims=True, initial=_low(weight.dtype)))
         fk = fk * jnp.exp(weight - top)[..., None]
     kv = jnp.einsum("...jkm,...jkd->...kmd", fk, v)
     numerator = jnp.einsum("...ikgm,...kmd->...ikgd", fq, kv)
-    return _divide(numerator, jnp.einsum("...ikgm,...km->...ikg", fq, fk.sum(-3)))
+    out = _divide(numerator, jnp.einsum("...ikgm,...km->...ikg", fq, fk.sum(-3)))
+    seen_any = seen.any(-1)[..., None, None, None]
+    met = poison.sum(-2)[..., None, :, None] + jnp.where(seen_any, q_poison, 0)
+    return out + lax.stop_gradient(met)[..., None]
 
 
 def _causal(phi, params, q, k, v, seen, offset, chunk):
@@ -165,11 +174,11 @@ def _prefix(phi, params, state: State, k, v, seen) -> State:
     if length == 0 or math.prod(batch) == 0:
         return state
     flat = lambda x, n: x.reshape(math.prod(batch), *x.shape[n:])
-    k, v = (isolate(flat(x, len(batch)).swapaxes(1, 2)) for x in (k, v))
-    fk, weight = _keys(phi, params, k[0], flat(seen, len(batch))[:, None])
+    k, v, seen, poison = _isolated(*(flat(x, len(batch)) for x in (k, v, seen)))
+    fk, weight = _keys(phi, params, k, seen)
     run = jnp.zeros((math.prod(batch), length), jnp.int32)
     state = jax.tree.map(lambda x: flat(x, len(batch)), state)
-    state = _absorb(state, fk, weight, k[1] + v[1], v[0], run)
+    state = _absorb(state, fk, weight, poison, v, run)
     return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), state)
 
 
@@ -217,11 +226,13 @@ def _scan(phi, params, state, q, k, v, seen, run, chunk):
     *batch, T = seen.shape
     B, axis = math.prod(batch), len(batch)
     if T == 0 or B == 0:
-        return jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype) + 0 * (q.sum() + k.sum() + v.sum())
+        return jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
     chunk = min(chunk, T)
     whole = -(-T // chunk) * chunk
     flat = lambda x: _resize(x, whole, axis).reshape(B, whole, *x.shape[axis + 1 :])
     state = jax.tree.map(lambda x: x.reshape(B, *x.shape[axis:]), state)
+    # varies over mesh axes as q does under shard_map, and one dtype whatever the ids came in
+    run = run.astype(jnp.int32) + jnp.zeros_like(q[..., 0, 0, 0], jnp.int32)
     tokens = tuple(map(flat, (q, k, v, seen, run)))
     # under shard_map what is carried must vary over the mesh axes that the tokens vary over
     state = jax.tree.map(
@@ -279,7 +290,8 @@ def _chunks_backward(phi, chunk, saved, d_out):
     xs = jnp.arange(q.shape[1] // chunk), states
     (d_params, (d_kv, d_k), d_tokens), _ = lax.scan(body, start, xs, reverse=True)
     none = lambda x: np.zeros(x.shape, jax.dtypes.float0)
-    d_state = State(d_kv, d_k, jnp.zeros_like(states.top[0]), none(states.run[0]))
+    zero = jnp.zeros_like(states.top[0])
+    d_state = State(d_kv, d_k, zero, none(states.run[0]), zero)
     return d_params, d_state, (*d_tokens, none(seen), none(run))
 
 
@@ -294,12 +306,10 @@ def _chunk(phi, params, state: State, tokens) -> tuple[State, Float[Array, "B C 
     """C tokens after `state`. Inside, heads come first: fq [B, K, G C, M], fk [B, K, C, M]."""
     q, k, v, seen, run = tokens
     B, C, K, G, H = q.shape
-    q = jnp.moveaxis(q, 1, 3).reshape(B, K, G * C, H)
-    k, k_poison = isolate(k.swapaxes(1, 2))
-    v, v_poison = isolate(v.swapaxes(1, 2))
-    poison = k_poison + v_poison  # [B, K, C]
+    q, q_poison = isolate(jnp.moveaxis(q, 1, 3).reshape(B, K, G * C, H))
+    k, v, seen, poison = _isolated(k, v, seen)
     fq, _ = phi(q, *params)
-    fk, weight = _keys(phi, params, k, seen[:, None])
+    fk, weight = _keys(phi, params, k, seen)
     past = jnp.tril(run[:, :, None] == run[:, None, :])[:, None, None]  # [B, 1, 1, C, C]
     same = jnp.tile(run == state.run[:, None], G)[:, None]  # [B, 1, G C]
     rows = lambda x: x.reshape(B, K, G, C, C)
@@ -312,9 +322,13 @@ def _chunk(phi, params, state: State, tokens) -> tuple[State, Float[Array, "B C 
         a = a * jnp.exp(jnp.where(past, w - top[..., None], 0))
         shrink = jnp.tile(jnp.exp(before - top)[:, :, 0], G)
         old, old_sum = old * shrink[..., None], old_sum * shrink
-    a = jnp.where(past, a + poison[:, :, None, None, :], 0).reshape(B, K, G * C, C)
+    a = jnp.where(past, a, 0).reshape(B, K, G * C, C)
     numerator = a @ v + jnp.where(same[..., None], old, 0)
     out = _divide(numerator, a.sum(-1) + jnp.where(same, old_sum, 0))
+    # a row is NaN exactly if it, or a key that it sees, was not finite
+    met = jnp.where(past[:, :, 0], poison[:, :, None, :], 0).sum(-1)
+    met = jnp.tile(met, G) + jnp.where(same, state.poison[..., None], 0) + q_poison
+    out = out + lax.stop_gradient(met)[..., None]
     out = jnp.moveaxis(out.reshape(B, K, G, C, -1), 3, 1)
     return _absorb(state, fk, weight, poison, v, run), out
 
@@ -330,7 +344,16 @@ def _absorb(state: State, fk, weight, poison, v, run) -> State:
         top = lax.stop_gradient(jnp.maximum(jnp.where(keep, weight, low).max(-1), before))
         fk = fk * jnp.exp(jnp.where(keep, weight - top[..., None], 0))[..., None]
         shrink = jnp.exp(before - top)
-    fk = jnp.where(keep[..., None], fk + poison[..., None], 0)
+    fk = jnp.where(keep[..., None], fk, 0)
     old_kv = jnp.where(goes_on[..., None, None], state.kv * shrink[..., None, None], 0)
     old_k = jnp.where(goes_on[..., None], state.k * shrink[..., None], 0)
-    return State(old_kv + fk.mT @ v, old_k + fk.sum(-2), top, last[:, 0])
+    poison = jnp.where(keep, poison, 0).sum(-1) + jnp.where(goes_on, state.poison, 0)
+    return State(old_kv + fk.mT @ v, old_k + fk.sum(-2), top, last[:, 0], poison)
+
+
+def _isolated(k, v, seen):
+    """k, v [B, K, C, ...] and seen [B, K, C] without what is not finite, and the poison it left."""
+    k, k_poison = isolate(k.swapaxes(1, 2))
+    v, v_poison = isolate(v.swapaxes(1, 2))
+    poison = k_poison + v_poison
+    return k, v, seen[:, None] & (poison == 0), poison

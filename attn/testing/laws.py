@@ -165,8 +165,12 @@ def is_strictly_causal(mechanism: Mechanism) -> None:
     def past(q, k, v):
         return (mechanism(q, k, v, mask=Causal(), **learned)[:, :8] ** 2).sum()
 
-    for name, grad in zip("qkv", jax.jit(jax.grad(past, argnums=(0, 1, 2)))(q, k, v)):
-        assert_zero(grad[:, 8:], what=f"gradient of outputs up to 7 with respect to later {name}")
+    grad = jax.jit(jax.grad(past, argnums=(0, 1, 2)))
+    dirty = grad(*(x.at[:, 8:].set(jnp.nan) for x in (q, k, v)))
+    for name, clean, after in zip("qkv", grad(q, k, v), dirty):
+        assert_zero(clean[:, 8:], what=f"gradient of outputs up to 7 with respect to later {name}")
+        what = f"gradient of outputs up to 7 with respect to {name} when the future is NaN"
+        assert_same_bits(after[:, :8], clean[:, :8], what=what)
 
 
 def does_not_leak(mechanism: Mechanism) -> None:
@@ -208,6 +212,13 @@ def does_not_leak(mechanism: Mechanism) -> None:
             keep = np.asarray(ids == 0)
             what = f"document 0 when document 1 is NaN{also}"
             assert_same_bits(call(*moved, mask)[keep], call(q, k, v, mask)[keep], what=what)
+
+            def own(q, k, v, mask=mask, keep=keep):
+                return (mechanism(q, k, v, mask=mask, **learned)[keep] ** 2).sum()
+
+            grad = jax.jit(jax.grad(own, argnums=(0, 1, 2)))
+            for name, dirty, clean in zip("qkv", grad(*moved), grad(q, k, v)):
+                assert_same_bits(dirty[keep], clean[keep], what=f"gradient of {name} in {what}")
 
 
 def sees_nothing_gives_zero(mechanism: Mechanism) -> None:
