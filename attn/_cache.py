@@ -28,7 +28,14 @@ def empty(batch, num_kv_heads, head_dim, value_dim, size, dtype) -> Cache:
 
 
 def append(cache: Cache, k, v) -> tuple[Cache, Mask]:
-    """The cache with one token more (the oldest overwritten when full), and the filled part."""
+    """The cache with one token more (the oldest overwritten when full), and the filled part.
+
+    Raises ValueError unless k and v are one token in the shape the cache was made for.
+    """
+    for name, new, old in (("k", k, cache.k), ("v", v, cache.v)):
+        want = (*old.shape[:-3], 1, *old.shape[-2:])
+        if new.shape != want:
+            raise ValueError(f"{name}: expected one token {list(want)}, got {list(new.shape)}")
     size = cache.k.shape[-3]
     slot = cache.length % size
     put = lambda x, new: lax.dynamic_update_slice_in_dim(x, new.astype(x.dtype), slot, x.ndim - 3)

@@ -150,10 +150,17 @@ def dense_attention(
     return apply_weights(w, wide(v), seen_array(mask, q.shape[-3], k.shape[-3]))
 
 
+def check_count(name: str, value, *, least: int = 1) -> None:
+    """Raise ValueError unless `value` is an integer from `least` to 2^30."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or not least <= value <= 2**30:
+        raise ValueError(f"{name}: expected an integer of at least {least}, got {value!r}")
+
+
 def check_block(block: int | None) -> None:
     """Raise ValueError unless `block` is None or a positive integer."""
-    if block is not None and (not isinstance(block, int) or block < 1):
-        raise ValueError(f"block: expected a positive integer or None, got {block!r}")
+    if block is not None:
+        check_count("block", block)
 
 
 def default_scale(scale: float | Array | None, head_dim: int) -> float | Array:

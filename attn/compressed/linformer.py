@@ -7,7 +7,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn._core import check_qkv, dense_attention, masked_softmax, refuse_rest, scores, wide
+from attn._core import (
+    check_count,
+    check_qkv,
+    dense_attention,
+    masked_softmax,
+    refuse_rest,
+    scores,
+    wide,
+)
 from attn.masks import FULL, Mask, Padding
 from attn.mechanism import Mechanism
 
@@ -78,8 +86,7 @@ class Linformer(Mechanism):
     features: int = 64
 
     def __post_init__(self):
-        if self.features < 1:
-            raise ValueError(f"features: expected at least 1, got {self.features}")
+        check_count("features", self.features)
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, key_projection, value_projection):
         return linformer_attention(

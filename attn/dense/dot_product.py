@@ -55,7 +55,8 @@ def dot_product_attention(
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     scale = default_scale(scale, q.shape[-1])
-    if logit_cap is not None and not logit_cap > 0:
+    check_block(block)
+    if logit_cap is not None and not 0 < logit_cap < 1e30:
         raise ValueError(f"logit_cap: expected a positive number or None, got {logit_cap}")
     if implementation is None:
         implementation = choose(q.shape[-3], k.shape[-3])
@@ -95,7 +96,7 @@ class Softmax(Mechanism):
     def __post_init__(self):
         if self.implementation not in (None, "materialized", "blockwise"):
             raise ValueError(f"implementation: {EXPECTED}, got {self.implementation!r}")
-        if self.logit_cap is not None and not self.logit_cap > 0:
+        if self.logit_cap is not None and not 0 < self.logit_cap < 1e30:
             raise ValueError(f"logit_cap: expected a positive number, got {self.logit_cap}")
         check_block(self.block)
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from jaxtyping import Array, Float
 
-from attn._core import check_qkv, refuse_rest, seen_array
+from attn._core import check_count, check_qkv, refuse_rest, seen_array
 from attn.linearized import _scan
 from attn.linearized.feature_maps import FEATURE_MAPS, FeatureMap, elu_plus_one
 from attn.masks import FULL, Causal, Mask, Padding, Segments
@@ -31,6 +31,7 @@ def linear_attention(
     `chunk` trades speed for nothing else. Raises NotImplementedError on other masks or a bias.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
+    check_count("chunk", chunk)
     (causal, padding, segments), rest = mask.take(*HONOURS)
     refuse_rest("linear", rest, bias, HONOURS)
     return _scan.attend(
@@ -50,8 +51,7 @@ class Linear(Mechanism):
         if self.feature_map not in FEATURE_MAPS:
             names = ", ".join(FEATURE_MAPS)
             raise ValueError(f"feature_map: expected one of {names}, got {self.feature_map!r}")
-        if self.chunk < 1:
-            raise ValueError(f"chunk: expected at least 1, got {self.chunk}")
+        check_count("chunk", self.chunk)
 
     @property
     def room(self) -> float:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn._core import check_qkv, refuse_rest, seen_array
+from attn._core import check_count, check_qkv, refuse_rest, seen_array
 from attn.linearized import _scan
 from attn.linearized.feature_maps import favor, orthogonal_features
 from attn.masks import FULL, Causal, Mask, Padding, Segments
@@ -33,6 +33,7 @@ def performer_attention(
     `&`, else NotImplementedError. Raises ValueError for a projection of the wrong width.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
+    check_count("chunk", chunk)
     (causal, padding, segments), rest = mask.take(*HONOURS)
     refuse_rest("performer", rest, bias, HONOURS)
     return _scan.attend(
@@ -71,9 +72,8 @@ class Performer(Mechanism):
     chunk: int = 128
 
     def __post_init__(self):
-        for name in ("features", "chunk"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        for name, least in (("features", 1), ("chunk", 1), ("seed", 0)):
+            check_count(name, getattr(self, name), least=least)
 
     def projection(self, head_dim: int) -> Float[Array, "M H"]:
         """The features drawn by `seed`."""

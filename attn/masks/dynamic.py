@@ -25,6 +25,17 @@ class Padding(Mask):
         _as_array(self, "keys", np.bool_)
         _as_array(self, "queries", np.bool_)
 
+    def _meet(self, other):
+        """Shorter lengths, keys and queries that both show."""
+        if not isinstance(other, Padding):
+            return None
+        join = lambda f, a, b: b if a is None else a if b is None else f(a, b)
+        return Padding(
+            join(jnp.minimum, self.lengths, other.lengths),
+            keys=join(jnp.logical_and, self.keys, other.keys),
+            queries=join(jnp.logical_and, self.queries, other.queries),
+        )
+
     def _check(self, batch, T, S):
         _fits("Padding.lengths", self.lengths, batch, ())
         _fits("Padding.keys", self.keys, batch, (S,))

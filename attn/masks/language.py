@@ -29,6 +29,8 @@ class Mask:
         for name, index in (("i", i), ("j", j)):
             if not xp.issubdtype(index.dtype, np.integer):
                 raise TypeError(f"{name}: expected integer indices, got {index.dtype}")
+        # unsigned and short integers would wrap around in i - j
+        i, j = (x if x.dtype in (np.int32, np.int64) else x.astype(np.int32) for x in (i, j))
         seen = self._at(i, j)
         return xp.broadcast_to(seen, np.broadcast_shapes(seen.shape, i.shape, j.shape))
 
@@ -119,7 +121,8 @@ class Mask:
 
     def draw(self, T: int, S: int) -> str:
         """A picture in text, one row a query: `#` seen, `.` hidden; batch rows apart."""
-        full = np.asarray(self.array(T, S)).reshape(-1, T, S)
+        full = np.asarray(self.array(T, S))
+        full = full.reshape(math.prod(full.shape[:-2]), T, S)
         rows = lambda m: "\n".join(" ".join(".#"[int(x)] for x in row) for row in m)
         return "\n\n".join(map(rows, full))
 
@@ -133,8 +136,12 @@ class Mask:
         rest: Mask = FULL
         for term in self.mask_terms if isinstance(self, And) else (self,):
             kind = type(term)
-            if kind in kinds and kind not in found:
+            if kind not in kinds:
+                rest = rest & term
+            elif kind not in found:
                 found[kind] = term
+            elif (both := found[kind]._meet(term)) is not None:
+                found[kind] = both
             else:
                 rest = rest & term
         return tuple(found.get(kind) for kind in kinds), rest
@@ -206,13 +213,16 @@ def _array(rank: int, **kwargs):
     return dataclasses.field(metadata={"child": True, "rank": rank}, **kwargs)
 
 
+LARGEST = 2**30  # sums of an index and a field stay within int32
+
+
 def _natural(name: str, value: Any, least: int = 0) -> int:
     try:
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name}: expected an integer, got {value!r}") from None
-    if number < least:
-        raise ValueError(f"{name}: expected an integer >= {least}, got {number}")
+    if not least <= number <= LARGEST:
+        raise ValueError(f"{name}: expected an integer in {least}..{LARGEST}, got {number}")
     return number
 
 

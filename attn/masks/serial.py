@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attn.masks.dynamic import Array, Padding, Segments
-from attn.masks.language import And, Full, Mask, Not, Or
+from attn.masks.language import FULL, And, Full, Mask, Not, Or
 from attn.masks.static import (
     Axial,
     Blocks,
@@ -44,7 +44,10 @@ def _decode(value):
     if not isinstance(value, dict):
         return value
     if "dtype" in value:
-        return jnp.asarray(np.array(value["values"], value["dtype"]).reshape(value["shape"]))
+        values = value["values"]
+        if not isinstance(values, list) or not all(isinstance(x, bool | int) for x in values):
+            raise ValueError(f"values: expected booleans or integers, got {values!r:.60}")
+        return jnp.asarray(np.array(values, value["dtype"]).reshape(value["shape"]))
     fields = {name: _decode(v) for name, v in value.items() if name != "term"}
     kind = _KINDS.get(value.get("term"))
     if kind is None:
@@ -52,6 +55,9 @@ def _decode(value):
     names = {f.name for f in dataclasses.fields(kind)}
     if set(fields) != names:
         raise ValueError(f"{kind.__name__}: expected fields {sorted(names)}, got {sorted(fields)}")
+    inner = fields.get("mask_terms", (fields["mask"],) if "mask" in fields else (FULL,))
+    if not inner or not all(isinstance(term, Mask) for term in inner):
+        raise ValueError(f"{kind.__name__}: expected masks inside, got {inner!r}")
     return kind(**fields)
 
 
@@ -61,7 +67,10 @@ def from_json(text: str) -> Mask:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"mask: not JSON ({error})") from None
-    mask = _decode(value)
+    try:
+        mask = _decode(value)
+    except (TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"mask: {error}") from None
     if not isinstance(mask, Mask):
         raise ValueError(f"mask: expected a JSON object with a 'term' key, got {text[:40]!r}")
     return mask

@@ -1,13 +1,12 @@
 """Static terms: integers only, hashable; they tell at trace time which blocks are empty."""
 
 import functools
-import operator
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool
 
-from attn.masks.language import Mask, _natural, _term
+from attn.masks.language import LARGEST, Mask, _natural, _term
 
 
 @_term
@@ -17,7 +16,7 @@ class Causal(Mask):
     offset: int = 0
 
     def __post_init__(self):
-        object.__setattr__(self, "offset", operator.index(self.offset))
+        object.__setattr__(self, "offset", _natural("offset", self.offset, -LARGEST))
 
     def _meet(self, other):
         return Causal(min(self.offset, other.offset)) if isinstance(other, Causal) else None

@@ -6,7 +6,14 @@ from typing import ClassVar
 from jaxtyping import Array, Float
 
 from attn._blockwise import blockwise
-from attn._core import check_block, check_qkv, default_scale, dense_attention, dense_weights
+from attn._core import (
+    check_block,
+    check_count,
+    check_qkv,
+    default_scale,
+    dense_attention,
+    dense_weights,
+)
 from attn.biases import Bias
 from attn.masks import FULL, TERMS, Blocks, Global, Mask, Random, Window
 from attn.mechanism import Mechanism
@@ -31,6 +38,7 @@ def block_sparse_attention(
     """
     if not isinstance(pattern, Mask) or not pattern.static:
         raise TypeError("pattern: expected a static mask (no arrays); put Padding and such in mask")
+    check_block(block)
     mask, bias = check_qkv(q, k, v, mask & pattern, bias)
     scale = default_scale(scale, q.shape[-1])
     return blockwise(q, k, v, mask, bias, scale=scale, block=block)[0]
@@ -62,8 +70,7 @@ class BigBird(Mechanism):
     def __post_init__(self):
         least = {"block_size": 1, "window": 0, "global_blocks": 0, "random": 0, "seed": 0}
         for name, low in least.items():
-            if getattr(self, name) < low:
-                raise ValueError(f"{name}: expected at least {low}, got {getattr(self, name)}")
+            check_count(name, getattr(self, name), least=low)
         check_block(self.block)
 
     def pattern(self, T: int, S: int) -> Mask:

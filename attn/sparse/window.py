@@ -30,6 +30,7 @@ def window_attention(
     `Window(left, right)` and `mask` are joined: blocks outside are never visited. `block` is chosen
     by what is visited if None. Raises ValueError for a negative left or right.
     """
+    check_block(block)
     mask, bias = check_qkv(q, k, v, Window(left, right) & mask, bias)
     scale = default_scale(scale, q.shape[-1])
     return blockwise(q, k, v, mask, bias, scale=scale, block=block)[0]
@@ -73,8 +74,8 @@ class SlidingWindow(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
-        size = min(self.left + 1, max_length)
-        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)
+        # not capped by max_length: a shorter ring would forget keys that are still in the window
+        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, self.left + 1, dtype)
 
     def step(self, state, q, k, v):
         state, mask = _cache.append(state, k, v)

@@ -313,9 +313,12 @@ def _shard_map_works(mechanism, q, k, v, *, out, close):
     axes = {"axis_types": (AxisType.Auto,) * 2, "devices": jax.devices()[:1]}
     mesh = jax.make_mesh((1, 1), ("batch", "heads"), **axes)
     spec = PartitionSpec("batch", None, "heads", None)
-    sharded = jax.shard_map(mechanism, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec)
-    close(jax.jit(sharded)(q, k, v), out, what="shard_map over batch and heads")
-    jax.jit(jax.grad(lambda q: (sharded(q, k, v) ** 2).sum()))(q)
+    for mask in (FULL, Causal()) if Causal in mechanism.honours else (FULL,):
+        call = functools.partial(mechanism, mask=mask)
+        sharded = jax.shard_map(call, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec)
+        want = out if mask == FULL else call(q, k, v)
+        close(jax.jit(sharded)(q, k, v), want, what="shard_map over batch and heads")
+        jax.jit(jax.grad(lambda q, sharded=sharded: (sharded(q, k, v) ** 2).sum()))(q)
 
 
 def memory_is_linear(mechanism: Mechanism) -> None:
@@ -431,3 +434,11 @@ def traces_once_and_keeps_dtype(mechanism: Mechanism) -> None:
         if out.dtype != jnp.float64:
             raise BrokenLaw(f"float64 in, {out.dtype} out")
         assert_close(out, want, dtype=jnp.float64, what="float64", room=mechanism.room)
+        mask = Causal() if Causal in mechanism.honours else FULL
+        for arrays in ((q, k, v), wide[:3]):
+            more = learned if arrays[0].dtype == jnp.float32 else wide[3]
+            jax.eval_shape(
+                jax.grad(lambda q, k, v, more: mechanism(q, k, v, mask=mask, **more).sum()),
+                *arrays,
+                more,
+            )
