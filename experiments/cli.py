@@ -6,7 +6,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments.errors import ConfigError, Interrupted, LabError, nearest
+from experiments.errors import ConfigError, Interrupted, LabError, RunDirectoryError, nearest
 
 
 def main(
@@ -44,6 +44,9 @@ def main(
         prefix = "" if isinstance(error, Interrupted) else "error: "
         print(f"{prefix}{error}", file=sys.stderr)
         return error.code
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return RunDirectoryError.code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -143,6 +143,8 @@ def _read(path: Path) -> dict[str, Any] | None:
         found = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
+    if path.name == RESULT and not records.is_result(found):
+        return None
     return found if isinstance(found, dict) else None
 
 
@@ -175,7 +177,7 @@ def _run(values: flags.FlagValues, sweep: list[tuple[dict[str, Any], Experiment]
         planned,
         Path(values.workdir),
         title=f"Comparison: {values.config}",
-        about=_about(values.config.partition(":")[0]),
+        about=f"{_about(values.config.partition(':')[0])} {_shape(planned[0].experiment)}",
         command=shlex.join(["python", "-m", "experiments.compare", *sys.argv[1:]]),
         run=train.run,
     )
@@ -189,6 +191,14 @@ def _about(path: str) -> str:
     """The first line of a config's docstring."""
     docstring = ast.get_docstring(ast.parse(Path(path).read_text())) or ""
     return docstring.partition("\n")[0]
+
+
+def _shape(x: Experiment) -> str:
+    """What every millisecond, byte and FLOP of the report depends on."""
+    return (
+        f"Sequences of {x.task.length}, batch {x.train.batch_size}; "
+        f"{x.model.layers} layers of width {x.model.width} with {x.model.heads} heads."
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

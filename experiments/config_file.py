@@ -43,9 +43,11 @@ def read_sweep(
     if not callable(names.get("sweep")):
         raise ConfigError(["there is no function sweep() to say what is compared"], config)
     cells = _call(lambda: list(names["sweep"]()), "sweep()", config.partition(":")[0])
-    if not cells or not all(isinstance(cell, dict) for cell in cells):
+    if not cells:
+        raise ConfigError(["sweep() yields nothing"], config)
+    if not all(isinstance(cell, dict) for cell in cells):
         raise ConfigError(["sweep() should yield dicts of dotted field names and values"], config)
-    experiments, problems = [], []
+    experiments, problems = [], _swept_and_overridden(cells, overrides)
     for cell in cells:
         values = _copy(raw)
         for name, value in cell.items():
@@ -60,17 +62,35 @@ def read_sweep(
     return list(zip(cells, experiments, strict=True))
 
 
+def _swept_and_overridden(cells: list[dict], overrides: Sequence[str]) -> list[str]:
+    """An override of what the sweep sets would make the labels of its runs false."""
+    given = [x.partition("=")[0].partition(".")[2] for x in overrides]
+    swept = dict.fromkeys(str(name) for cell in cells for name in cell if name != "name")
+    within = lambda a, b: a == b or a.startswith(f"{b}.")
+    return [
+        f"--config.{one}: sweep() sets {other}; leave one of them out"
+        for one in given
+        for other in swept
+        if within(one, other) or within(other, one)
+    ]
+
+
 def override(raw: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
     """The values with each `--config.a.b=value` set; what does not fit is left to validation."""
     try:
-        values = config_dict.ConfigDict(raw)
+        plain = config_dict.ConfigDict(raw).to_dict()
     except Exception as error:
         raise ConfigError([f"get_config() should return nested dicts: {error}"]) from None
-    rest = {}
-    # One at a time, because config_flags stops at the first that it does not like.
+    # one at a time and in order, because config_flags stops at the first that it does not like
     for argument in arguments:
+        name, _, text = argument.partition("=")
+        name = name.partition(".")[2]
+        section, _, field = name.rpartition(".")
+        if field == "name" and section:  # another record: the fields of the old one go with it
+            _set(plain, section, text)
+            continue
         try:
-            parser = flags.FlagValues()
+            values, parser = config_dict.ConfigDict(plain), flags.FlagValues()
             config_flags.DEFINE_config_dict(
                 "config",
                 values,
@@ -80,12 +100,9 @@ def override(raw: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
                 accept_new_attributes=True,
             )
             parser(["", argument])
+            plain = values.to_dict()
         except Exception:
-            name, _, text = argument.partition("=")
-            rest[name.partition(".")[2]] = _literal(text)
-    plain = values.to_dict()
-    for name, value in rest.items():
-        _set(plain, name, value)
+            _set(plain, name, _literal(text))
     return plain
 
 
@@ -99,7 +116,8 @@ def _set(values: dict[str, Any], name: str, value: Any) -> None:
     *section, field = name.split(".")
     for part in section:
         if not isinstance(values.get(part), dict):
-            values[part] = {}
+            # a bare name stands for a record with all its defaults
+            values[part] = {"name": values[part]} if isinstance(values.get(part), str) else {}
         values = values[part]
     values[field] = value
 

@@ -1,6 +1,7 @@
 """The training loop: steps, evaluation, checkpoints, metrics; stopped and resumed anywhere."""
 
 import contextlib
+import os
 import signal
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from experiments import records
 from experiments.checkpoint import Checkpoints
 from experiments.config import Experiment
 from experiments.display import Display
-from experiments.errors import Interrupted, NonFiniteError, RunDirectoryError
+from experiments.errors import ConfigError, Interrupted, NonFiniteError, RunDirectoryError
 from experiments.evaluate import evaluate
 from experiments.learner import Learner, State, refusing
 from experiments.rundir import claimed, read_json, write_config
@@ -29,7 +30,7 @@ def run(experiment: Experiment, workdir: Path, *, command: str, progress: bool) 
     """`experiments.train.run`."""
     with Signals() as signals, claimed(workdir, experiment):
         with contextlib.suppress(RunDirectoryError):  # damaged: it is made again
-            if (result := read_json(workdir / RESULT)) is not None:
+            if records.is_result(result := read_json(workdir / RESULT)):
                 return result
         with Display(total=experiment.train.steps, shown=progress) as display:
             session = Session(experiment, workdir, signals=signals, display=display)
@@ -42,6 +43,17 @@ def run(experiment: Experiment, workdir: Path, *, command: str, progress: bool) 
                 raise RunDirectoryError(f"{workdir} cannot be written to: {error}") from error
 
 
+def _fits(state: State) -> None:
+    """Raises ConfigError for a state that memory cannot hold: XLA would wait for it forever."""
+    need = 2 * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if need > have and jax.devices()[0].platform == "cpu":
+        what = (
+            f"model: expected a state of at most {have / 2e9:.0f} GB, half of this machine's memory"
+        )
+        raise ConfigError([f"{what}, got {need / 2e9:,.0f} GB; make it smaller"])
+
+
 class Session:
     """From the newest checkpoint, or from the start, to the end or to a signal."""
 
@@ -52,6 +64,7 @@ class Session:
         self.workdir, self.signals, self.display = workdir, signals, display
         self.began, self.training = time.monotonic(), 0.0
         self.learner = Learner(experiment)
+        _fits(jax.eval_shape(self.learner.init))
         self.checkpoints = Checkpoints.of(workdir, experiment)
         self.best: dict[str, Any] | None = None  # {"step": ..., "accuracy": ...} on validation
         self.earlier = {"wall": 0.0, "training": 0.0, "compile": 0.0}  # seconds, other sessions

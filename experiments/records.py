@@ -71,6 +71,16 @@ def _processor() -> str:
     return names[0] if names else platform.processor()
 
 
+def is_result(value: Any) -> bool:
+    """Whether it is a whole result.json: what is damaged is made again, never averaged."""
+    number = lambda x: isinstance(x, int | float) and not isinstance(x, bool)
+    try:
+        scores = [value[split]["accuracy"] for split in ("validation", "test")]
+        return all(map(number, [*scores, value["parameters"], value["steps_per_second"]]))
+    except (KeyError, TypeError):
+        return False
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows of a metrics file; a last line that was cut off is left out."""
     if not path.exists():

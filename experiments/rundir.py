@@ -30,6 +30,8 @@ def write_config(workdir: Path, experiment: Experiment) -> None:
 
 
 def _check_config(workdir: Path, experiment: Experiment) -> None:
+    if (workdir / "cells").is_dir():
+        raise RunDirectoryError(f"{workdir} holds a comparison; name another --workdir")
     there = read_json(workdir / CONFIG)
     if there is None:
         if list((workdir / "checkpoints").glob("[0-9]*")):

@@ -34,9 +34,11 @@ def plan(sweep: Sequence[tuple[dict[str, Any], Experiment]]) -> list[Planned]:
     """The runs, from what `config_file.read_sweep` gives. Raises ConfigError if one is twice."""
     named = variants([{k: v for k, v in cell.items() if k != "seed"} for cell, _ in sweep])
     planned = [Planned(name, experiment) for name, (_, experiment) in zip(named, sweep)]
-    counts = collections.Counter(p.name for p in planned)
-    if twice := [name for name, count in counts.items() if count > 1]:
-        raise ConfigError([f"sweep() yields {name} more than once" for name in twice])
+    same = collections.defaultdict(list)
+    for p in planned:
+        same[json.dumps(to_dict(p.experiment), sort_keys=True)].append(p.name)
+    if twice := [names for names in same.values() if len(names) > 1]:
+        raise ConfigError([f"sweep() yields one run more than once: {', '.join(x)}" for x in twice])
     return planned
 
 

@@ -357,3 +357,37 @@ def test_every_static_term_is_tried_here():
     tried = {type(term) for mask in STATIC for term in mask.terms()}
     assert tried == set(STATIC_TERMS)
     assert set(masks.TERMS) >= tried
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"term": "Causal", "offset": 1.5}',
+        '{"term": [], "offset": 1}',
+        '{"term": "And", "mask_terms": []}',
+        '{"term": "And", "mask_terms": [1]}',
+        '{"term": "Not", "mask": 3}',
+        '{"term": "Array", "seen": {"dtype": "bool", "shape": [1, 1], "values": ["no"]}}',
+        '{"term": "Array", "seen": {"dtype": "bool", "shape": [1, 1]}}',
+        '{"term": "Array", "seen": {"dtype": "junk", "shape": [1], "values": [1]}}',
+        '{"term": "Not", "mask": ' * 3000,
+    ],
+    ids=lambda x: x[:60],
+)
+def test_hostile_json_is_refused(text):
+    with pytest.raises(ValueError, match=r"."):
+        from_json(text)
+
+
+def test_unsigned_and_huge_integers_do_not_wrap_around():
+    assert Window(5, 0).at(np.uint32(1), np.uint32(0))
+    for build in (lambda: Causal(2**31 - 1), lambda: Window(5, 2**31 - 1), lambda: Prefix(2**31)):
+        with pytest.raises(ValueError, match="expected an integer"):
+            build()
+
+
+def test_two_paddings_join_to_one():
+    a, b = Padding(jnp.array([3, 1])), Padding(jnp.array([2, 5]), keys=jnp.ones((2, 6), bool))
+    (both,), rest = (Causal() & a & b).take(Padding)
+    assert rest == Causal()
+    np.testing.assert_array_equal(both.array(2, 6), (a & b).array(2, 6))

@@ -164,3 +164,38 @@ def test_lse_gradient_agrees_between_implementations():
     a, b = (jax.grad(loss, argnums=(0, 1))(q, k, name) for name in ("materialized", "blockwise"))
     for x, y in zip(a, b):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
+def test_a_step_of_another_shape_than_the_cache_is_refused():
+    # two tokens, or one key head into a cache of two, were written somewhere and gave nonsense
+    q, k, v, _ = inputs(attn.Softmax(), T=2, S=2)
+    for mechanism in (attn.Softmax(), attn.SlidingWindow(left=2, right=0)):
+        sizes = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "value_dim": 6}
+        state = mechanism.init_state((2,), max_length=5, **sizes)
+        for bad in (slice(None), slice(None, 1)):
+            heads = slice(None) if bad == slice(None) else slice(None, 1)
+            with pytest.raises(ValueError, match="one token"):
+                mechanism.step(state, q[:, bad], k[:, bad, heads], v[:, bad, heads])
+
+
+def test_a_window_longer_than_max_length_decodes_right():
+    # its ring was cut to max_length and forgot keys that the window still sees
+    mechanism = attn.SlidingWindow(left=5, right=0)
+    q, k, v, _ = inputs(mechanism, T=8, S=8)
+    sizes = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "value_dim": 6}
+    state = mechanism.init_state((2,), max_length=3, **sizes)
+    want = mechanism.reference(q, k, v, mask=Causal())
+    for t in range(8):
+        state, out = mechanism.step(state, *(x[:, t : t + 1] for x in (q, k, v)))
+        np.testing.assert_allclose(out, want[:, t : t + 1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["materialized", "blockwise"])
+def test_an_infinite_visible_key_makes_its_queries_nan(name):
+    # the blockwise gradient disagreed with its own forward pass
+    q, k, v, _ = inputs(attn.Softmax())
+    k = k.at[0, 3, 0, 0].set(jnp.inf)
+    out = attn.dot_product_attention(q, k, v, mask=Causal(), implementation=name, block=8)
+    seen = np.zeros((2, 19, 4), bool)
+    seen[0, 3:, :2] = True
+    assert (np.isnan(out).all(-1) == seen).all()

@@ -55,9 +55,9 @@ class Linear(Mechanism):
 
     @property
     def room(self) -> float:
-        # squares of small features make normalisers tiny: where a gradient cancels exactly (one
-        # visible key), the rounding it leaves is divided by them (132 eps seen, at T = 2)
-        return 4.0 if self.feature_map == "squared_relu" else 1.0
+        # few or small features make normalisers tiny: where a gradient cancels exactly (one visible
+        # key), the rounding it leaves is divided by them (132 eps seen, at T = 2)
+        return 4.0 if "relu" in self.feature_map else 1.0
 
     @property
     def phi(self) -> FeatureMap:

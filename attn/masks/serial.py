@@ -65,7 +65,7 @@ def from_json(text: str) -> Mask:
     """The mask that `Mask.to_json` wrote. Raises ValueError on anything else."""
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"mask: not JSON ({error})") from None
     try:
         mask = _decode(value)

@@ -31,8 +31,9 @@ class Embedding(nnx.Module):
         self, tokens: Int[Array, "*B T"], *, dropout_key: Array | None
     ) -> Float[Array, "*B L W"]:
         """L is T, or T + 1 with CLS. A token outside the vocabulary gives NaN."""
-        # "fill", not clipping: a wrong id must show
-        x = jnp.take(self.tokens[...], tokens, axis=0, mode="fill")
+        # "fill", not clipping or counting from the end: a wrong id must show
+        table = self.tokens[...]
+        x = jnp.take(table, jnp.where(tokens < 0, len(table), tokens), axis=0, mode="fill")
         if self.cls is not None:
             cls = jnp.broadcast_to(self.cls[...], (*x.shape[:-2], 1, x.shape[-1]))
             x = jnp.concatenate([cls, x], axis=-2)

@@ -1,5 +1,6 @@
 """What each variant of a comparison costs at its own shape: attention alone and the whole step."""
 
+import contextlib
 import hashlib
 import json
 from pathlib import Path
@@ -43,7 +44,8 @@ def costs(experiments: dict[str, Experiment], cache: Path) -> dict[str, Costs]:
             **_mean([alone[layer] for layer in layers]),
             "decode_state_bytes": None if None in states else sum(states),
         }
-    records.write_json(cache, {"key": key, "costs": measured})
+    with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not results
+        records.write_json(cache, {"key": key, "costs": measured})
     return measured
 
 

@@ -71,8 +71,8 @@ def failures(rows: Sequence[Variant]) -> list[Cell]:
 
 
 def summary(error: str) -> str:
-    """The first line of an error, for a table."""
-    return error.strip().splitlines()[0] if error.strip() else "no message"
+    """The message of an error on one line, for a table, without its traceback."""
+    return " ".join(error.strip().partition("\n\n")[0].split()) or "no message"
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

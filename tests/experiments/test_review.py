@@ -1,0 +1,89 @@
+"""What a hostile review found once, each told in two lines and kept from coming back."""
+
+import json
+
+import pytest
+
+from experiments import compare, loop, records, train
+from experiments.config_file import override, read_sweep
+from experiments.errors import ConfigError, RunDirectoryError
+from experiments.rundir import claimed
+from experiments.sweep import plan
+
+from tiny_experiment import tiny  # isort: skip
+
+SWEEP = """
+def get_config():
+    return {
+        "task": "digits",
+        "model": {"attention": {"name": "linear", "feature_map": "elu", "chunk": 8}},
+        "optimizer": {"learning_rate": 1e-3},
+        "train": {"steps": 1, "batch_size": 2},
+    }
+
+def sweep():
+    CELLS
+"""
+
+
+def sweep_of(tmp_path, cells):
+    path = tmp_path / "sweep.py"
+    path.write_text(SWEEP.replace("CELLS", f"return {cells!r}"))
+    return str(path)
+
+
+def test_overrides_hold_in_the_order_they_are_given():
+    # a bare name used to be applied last, over the fields given after it
+    raw = {"model": {"attention": {"name": "linear", "feature_map": "elu"}}}
+    given = ["--config.model.attention=performer", "--config.model.attention.features=64"]
+    want = {"model": {"attention": {"name": "performer", "features": 64}}}
+    assert override(raw, given) == want
+    given[0] = "--config.model.attention.name=performer"
+    assert override(raw, given) == want
+
+
+def test_an_override_of_what_is_swept_is_refused(tmp_path):
+    # it gave a table in which every label but one was false
+    path = sweep_of(tmp_path, [{"model.attention": "linear"}, {"model.attention": "softmax"}])
+    for argument in ("--config.model.attention=window", "--config.model.attention.chunk=3"):
+        with pytest.raises(ConfigError, match=r"sweep\(\) sets model.attention"):
+            read_sweep(path, [argument])
+
+
+def test_one_run_under_two_labels_is_refused(tmp_path):
+    # the same model was trained twice and shown as two variants
+    path = sweep_of(tmp_path, [{"model.layers": 2}, {"name": "other", "model.layers": 2}])
+    with pytest.raises(ConfigError, match="more than once"):
+        plan(read_sweep(path))
+
+
+def test_an_empty_sweep_says_so(tmp_path):
+    with pytest.raises(ConfigError, match="yields nothing"):
+        read_sweep(sweep_of(tmp_path, []))
+
+
+def test_a_config_with_odd_keys_is_a_mistake_not_a_traceback():
+    with pytest.raises(ConfigError, match="nested dicts"):
+        override({"train": {}, 3: 4}, [])
+
+
+def test_training_does_not_take_over_a_comparison(tmp_path):
+    (tmp_path / "cells").mkdir()
+    with pytest.raises(RunDirectoryError, match="comparison"), claimed(tmp_path, tiny()):
+        pass
+
+
+@pytest.mark.parametrize("damage", ["{}", "[]", '{"test": {"accuracy": "hi"}}', '{"valid'])
+def test_a_damaged_result_is_not_a_finished_run(tmp_path, damage):
+    # `{}` counted as a seed and `"hi"` was averaged
+    (tmp_path / loop.RESULT).write_text(damage)
+    assert compare._read(tmp_path / loop.RESULT) is None
+    whole = {"accuracy": 0.5}
+    whole = {"validation": whole, "test": whole, "parameters": 3, "steps_per_second": 2.0}
+    assert records.is_result(json.loads(json.dumps(whole)))
+
+
+def test_a_model_larger_than_memory_is_refused_at_once(tmp_path):
+    # XLA waited for the allocation for ever, deaf to SIGTERM
+    with pytest.raises(ConfigError, match="GB"):
+        train.run(tiny(model={"width": 1_000_000, "heads": 1}), tmp_path, progress=False)
