@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union
 import pydantic
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from attn import MECHANISMS, Causal, Mechanism, Softmax
+from attn import MECHANISMS, Bias, Causal, Mechanism, Softmax
 from attn.nn.config import CHOICES, EncoderConfig
 from experiments.errors import nearest
 from experiments.tasks import TASKS, Task
@@ -104,6 +104,10 @@ class Model:
         given = self.attention if isinstance(self.attention, tuple) else (self.attention,)
         if refusing := [name_of(m) for m in given if self.causal and Causal not in m.honours]:
             mistakes.append(f"causal: {' and '.join(refusing)} cannot be causal")
+        biased = self.positions in ("alibi", "t5")
+        if refusing := [name_of(m) for m in given if biased and Bias not in m.honours]:
+            what = f"{' and '.join(refusing)} has no scores to add {self.positions} to"
+            mistakes.append(f"positions: {what}; take sinusoidal, learned, rotary or none")
         if mistakes:
             raise ValueError("\n".join(mistakes))
 

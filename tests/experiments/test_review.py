@@ -87,3 +87,9 @@ def test_a_model_larger_than_memory_is_refused_at_once(tmp_path):
     # XLA waited for the allocation for ever, deaf to SIGTERM
     with pytest.raises(ConfigError, match="GB"):
         train.run(tiny(model={"width": 1_000_000, "heads": 1}), tmp_path, progress=False)
+
+
+def test_positions_that_a_mechanism_cannot_take_are_named_with_the_other_mistakes():
+    # it was found after training had begun, and called `bias`, which no config has
+    with pytest.raises(ConfigError, match=r"positions: linear has no scores to add alibi to"):
+        tiny(model={"attention": {"name": "linear"}, "positions": "alibi"})
