@@ -235,9 +235,8 @@ def _scan(phi, params, state, q, k, v, seen, run, chunk):
     run = run.astype(jnp.int32) + jnp.zeros_like(q[..., 0, 0, 0], jnp.int32)
     tokens = tuple(map(flat, (q, k, v, seen, run)))
     # under shard_map what is carried must vary over the mesh axes that the tokens vary over
-    state = jax.tree.map(
-        lambda x: x + jnp.zeros_like(tokens[0][:1, 0, 0, 0, 0], x.dtype).sum(), state
-    )
+    zero = tokens[0][0, 0, 0, 0, 0]
+    state = jax.tree.map(lambda x: x + jnp.zeros_like(zero, x.dtype), state)
     out = _chunks(phi, chunk, params, state, tokens)
     return out.reshape(*batch, whole, *out.shape[2:])[(slice(None),) * axis + (slice(0, T),)]
 
