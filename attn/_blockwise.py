@@ -265,12 +265,17 @@ def _lists(visited):
     return jnp.asarray(at), jnp.asarray(count, jnp.int32)
 
 
+def _indices(t: Tiling, a, b):
+    """Query and key positions of block (a, b), [b, 1] and [1, c]."""
+    i = a * t.block_q + jnp.arange(t.block_q)[:, None]
+    return i, b * t.block_k + jnp.arange(t.block_k)[None, :]
+
+
 def _scores(t: Tiling, s, mask, bias, n, a, b, masked, transposed=False):
     """The capped, biased base-2 scores of block (a, b), and where they are seen (if masked)."""
     if t.logit_cap is not None:
         s = t.logit_cap * LOG2E * jnp.tanh(s / (t.logit_cap * LOG2E))
-    i = a * t.block_q + jnp.arange(t.block_q)[:, None]
-    j = b * t.block_k + jnp.arange(t.block_k)[None, :]
+    i, j = _indices(t, a, b)
     if bias is not None:
         s = s + LOG2E * _arrange(t, _bias_at(t, bias, n, i, j).astype(s.dtype), transposed)
     if not masked:
@@ -334,8 +339,7 @@ def _add_to_bias(t: Tiling, d_bias, bias, ds, n, a, b):
         return None
     ds = ds.reshape(t.rows, t.K, t.block_k, t.G, t.block_q).transpose(0, 1, 3, 4, 2)
     ds = ds.reshape(t.rows, t.K * t.G, t.block_q, t.block_k)
-    i = a * t.block_q + jnp.arange(t.block_q)[:, None]
-    j = b * t.block_k + jnp.arange(t.block_k)[None, :]
+    i, j = _indices(t, a, b)
     if isinstance(bias, ArrayBias):
         start, size = _bias_window(t, bias.values, n, i, j)
         axes = tuple(x for x in range(4) if size[x] == 1 and ds.shape[x] != 1)

@@ -190,7 +190,7 @@ class Mask:
 
 
 def _term(cls):
-    """Frozen dataclass and pytree: fields marked `_array(...)` or `_mask_field` are children."""
+    """Frozen dataclass and pytree: fields with `child` in their metadata are its children."""
     cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
     child = [bool(f.metadata.get("child")) for f in dataclasses.fields(cls)]
     keys = [f.name for f in dataclasses.fields(cls)]
