@@ -48,9 +48,7 @@ def blockwise(
         out = jnp.zeros((*batch, T, N, D), q.dtype)
         return out, jnp.full((*batch, T, N), -jnp.inf, wide(q).dtype)
     short = block is None and max(T, S) <= SHORT
-    if short:
-        block = (_even_block(T, SHORT_ROWS), S)
-    elif block is None:
+    if block is None:
         block = choose_blocks(mask, T, S, N)
     block_q, block_k = block if isinstance(block, tuple) else (block, block)
     # score tiles of about 2 MB stay in cache
@@ -89,7 +87,10 @@ SHORT_ROWS = 128
 
 
 def choose_blocks(mask: Mask, T: int, S: int, N: int) -> tuple[int, int]:
-    """The block sizes that visit the least, weighed by how fast blocks of that size run."""
+    """The block sizes that visit the least, weighed by how fast blocks of that size run; for short
+    sequences, rows of queries and all keys."""
+    if max(T, S) <= SHORT:
+        return _even_block(T, SHORT_ROWS), S
 
     def cost(candidate):
         block_q, block_k, rate = candidate
@@ -114,7 +115,7 @@ def _attend(tiling, short, q, k, v, mask, bias, dropout):
 
 
 def _forward(tiling, short, q, k, v, mask, bias, dropout):
-    t, visit = tiling, _visited(tiling, mask)
+    t = tiling
     run = _short.forward if short else _forward_tile
 
     def tile(n):
@@ -123,14 +124,15 @@ def _forward(tiling, short, q, k, v, mask, bias, dropout):
         kn, (vn, poison) = kn.astype(q.dtype), isolate(vn.astype(q.dtype))
         kn = kn + (poison + isolate(kn)[1])[..., None]
         rest = t.take(mask, n), _rows(t, bias, n), t.take(dropout, n)
-        return run(t, visit, qn * LOG2E, kn, vn, *rest)
+        return run(t, qn * LOG2E, kn, vn, *rest)
 
     out, lse = map(t.merge, lax.map(tile, jnp.arange(t.count)))
     lse = lse / LOG2E
     return (out, lse), (q, k, v, mask, bias, dropout, out, lse)
 
 
-def _forward_tile(t, visit, q, k, v, mask, bias, dropout):
+def _forward_tile(t, q, k, v, mask, bias, dropout):
+    visit = _visited(t, mask)
     (full_at, full_n), (part_at, part_n) = map(_lists, visit)
     drop = words(t, dropout)
     qs = t.to_blocks(q, t.block_q)  # [T/b, R K, G b, H]
@@ -177,7 +179,7 @@ def _backward(tiling, short, saved, cotangents):
     t, ((q, k, v, mask, bias, dropout, out, lse), learned) = tiling, saved
     symbolic = jax.custom_derivatives.SymbolicZero
     cotangents = [jnp.zeros(x.shape, x.dtype) if type(x) is symbolic else x for x in cotangents]
-    dtype, visit = q.dtype, _visited(tiling, mask)
+    dtype = q.dtype
     run = _short.backward if short else _backward_tile
 
     def tile(d_bias, n):
@@ -190,7 +192,7 @@ def _backward(tiling, short, saved, cotangents):
         delta = (do * isolate(out_n)[0]).sum(-1) - d_lse
         qn, kn, vn = (isolate(x.astype(dtype))[0] for x in (qn, kn, vn))
         rest = t.take(mask, n), _rows(t, bias, n), t.take(dropout, n), _rows(t, d_bias, n)
-        dq, dk, dv, d_part = run(t, visit, qn * LOG2E, kn, vn, do, lse_n * LOG2E, delta, *rest)
+        dq, dk, dv, d_part = run(t, qn * LOG2E, kn, vn, do, lse_n * LOG2E, delta, *rest)
         if learned.bias:
             d_bias = d_bias.with_rows(d_part, n * t.rows)
         return d_bias, (dq, (dk / LOG2E).astype(k.dtype), dv.astype(v.dtype))
@@ -219,7 +221,8 @@ def _saving_forward(tiling, short, *arguments):
 _attend.defvjp(_saving_forward, _backward, symbolic_zeros=True)
 
 
-def _backward_tile(t, visit, q, k, v, do, lse, delta, mask, bias, dropout, d_bias):
+def _backward_tile(t, q, k, v, do, lse, delta, mask, bias, dropout, d_bias):
+    visit = _visited(t, mask)
     (full_at, full_n), (part_at, part_n) = (_lists(x.T) for x in visit)
     drop = words(t, dropout)
     qs, dos = t.to_blocks(q, t.block_q), t.to_blocks(do, t.block_q)

@@ -78,8 +78,12 @@ def decode(cache: Cache, attend, q, k, v) -> tuple[Cache, Float[Array, "*B 1 N D
     cache = append(cache, k, v)
     keys, values, filled = tokens(cache)
     out = attend(*(wide(x) for x in (q, keys, values)), mask=filled)
-    # a full cache has forgotten keys that the definition still sees: say so, loudly
-    return cache, jnp.where(cache.length > cache.k.shape[-2], jnp.nan, out).astype(q.dtype)
+    return cache, unless_forgotten(cache, out).astype(q.dtype)
+
+
+def unless_forgotten(cache: Cache, out):
+    """out, or NaN: a full cache has lost keys that the definition still sees, and says so loudly."""
+    return jnp.where(cache.length > cache.k.shape[-2], jnp.nan, out)
 
 
 def step(

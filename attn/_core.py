@@ -80,17 +80,21 @@ def isolate(x: Float[Array, "*B S K H"]) -> tuple[Float[Array, "*B S K H"], Floa
     return jnp.where(fine[..., None], x, 0), jnp.where(fine, 0, jnp.nan).astype(x.dtype)
 
 
-def scores(q: Float[Array, "*B T N H"], k: Float[Array, "*B S K H"]) -> Float[Array, "*B N T S"]:
+def dots(q: Float[Array, "*B T N H"], k: Float[Array, "*#B S K H"]) -> Float[Array, "*B N T S"]:
     """q . k for every pair, each group of N / K query heads with its own key head."""
-    q, q_poison = isolate(q)
-    k, k_poison = isolate(k)
     *batch, T, N, H = q.shape
     S, K = k.shape[-3:-1]
-    grouped = q.reshape(*batch, T, K, N // K, H)
-    s = jnp.einsum("...tkgh,...skh->...kgts", grouped, k)
-    s = s + jnp.moveaxis(k_poison, -1, -2)[..., :, None, None, :]
-    s = s.reshape(*batch, N, T, S)
-    return s + jnp.moveaxis(q_poison, -1, -2)[..., :, :, None]
+    s = jnp.einsum("...tkgh,...skh->...kgts", q.reshape(*batch, T, K, N // K, H), k)
+    return s.reshape(*batch, N, T, S)
+
+
+def scores(q: Float[Array, "*B T N H"], k: Float[Array, "*B S K H"]) -> Float[Array, "*B N T S"]:
+    """`dots`, where a query or key that is not finite makes its own row or column NaN."""
+    q, q_poison = isolate(q)
+    k, k_poison = isolate(k)
+    q_poison, k_poison = (jnp.moveaxis(x, -1, -2) for x in (q_poison, k_poison))
+    k_poison = jnp.repeat(k_poison, q.shape[-2] // k.shape[-2], axis=-2)
+    return dots(q, k) + k_poison[..., None, :] + q_poison[..., None]
 
 
 def masked_softmax(
@@ -119,17 +123,21 @@ def masked_softmax(
     return jnp.where(seen, e / jnp.where(total == 0, 1, total) + poison, 0)
 
 
+def mix(w: Float[Array, "*#B N T S"], v: Float[Array, "*B S K D"]) -> Float[Array, "*B T N D"]:
+    """w v per head, each group of N / K heads with its own values."""
+    *batch, N, T, S = w.shape
+    K = v.shape[-2]
+    out = jnp.einsum("...kgts,...skd->...tkgd", w.reshape(*batch, K, N // K, T, S), v)
+    return out.reshape(*out.shape[:-3], N, v.shape[-1])
+
+
 def apply_weights(
     w: Float[Array, "*B N T S"], v: Float[Array, "*B S K D"], seen: Bool[Array, "*#B 1 T S"]
 ) -> Float[Array, "*B T N D"]:
-    """w v per head; a NaN or Inf in v reaches only the queries that see it."""
+    """`mix`, where a NaN or Inf in v reaches only the queries that see it."""
     v, poison = isolate(v)
-    *batch, N, T, S = w.shape
-    K = v.shape[-2]
-    poison = jnp.moveaxis(poison, -1, -2)[..., :, None, None, :]  # [*B, K, 1, 1, S]
-    w = w.reshape(*batch, K, N // K, T, S) + jnp.where(seen[..., None, :, :], poison, 0)
-    out = jnp.einsum("...kgts,...skd->...tkgd", w, v)
-    return out.reshape(*batch, T, N, v.shape[-1])
+    poison = jnp.repeat(jnp.moveaxis(poison, -1, -2), w.shape[-3] // v.shape[-2], axis=-2)
+    return mix(w + jnp.where(seen, poison[..., None, :], 0), v)
 
 
 def seen_array(mask: Mask, T: int, S: int) -> Bool[Array, "*B 1 T S"]:
@@ -170,7 +178,7 @@ def attend_materialized(
     lost = (seen & jnp.isnan(s + poison[..., None, :].astype(s.dtype))).any(-1)
     w = masked_softmax(jnp.where(lost[..., None], 0, s), seen, sinks)
     w = w if dropout is None else dropout.of_scores(w)
-    out = apply_weights(w, v, seen)
+    out = mix(w, v)
     return out + jnp.swapaxes(jnp.where(lost, jnp.nan, 0), -1, -2)[..., None].astype(out.dtype)
 
 

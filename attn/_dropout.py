@@ -48,6 +48,11 @@ def as_dropout(rate: float, key: Array | None, q: Array, k: Array) -> Dropout | 
     return Dropout(rows, jax.random.bits(for_columns, k.shape[:-1], jnp.uint32), float(rate))
 
 
+def dropout_of(mechanism, key: Array | None, q: Array, k: Array) -> Dropout | None:
+    """The mechanism's dropout of weights, None without a key."""
+    return as_dropout(0.0 if key is None else mechanism.dropout_rate, key, q, k)
+
+
 def check_rate(rate: float) -> None:
     """Raise ValueError unless `rate` is a number in [0, 1)."""
     number = isinstance(rate, (int, float)) and not isinstance(rate, bool)

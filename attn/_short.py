@@ -8,7 +8,7 @@ import numpy as np
 from attn._tiles import Tiling, huge, kept, words
 
 
-def forward(t: Tiling, visit, q, k, v, mask, bias, dropout):
+def forward(t: Tiling, q, k, v, mask, bias, dropout):
     """The output [R, T, N, D] and base-2 log-sum-exp [R, T, N] of one tile of batch rows."""
     drop = words(t, dropout)
     qs = t.to_blocks(q, t.block_q)  # [T/b, R K, G b, H]
@@ -31,7 +31,7 @@ def forward(t: Tiling, visit, q, k, v, mask, bias, dropout):
     return t.from_blocks(jnp.stack(outs), t.T, N), t.from_blocks(jnp.stack(lses), t.T, N)[..., 0]
 
 
-def backward(t: Tiling, visit, q, k, v, do, lse, delta, mask, bias, dropout, d_bias):
+def backward(t: Tiling, q, k, v, do, lse, delta, mask, bias, dropout, d_bias):
     """The gradients of one tile of batch rows."""
     drop = words(t, dropout)
     qs, dos = t.to_blocks(q, t.block_q), t.to_blocks(do, t.block_q)

@@ -28,7 +28,7 @@ from attn._core import (
     seen_array,
     wide,
 )
-from attn._dropout import Dropout, as_dropout
+from attn._dropout import Dropout
 from attn.biases import Bias
 from attn.masks import Mask
 
@@ -164,14 +164,6 @@ def _runs(mask: Mask, T: int, S: int, b: int):
         yield at, np.minimum(first[at], S - c).astype(np.int32), c
 
 
-def dots(q: Float[Array, "*B b N H"], k: Float[Array, "*#B c K H"]) -> Float[Array, "*B N b c"]:
-    """q . k of every pair, each group of query heads with its own key head."""
-    *batch, b, N, H = q.shape
-    K = k.shape[-2]
-    s = jnp.einsum("...tkgh,...skh->...kgts", q.reshape(*batch, b, K, N // K, H), k)
-    return s.reshape(*batch, N, b, -1)
-
-
 def tanh_scores(
     u: Float[Array, "*B b N A"], x: Float[Array, "*B c K A"], v: Float[Array, "N A"]
 ) -> Float[Array, "*B N b c"]:
@@ -201,11 +193,6 @@ def whole(s, q, k, v, *, mask, bias, dropout, weigh=masked_softmax) -> Float[Arr
     s = jnp.broadcast_to(s, (*q.shape[:-3], *s.shape[-3:]))
     w = weigh(s if bias is None else s + bias.array(*s.shape[-2:]).astype(s.dtype), seen)
     return apply_weights(w if dropout is None else dropout.of_scores(w), wide(v), seen)
-
-
-def dropout_of(mechanism, key: Array | None, q: Array, k: Array) -> Dropout | None:
-    """The mechanism's dropout of weights, None without a key."""
-    return as_dropout(0.0 if key is None else mechanism.dropout_rate, key, q, k)
 
 
 def check_arrays(given: dict[str, Array | None], wanted: dict[str, tuple[int, ...]]) -> None:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._core import check_block, check_count, check_qkv, masked_softmax, wide
-from attn._dropout import as_dropout, check_rate
+from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.dense import _rows
 from attn.masks import FULL, TERMS, Causal, Mask
@@ -109,7 +109,7 @@ class Additive(Mechanism):
         x = jnp.repeat(x, q.shape[-2] // k.shape[-2], axis=-3)
         hidden = jnp.tanh(u[..., :, None, :] + x[..., None, :, :])
         s = jnp.einsum("...ntsa,na->...nts", hidden, score_vector)
-        dropout = _rows.dropout_of(self, dropout_key, q, k)
+        dropout = dropout_of(self, dropout_key, q, k)
         return _rows.whole(s, q, k, v, mask=mask, bias=bias, dropout=dropout)
 
     def weights(self, q, k, *, mask=FULL, bias=None, **learned):

@@ -11,10 +11,10 @@ from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._core import check_block, check_qkv, dense_attention, dense_weights, isolate, wide
-from attn._dropout import as_dropout, check_rate
+from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.kernels.call import Call
-from attn.kernels.dispatch import IMPLEMENTATIONS, check_names, pick
+from attn.kernels.dispatch import check_names, run
 from attn.masks import FULL, TERMS, Causal, Mask
 from attn.mechanism import Mechanism
 
@@ -51,20 +51,9 @@ def differential_attention(
     amount = _lambda(q, lambda_q1, lambda_k1, lambda_q2, lambda_k2, lambda_init)
 
     def attend(q, k, key):
-        call = Call(
-            q=q,
-            k=k,
-            v=wide(v),
-            mask=mask,
-            bias=bias,
-            scale=None,
-            logit_cap=None,
-            dropout=as_dropout(dropout_rate, key, q, k),
-            return_lse=False,
-            block=block,
-            platform=jax.default_backend(),
-        )
-        return IMPLEMENTATIONS[pick(call, implementation)](call)[0]
+        dropout = as_dropout(dropout_rate, key, q, k)
+        call = Call(q, k, wide(v), mask, bias, dropout=dropout, block=block)
+        return run(call, implementation)[0]
 
     first, second = map(attend, _halves(q), _halves(k), _keys(dropout_key))
     # a NaN row that nobody asks about must not reach lambda: 0 * NaN
@@ -150,9 +139,8 @@ class Differential(Mechanism):
         )
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **vectors):
-        rate = 0.0 if dropout_key is None else self.dropout_rate
         attend = lambda q, k, key: dense_attention(
-            q, k, wide(v), mask=mask, bias=bias, dropout=as_dropout(rate, key, q, k)
+            q, k, wide(v), mask=mask, bias=bias, dropout=dropout_of(self, key, q, k)
         )
         first, second = map(attend, _halves(q), _halves(k), _keys(dropout_key))
         return first - _lambda(q, **vectors, lambda_init=self.lambda_init) * second

@@ -10,10 +10,10 @@ from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._core import check_block, check_qkv, dense_attention, dense_weights, isolate, wide
-from attn._dropout import as_dropout, check_rate
+from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.kernels.call import Call
-from attn.kernels.dispatch import IMPLEMENTATIONS, check_names, pick
+from attn.kernels.dispatch import check_names, pick, run
 from attn.masks import FULL, TERMS, Causal, Mask
 from attn.mechanism import Mechanism
 
@@ -52,7 +52,7 @@ def dot_product_attention(
         q, k, v, mask, bias, scale, logit_cap, dropout_rate, dropout_key, block,
         return_lse=return_lse or sinks is not None,
     )  # fmt: skip
-    out, lse = IMPLEMENTATIONS[pick(call, implementation)](call)
+    out, lse = run(call, implementation)
     if sinks is not None:
         out, lse = _drain(out, lse, sinks)
     return (out, lse) if return_lse else out
@@ -88,8 +88,7 @@ def _call(q, k, v, mask, bias, scale, cap, rate, key, block, *, return_lse) -> C
     check_block(block)
     check_cap(cap)
     dropout = as_dropout(rate, key, q, k)
-    platform = jax.default_backend()
-    return Call(q, k, v, mask, bias, scale, cap, dropout, return_lse, block, platform)
+    return Call(q, k, v, mask, bias, scale, cap, dropout, return_lse, block)
 
 
 def _drain(out, lse, sinks):
@@ -201,7 +200,7 @@ class Softmax(Mechanism):
         )
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **learned):
-        dropout = as_dropout(0.0 if dropout_key is None else self.dropout_rate, dropout_key, q, k)
+        dropout = dropout_of(self, dropout_key, q, k)
         q, k, options = self._options(q, k, **learned)
         return dense_attention(q, k, v, mask=mask, bias=bias, dropout=dropout, **options)
 
@@ -235,8 +234,7 @@ class Softmax(Mechanism):
     def step(self, state, q, k, v, **learned):
         q, k, options = self._options(q, k, **learned)
         state, out = _cache.step(state, q, k, v, **options)
-        # a full cache has forgotten keys that the definition still sees: say so, loudly
-        return state, jnp.where(state.length > state.k.shape[-2], jnp.nan, out).astype(q.dtype)
+        return state, _cache.unless_forgotten(state, out).astype(q.dtype)
 
     @classmethod
     def examples(cls):

@@ -16,7 +16,7 @@ from attn._core import (
     dense_weights,
     wide,
 )
-from attn._dropout import as_dropout, check_rate
+from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Decay
 from attn.masks import FULL, TERMS, Causal, Mask
 from attn.mechanism import Mechanism
@@ -112,14 +112,13 @@ class Forgetting(Mechanism):
 
     def reference(self, q, k, v, *, log_decay, mask=FULL, bias=None, dropout_key=None):
         mask, _ = check_qkv(q, k, v, mask)
-        rate = 0.0 if dropout_key is None else self.dropout_rate
         return dense_attention(
             q,
             k,
             v,
             mask=mask,
             bias=_decay(q, k, log_decay, mask),
-            dropout=as_dropout(rate, dropout_key, q, k),
+            dropout=dropout_of(self, dropout_key, q, k),
         )
 
     def weights(self, q, k, *, log_decay, mask=FULL, bias=None):
@@ -150,8 +149,7 @@ class Forgetting(Mechanism):
         total = jax.lax.dynamic_update_slice_in_dim(state.total, now, at % L, axis=-2)
         bias = jnp.swapaxes(now - total, -1, -2)[..., None, :]  # [*B, N, 1, L]
         cache, out = _cache.step(state.cache, q, k, v, bias=bias)
-        # a full cache has forgotten keys that the definition still sees: say so, loudly
-        return State(cache, total), jnp.where(cache.length > L, jnp.nan, out).astype(q.dtype)
+        return State(cache, total), _cache.unless_forgotten(cache, out).astype(q.dtype)
 
     @classmethod
     def examples(cls):

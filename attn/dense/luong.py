@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
-from attn._core import check_block, check_count, check_qkv, masked_softmax, wide
-from attn._dropout import as_dropout, check_rate
+from attn._core import check_block, check_count, check_qkv, dots, masked_softmax, wide
+from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.dense import _rows
 from attn.masks import FULL, TERMS, Causal, Mask, Padding, Window
@@ -92,7 +92,7 @@ def _form(q, k, mask, score, local, window, arrays):
 
     def weigh(tile):
         (q, _), k = tile.rows, tile.columns
-        s = _rows.tanh_scores(q, k, a["score_vector"]) if score == "concat" else _rows.dots(q, k)
+        s = _rows.tanh_scores(q, k, a["score_vector"]) if score == "concat" else dots(q, k)
         w = _softmax(s + tile.bias, tile.seen)
         return w * _gaussian(distance(tile.rows, tile.j), window) if local == "p" else w
 
@@ -215,7 +215,7 @@ class Luong(Mechanism):
             fall = jnp.exp(-2 * jnp.square((j - p) / self.window))
             weigh = lambda s, seen: _softmax(s, seen & (abs(j - p) <= self.window)) * fall
         mask = _narrowed(mask, self.local, self.window)
-        dropout = _rows.dropout_of(self, dropout_key, q, k)
+        dropout = dropout_of(self, dropout_key, q, k)
         return _rows.whole(s, q, k, v, mask=mask, bias=bias, dropout=dropout, weigh=weigh)
 
     def weights(self, q, k, *, mask=FULL, bias=None, **learned):

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
-from attn._core import check_block, check_count, check_qkv, scores, wide
-from attn._dropout import as_dropout, check_rate
+from attn._core import check_block, check_count, check_qkv, dots, scores, wide
+from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.dense import _rows
 from attn.masks import FULL, TERMS, Causal, Mask
@@ -49,7 +49,7 @@ def _form(k, power, length):
     n = length or max(1, k.shape[-3])
 
     def weigh(tile):
-        s = _rows.dots(tile.rows * tile.rows.shape[-1] ** -0.5, tile.columns) + tile.bias
+        s = dots(tile.rows * tile.rows.shape[-1] ** -0.5, tile.columns) + tile.bias
         return jax.nn.relu(jnp.where(tile.seen, s, 0)) ** power / n
 
     return _rows.Form(weigh)
@@ -99,7 +99,7 @@ class Relu(Mechanism):
         n = self.length or max(1, k.shape[-3])
         relu = lambda s, seen: jnp.where(seen & (s > 0), s**self.power / n, 0)
         s = scores(wide(q), wide(k)) / q.shape[-1] ** 0.5
-        dropout = _rows.dropout_of(self, dropout_key, q, k)
+        dropout = dropout_of(self, dropout_key, q, k)
         return _rows.whole(s, q, k, v, mask=mask, bias=bias, dropout=dropout, weigh=relu)
 
     def weights(self, q, k, *, mask=FULL, bias=None):

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
-from attn._core import check_block, check_count, check_qkv, scores, wide
-from attn._dropout import as_dropout, check_rate
+from attn._core import check_block, check_count, check_qkv, dots, scores, wide
+from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.dense import _rows
 from attn.masks import FULL, TERMS, Causal, Mask
@@ -46,7 +46,7 @@ def _form(k, length):
     shift = math.log(length or max(1, k.shape[-3]))
 
     def weigh(tile):
-        s = _rows.dots(tile.rows * tile.rows.shape[-1] ** -0.5, tile.columns) + tile.bias
+        s = dots(tile.rows * tile.rows.shape[-1] ** -0.5, tile.columns) + tile.bias
         return _sigmoid(s, tile.seen, shift)
 
     return _rows.Form(weigh)
@@ -92,7 +92,7 @@ class Sigmoid(Mechanism):
         n = self.length or max(1, k.shape[-3])
         sigmoid = lambda s, seen: jnp.where(seen, 1 / (1 + n * jnp.exp(-s)), 0)
         s = scores(wide(q), wide(k)) / q.shape[-1] ** 0.5
-        dropout = _rows.dropout_of(self, dropout_key, q, k)
+        dropout = dropout_of(self, dropout_key, q, k)
         return _rows.whole(s, q, k, v, mask=mask, bias=bias, dropout=dropout, weigh=sigmoid)
 
     def weights(self, q, k, *, mask=FULL, bias=None):

@@ -9,8 +9,8 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from attn import _cache
-from attn._core import check_block, check_count, check_qkv, masked_softmax, wide
-from attn._dropout import as_dropout, check_rate
+from attn._core import check_block, check_count, check_qkv, dots, masked_softmax, wide
+from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.dense import _rows
 from attn.masks import FULL, TERMS, Causal, Mask
@@ -88,7 +88,7 @@ def _form(q, k, *, w1=None, b1=None, w2=None, b2=None, logits=None):
             e = jnp.broadcast_to(e, (*tile.seen.shape[:-3], *e.shape))
         else:
             keys, offset = tile.columns
-            e = _rows.dots(tile.rows, keys) + jnp.moveaxis(offset, -3, -1)  # [N, 1, c]
+            e = dots(tile.rows, keys) + jnp.moveaxis(offset, -3, -1)  # [N, 1, c]
         return masked_softmax(e + tile.bias, tile.seen)
 
     return _rows.Form(weigh, dense if logits is None else random)
@@ -140,7 +140,7 @@ class Synthesizer(Mechanism):
             hidden = jnp.einsum("...tnh,nha->...nta", wide(q), learned["w1"])
             hidden = jnp.maximum(hidden + learned["b1"][:, None], 0)
             e = jnp.einsum("...nta,nas->...nts", hidden, learned["w2"]) + learned["b2"][:, None]
-        dropout = _rows.dropout_of(self, dropout_key, q, k)
+        dropout = dropout_of(self, dropout_key, q, k)
         return _rows.whole(e[..., :S], q, k, v, mask=mask, bias=bias, dropout=dropout)
 
     def weights(self, q, k, *, mask=FULL, bias=None, **learned):

@@ -23,10 +23,10 @@ from attn._core import (
     masked_softmax,
     wide,
 )
-from attn._dropout import as_dropout, check_rate
+from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.kernels.call import Call
-from attn.kernels.dispatch import IMPLEMENTATIONS, check_names, pick
+from attn.kernels.dispatch import check_names, run
 from attn.masks import FULL, TERMS, Causal, Mask
 from attn.mechanism import Mechanism
 
@@ -57,20 +57,10 @@ def talking_heads_attention(
     _check(q, logit_mixing, weight_mixing)
     side_by_side = lambda x: wide(x).reshape(*x.shape[:-2], 1, x.shape[-2] * x.shape[-1])
     mixed, keys = _mix_queries(q, k, logit_mixing), side_by_side(k)
-    call = Call(
-        q=mixed,
-        k=keys,
-        v=side_by_side(v),
-        mask=mask,
-        bias=bias,
-        scale=q.shape[-1] ** -0.5,
-        logit_cap=None,
-        dropout=as_dropout(dropout_rate, dropout_key, mixed, keys),
-        return_lse=False,
-        block=block,
-        platform=jax.default_backend(),
-    )
-    out, _ = IMPLEMENTATIONS[pick(call, implementation)](call)
+    scale, dropout = q.shape[-1] ** -0.5, as_dropout(dropout_rate, dropout_key, mixed, keys)
+    values = side_by_side(v)
+    call = Call(mixed, keys, values, mask, bias, scale=scale, dropout=dropout, block=block)
+    out, _ = run(call, implementation)
     return _mix_outputs(out, v, weight_mixing).astype(q.dtype)
 
 
@@ -161,8 +151,7 @@ class TalkingHeads(Mechanism):
         )
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **mixings):
-        rate = 0.0 if dropout_key is None else self.dropout_rate
-        dropout = as_dropout(rate, dropout_key, q, k[..., :1, :])
+        dropout = dropout_of(self, dropout_key, q, k[..., :1, :])
         w, seen = _dense_weights(q, k, mask, bias, **mixings, dropout=dropout)
         return apply_weights(w, wide(v), seen)
 

@@ -20,12 +20,13 @@ class Call:
     v: Any
     mask: Mask
     bias: Bias | None
-    scale: float | Array | None
-    logit_cap: float | None
-    dropout: Dropout | None
-    return_lse: bool
-    block: int | tuple[int, int] | None
-    platform: str  # "cpu", "gpu" or "tpu"
+    scale: float | Array | None = None
+    logit_cap: float | None = None
+    dropout: Dropout | None = None
+    return_lse: bool = False
+    block: int | tuple[int, int] | None = None
+    # "cpu", "gpu" or "tpu"
+    platform: str = dataclasses.field(default_factory=jax.default_backend)
 
 
 class Implementation(Protocol):

@@ -49,6 +49,11 @@ def pick(call: Call, preference: str | Sequence[str] | None) -> str:
     raise NotImplementedError(f"implementation: {told}; 'blockwise' honours every request")
 
 
+def run(call: Call, preference: str | Sequence[str] | None):
+    """(output, log-sum-exp if asked for) by what `pick` picks."""
+    return IMPLEMENTATIONS[pick(call, preference)](call)
+
+
 def check_names(preference: str | Sequence[str]) -> tuple[str, ...]:
     """The names as a tuple. Raises ValueError unless each is known."""
     names = (preference,) if isinstance(preference, str) else preference

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from attn._core import isolate
-from attn.biases import ArrayBias
 from attn.kernels.call import Call
 from attn.masks import Mask
 
@@ -27,12 +26,8 @@ def flat(call: Call) -> Call:
     batch = call.q.shape[:-3]
     merge = lambda x: x.reshape(math.prod(batch), *x.shape[-3:])
     q, k, v = (merge(x) for x in (call.q, call.k, call.v))
-    bias = call.bias
-    if isinstance(bias, ArrayBias):
-        x = bias.values
-        alike = math.prod(x.shape[:-3]) == 1
-        x = x if alike else jnp.broadcast_to(x, batch + x.shape[-3:])
-        bias = ArrayBias(x.reshape(-1, *x.shape[-3:]))
+    T, S = q.shape[1], k.shape[1]
+    bias = None if call.bias is None else call.bias.prepare(batch, T, S, block=(T, S))
     mask = call.mask.merge_batch(batch)
     return dataclasses.replace(call, q=q, k=k, v=v, mask=mask, bias=bias)
 

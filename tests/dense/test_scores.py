@@ -11,6 +11,7 @@ import pytest
 
 import attn
 from attn import FULL, Causal, Padding, Prefix, Segments, Window
+from attn._core import dots
 from attn.dense import _rows, luong
 from attn.testing import inputs, rms
 from attn.testing.laws import _buffer_shapes, _with_gradients
@@ -323,7 +324,7 @@ MUTANTS = [
         mutated(
             attn.Luong(score="concat", window=2),
             "attn.dense._rows.tanh_scores",
-            lambda u, x, v: _rows.dots(u * v, x * 0 + 1) + _rows.dots(u * 0 + v, x),
+            lambda u, x, v: dots(u * v, x * 0 + 1) + dots(u * 0 + v, x),
         ),
         same_luong,
         "FULL",
