@@ -41,12 +41,44 @@ from attn.heads import multi_head_by_head as multi_head_by_head
 from attn.heads import single_head as single_head
 from attn.heads_conversion import pool_heads as pool_heads
 from attn.kernels.dispatch import IMPLEMENTATIONS as IMPLEMENTATIONS
+from attn.linearized.based import Based as Based
+from attn.linearized.based import based_attention as based_attention
+from attn.linearized.cosformer import Cosformer as Cosformer
+from attn.linearized.cosformer import cosformer_attention as cosformer_attention
+from attn.linearized.delta_net import DeltaNet as DeltaNet
+from attn.linearized.delta_net import delta_net_attention as delta_net_attention
+from attn.linearized.efficient import Efficient as Efficient
+from attn.linearized.efficient import efficient_attention as efficient_attention
 from attn.linearized.feature_maps import FEATURE_MAPS as FEATURE_MAPS
+from attn.linearized.feature_maps import draw_features as draw_features
 from attn.linearized.feature_maps import orthogonal_features as orthogonal_features
+from attn.linearized.gated_delta_net import GatedDeltaNet as GatedDeltaNet
+from attn.linearized.gated_delta_net import gated_delta_net_attention as gated_delta_net_attention
+from attn.linearized.gla import GLA as GLA
+from attn.linearized.gla import gla_attention as gla_attention
+from attn.linearized.hedgehog import Hedgehog as Hedgehog
+from attn.linearized.hedgehog import distillation_loss as distillation_loss
+from attn.linearized.hedgehog import hedgehog_attention as hedgehog_attention
+from attn.linearized.hgrn2 import HGRN2 as HGRN2
+from attn.linearized.hgrn2 import hgrn2_attention as hgrn2_attention
+from attn.linearized.kda import KDA as KDA
+from attn.linearized.kda import kda_attention as kda_attention
+from attn.linearized.lightning import Lightning as Lightning
+from attn.linearized.lightning import lightning_attention as lightning_attention
 from attn.linearized.linear import Linear as Linear
 from attn.linearized.linear import linear_attention as linear_attention
+from attn.linearized.mamba2 import Mamba2 as Mamba2
+from attn.linearized.mamba2 import mamba2_attention as mamba2_attention
 from attn.linearized.performer import Performer as Performer
 from attn.linearized.performer import performer_attention as performer_attention
+from attn.linearized.retention import Retention as Retention
+from attn.linearized.retention import retention_attention as retention_attention
+from attn.linearized.rfa import RFA as RFA
+from attn.linearized.rfa import rfa_attention as rfa_attention
+from attn.linearized.rwkv6 import RWKV6 as RWKV6
+from attn.linearized.rwkv6 import rwkv6_attention as rwkv6_attention
+from attn.linearized.rwkv7 import RWKV7 as RWKV7
+from attn.linearized.rwkv7 import rwkv7_attention as rwkv7_attention
 from attn.masks import FULL as FULL
 from attn.masks import Array as Array
 from attn.masks import Axial as Axial
@@ -82,6 +114,21 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "forgetting": Forgetting,
     "linear": Linear,
     "performer": Performer,
+    "rfa": RFA,
+    "cosformer": Cosformer,
+    "based": Based,
+    "hedgehog": Hedgehog,
+    "efficient": Efficient,
+    "retention": Retention,
+    "lightning": Lightning,
+    "gla": GLA,
+    "mamba2": Mamba2,
+    "hgrn2": HGRN2,
+    "rwkv6": RWKV6,
+    "delta_net": DeltaNet,
+    "gated_delta_net": GatedDeltaNet,
+    "kda": KDA,
+    "rwkv7": RWKV7,
     "window": SlidingWindow,
     "bigbird": BigBird,
     "linformer": Linformer,

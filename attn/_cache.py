@@ -82,7 +82,7 @@ def decode(cache: Cache, attend, q, k, v) -> tuple[Cache, Float[Array, "*B 1 N D
 
 
 def unless_forgotten(cache: Cache, out):
-    """out, or NaN: a full cache has lost keys that the definition still sees, and says so loudly."""
+    """out, or NaN: a full cache has lost keys that the definition sees, and says so loudly."""
     return jnp.where(cache.length > cache.k.shape[-2], jnp.nan, out)
 
 

@@ -23,10 +23,16 @@ class Mechanism(abc.ABC):
     """
 
     honours: ClassVar[tuple[type[Mask] | type[Bias], ...]] = ()
+    # mask terms without which it is not defined, and refused
+    requires: ClassVar[tuple[type[Mask], ...]] = ()
     # how much more room than the contract of numbers it needs, with the reason beside it
     room: ClassVar[float] = 1.0
     # the share of weights dropped while training: a field of the variants that can
     dropout_rate: ClassVar[float] = 0.0
+    # what the layer adds where the paper has it, fields of the variants that do: taps of a causal
+    # convolution with SiLU on q, k and v; "silu" or "sigmoid" of a projection of x on the output
+    short_conv: ClassVar[int] = 0
+    output_gate: ClassVar[str | None] = None
     # how many vectors a head's q and k hold side by side: a layer rotates each by itself
     parts: ClassVar[int] = 1
 
@@ -86,6 +92,11 @@ class Mechanism(abc.ABC):
     def gates(self, *, num_heads: int, num_kv_heads: int, head_dim: int) -> dict[str, tuple]:
         """Shapes after [*B, T] of per-token inputs that the layer projects from x."""
         return {}
+
+    def gate_shapes(self, *, num_heads, num_kv_heads, head_dim) -> dict[str, tuple[int, ...]]:
+        """The shapes alone of `gates`."""
+        gates = self.gates(num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
+        return {name: tuple(getattr(gate, "shape", gate)) for name, gate in gates.items()}
 
     def weights(self, q, k, *, mask: Mask = FULL, bias=None, **learned) -> Float[Array, "*B N T S"]:
         """The effective matrix W of each head, `out = W v`, by the same maths as `__call__`."""

@@ -104,6 +104,9 @@ class Model:
         given = self.attention if isinstance(self.attention, tuple) else (self.attention,)
         if refusing := [name_of(m) for m in given if self.causal and Causal not in m.honours]:
             mistakes.append(f"causal: {' and '.join(refusing)} cannot be causal")
+        if needing := [name_of(m) for m in given if not self.causal and Causal in m.requires]:
+            what = f"{' and '.join(needing)}, defined with a causal mask only"
+            mistakes.append(f"causal: expected True for {what}, got False")
         biased = self.positions in ("alibi", "t5")
         if refusing := [name_of(m) for m in given if biased and Bias not in m.honours]:
             what = f"{' and '.join(refusing)} has no scores to add {self.positions} to"

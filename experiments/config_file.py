@@ -89,6 +89,9 @@ def override(raw: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
         if field == "name" and section:  # another record: the fields of the old one go with it
             _set(plain, section, text)
             continue
+        if text == "None":  # config_flags would write these four letters over a string
+            _set(plain, name, None)
+            continue
         try:
             values, parser = config_dict.ConfigDict(plain), flags.FlagValues()
             config_flags.DEFINE_config_dict(

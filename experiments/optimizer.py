@@ -25,11 +25,12 @@ def make_optimizer(experiment: Experiment) -> optax.GradientTransformation:
 
 
 def decays(params: optax.Params) -> optax.Params:
-    """True for each array that weight decay shrinks: the matrices of layers and heads."""
+    """True for each array that weight decay shrinks: the matrices of layers and heads, not
+    biases, scales or the rates of gates."""
 
     def one(path, _):
         names = {str(getattr(part, "key", getattr(part, "name", ""))) for part in path}
-        return not names & {"embedding", "relative", "bias", "scale"}
+        return not names & {"embedding", "relative", "bias", "scale", "a_log"}
 
     return jax.tree_util.tree_map_with_path(one, params)
 

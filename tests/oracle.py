@@ -185,3 +185,46 @@ def synthesizer(q, v, seen, learned):
             p = np.exp(e[js] - e[js].max())
             out[i, n] = p @ v[js, n * K // N] / p.sum()
     return out
+
+
+def normalised(q, k, v, seen, weigh):
+    """out_i = sum_j w_ij v_j / sum_j w_ij for w_ij = weigh(n, head, i, j), 0 for 0 / 0."""
+    (T, N, _), K, D = q.shape, k.shape[1], v.shape[2]
+    out = np.zeros((T, N, D))
+    for n in range(N):
+        head = n * K // N
+        for i in range(T):
+            js = np.nonzero(seen[i])[0]
+            w = np.array([weigh(n, head, i, j) for j in js])
+            if len(js) and w.sum() != 0:
+                out[i, n] = w @ v[js, head] / w.sum()
+    return out
+
+
+def gated_rfa(q, k, v, gate, phi):
+    """S_t = g S_(t-1) + (1 - g) phi(k) v^T, z_t alike, out = phi(q) . S / phi(q) . z: causal."""
+    (T, N, _), K, D = q.shape, k.shape[1], v.shape[2]
+    out = np.zeros((T, N, D))
+    for n in range(N):
+        head, S, z = n * K // N, 0.0, 0.0
+        for t in range(T):
+            g, key = gate[t, n], phi(k[t, head], head)
+            S = g * S + (1 - g) * np.outer(key, v[t, head])
+            z = g * z + (1 - g) * key
+            row = phi(q[t, n], head)
+            out[t, n] = row @ S / (row @ z)
+    return out
+
+
+def efficient(q, k, v, seen):
+    """out_i = softmax(q_i) . (softmax_j(k)^T v), the second over the seen keys of each channel."""
+    (T, N, _), K, D = q.shape, k.shape[1], v.shape[2]
+    out = np.zeros((T, N, D))
+    softmax = lambda x: np.exp(x - x.max(0)) / np.exp(x - x.max(0)).sum(0)
+    for n in range(N):
+        head = n * K // N
+        for i in range(T):
+            js = np.nonzero(seen[i])[0]
+            if len(js):
+                out[i, n] = softmax(q[i, n]) @ (softmax(k[js, head]).T @ v[js, head])
+    return out

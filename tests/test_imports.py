@@ -10,7 +10,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 FAMILIES = ("dense", "linearized", "sparse", "compressed")
 CORE = {"masks", "positions", "biases", "_core", "_cache", "_dropout", "_tiles", "_short"}
-CORE |= {"_blockwise", "kernels", "mechanism"}
+CORE |= {"_blockwise", "kernels", "mechanism", "gates"}
 
 
 def modules_imported(path):
@@ -44,7 +44,8 @@ def test_layers_import_downwards(path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_variants_never_import_each_other(family):
-    shared = {"_scan", "_rows", "feature_maps", "patterns"}
+    shared = {"_scan", "_recurrence", "_decays", "_dense", "_family", "_rows"}
+    shared |= {"feature_maps", "patterns"}
     for path in files(f"attn/{family}"):
         for module in modules_imported(path):
             parts = module.split(".")
@@ -61,7 +62,8 @@ import attn
 for kind in attn.MECHANISMS.values():
     m = kind.examples()[0]
     q, k, v, learned = attn.testing.inputs(m)
-    assert m(q, k, v, **learned).shape == (*q.shape[:-1], v.shape[-1])
+    mask = attn.Causal() if attn.Causal in m.requires else attn.FULL
+    assert m(q, k, v, mask=mask, **learned).shape == (*q.shape[:-1], v.shape[-1])
 print("light")
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -89,6 +89,12 @@ class Forgetting(Mechanism):
     honours: ClassVar = TERMS
     dropout_rate: float = 0.0
     block: int | None = None
+    output_gate: str | None = None
+    output_norm: bool = False
+
+    @property
+    def head_norm(self) -> float | None:
+        return 1.0 if self.output_norm else None
 
     def __post_init__(self):
         check_rate(self.dropout_rate)

@@ -1,7 +1,7 @@
-"""The linearized engine: chunk after chunk, with a state between them.
+"""The linearized engine: the recurrence run over a sequence in chunks, a state between them.
 
-O(T) time. The backward pass keeps one state a chunk and computes the rest again. Without gates and
-without order (no `Causal`, no `Segments`), the sums are two matrix products.
+O(T) time. The backward pass keeps one state a chunk and computes the rest again. Where nothing
+depends on order (no gates, no `Causal`, no `Segments`) the sums are two matrix products.
 """
 
 import dataclasses
@@ -15,7 +15,17 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from attn._core import isolate, wide
-from attn.linearized._recurrence import State, Tokens, advance, divide, empty_state, heads_of, low
+from attn.linearized._recurrence import (
+    Sizes,
+    State,
+    Tokens,
+    advance,
+    divide,
+    empty_state,
+    isolate_gate,
+    low,
+    sizes,
+)
 from attn.masks import Causal, Padding, Segments
 
 
@@ -31,32 +41,244 @@ def attend(
     padding: Padding | None,
     segments: Segments | None,
 ) -> Float[Array, "*B T N D"]:
-    """`form` under the mask terms it knows, of checked arguments."""
+    """The variant `form` under the mask terms it knows, of checked arguments."""
     *batch, T, N, _ = q.shape
     S, D = k.shape[-3], v.shape[-1]
-    if 0 in (T, S, math.prod(batch)):
+    if 0 in (T, S, *batch):
         return jnp.zeros((*batch, T, N, D), q.dtype)
     seen_q, seen_k = jnp.ones(T, bool), jnp.ones(S, bool)
     if padding is not None:
         seen_q, seen_k = padding.seen_queries(T), padding.seen_keys(S)
     # what is hidden may hold NaN: it is zeroed before any arithmetic touches it
-    hide = lambda x, seen: jnp.where(_like(seen, x, len(batch)), wide(x), 0)
+    hide = lambda x, seen: jnp.where(_against(seen, x, len(batch)), wide(x), 0)
     tokens = Tokens(
         q=hide(q, seen_q),
         k=hide(k, seen_k),
         v=hide(v, seen_k),
         gates={name: hide(x, seen_k) for name, x in gates.items()},
         seen=jnp.broadcast_to(seen_k, (*batch, S)),
-        run=jnp.zeros((*batch, S), jnp.int32),
+        run=None,
     )
-    ordered = form.gated(learned, tokens)
-    if causal is None and segments is None and not ordered:
-        out = _unordered(form, learned, tokens)
-    else:
-        offset = causal.offset if causal is not None else 0 if ordered else S
-        out = _sequence(form, learned, tokens, offset, segments)
-        if causal is None and ordered:
-            back = _flip(tokens, len(batch)), _flip_segments(segments)
-            ...
-    out = jnp.where(_like(seen_q, out, len(batch)), out, 0)
+    ordered = _sizes(form, learned, tokens).ordered
+    if ordered and causal is None and form.normalised:
+        raise NotImplementedError(
+            f"mask: {form.name} divides what it has gated, which is defined with Causal only"
+        )
+    in_order = functools.partial(_in_order, form, learned, tokens, segments)
+    offset = causal.offset if causal else 0
+    if causal:
+        out = in_order(offset)
+    elif not ordered:
+        out = _sums(form, learned, tokens) if segments is None else in_order(S)
+    else:  # forward and backward, with the query's own key in both
+        out = in_order(offset) + in_order(offset, reverse=True)
+        if not form.reads_before:
+            out = out - _own_value(_own_score(form), learned, tokens, segments, offset)
+    if form.adds_own:
+        out = out + _own_value(form.own, learned, tokens, segments, offset)
+    out = jnp.where(_against(seen_q, out, len(batch)), out, 0)
     return out.astype(q.dtype)
+
+
+def follow(
+    form, state: State, q, k, v, gates: dict[str, Array], learned: dict[str, Array]
+) -> tuple[State, Float[Array, "*B T N D"]]:
+    """T more tokens of causal decoding after `state`: (the state after them, their outputs)."""
+    *batch, T, N, _ = q.shape
+    if 0 in (T, *batch):
+        return state, jnp.zeros((*batch, T, N, v.shape[-1]), q.dtype)
+    dtype = q.dtype
+    q, k, v = map(wide, (q, k, v))
+    gates = {name: wide(x) for name, x in gates.items()}
+    ones = jnp.ones((*batch, T), bool)
+    tokens = Tokens(q, k, v, gates, ones, None)
+    state, out = _scan(form, learned, state, tokens)
+    if form.adds_own:
+        out = out + _own_value(form.own, learned, tokens, None, 0)
+    return state, out.astype(dtype)
+
+
+def _sizes(form, learned, tokens: Tokens) -> Sizes:
+    n = tokens.seen.ndim
+    one = lambda x: jax.ShapeDtypeStruct((1, *x.shape[n:]), x.dtype)
+    q, k, gates = jax.tree.map(one, (tokens.q, tokens.k, tokens.gates))
+    return sizes(form, q, k, {**gates, **learned})
+
+
+def _against(seen, x, n):
+    """seen [*B, L] beside x [*B, L, ...], with n batch axes."""
+    return seen.reshape(seen.shape + (1,) * (x.ndim - n - 1))
+
+
+def _sums(form, learned, tokens: Tokens):
+    """Every query sees every key that is shown: phi(q) (sum phi(k) v^T)."""
+    (q, q_poison), (k, k_poison), (v, v_poison) = map(isolate, (tokens.q, tokens.k, tokens.v))
+    poison = k_poison + v_poison  # [*B, S, K]: 0 where hidden, for that was zeroed before
+    terms = form.terms(q, k, **learned)
+    shown = tokens.seen[..., None] & (poison == 0)
+    fk, weight = jnp.where(shown[..., None], terms.k, 0), terms.log_weight
+    if weight is not None:
+        weight = jnp.where(shown, weight, low(weight.dtype))
+        top = lax.stop_gradient(weight.max(-2, keepdims=True, initial=low(weight.dtype)))
+        fk = fk * jnp.exp(weight - top)[..., None]
+    *batch, T, N, M = terms.q.shape
+    K = fk.shape[-2]
+    fq = terms.q.reshape(*batch, T, K, N // K, M)
+    kv = jnp.einsum("...jkm,...jkd->...kmd", fk, v)
+    out = jnp.einsum("...ikgm,...kmd->...ikgd", fq, kv)
+    if form.normalised:
+        out = divide(out, jnp.einsum("...ikgm,...km->...ikg", fq, fk.sum(-3)))
+    out = out.reshape(*batch, T, N, -1)
+    some = tokens.seen.any(-1)[..., None, None]
+    met = jnp.repeat(poison.sum(-2), N // K, -1)[..., None, :] + jnp.where(some, q_poison, 0)
+    return out + lax.stop_gradient(met)[..., None]
+
+
+def _in_order(form, learned, tokens: Tokens, segments, offset: int, *, reverse=False):
+    """Query i after the keys of its document up to i + offset; in reverse, from there on."""
+    T, S, n = tokens.q.shape[-3], tokens.k.shape[-3], tokens.seen.ndim - 1
+    batch, D = tokens.seen.shape[:-1], tokens.v.shape[-1]
+    state = empty_state(batch, _sizes(form, learned, tokens), D, tokens.q.dtype)
+    if segments is None and T == S and offset == 0:
+        turn = lambda x: jnp.flip(x, n) if reverse else x
+        return turn(_scan(form, learned, state, jax.tree.map(turn, tokens))[1])
+    # keys and queries sorted into one sequence, each query after the keys that it may see
+    spread = lambda x, length: jnp.broadcast_to(x, (*batch, length))
+    ids = (segments.key_ids, segments.query_ids) if segments else (np.int32(0), np.int32(0))
+    run = jnp.concatenate([spread(ids[0], S), spread(ids[1], T)], -1)
+    position = jnp.concatenate([jnp.arange(S) - offset, jnp.arange(T)])
+    position = -position if reverse else position
+    later = (jnp.arange(S + T) >= S) != form.reads_before
+    keys = (run, *(spread(x, S + T) for x in (position, later, jnp.arange(S + T))))
+    run, _, _, order = lax.sort(keys, num_keys=3)
+    both = lambda x, before, after: jnp.pad(
+        x, [(0, 0)] * n + [(before, after)] + [(0, 0)] * (x.ndim - n - 1)
+    )
+    take = lambda x: jnp.take_along_axis(x, _against(order, x, n), axis=n)
+    of_keys = lambda x: take(both(x, 0, T))
+    tokens = Tokens(
+        q=take(both(tokens.q, S, 0)),
+        k=of_keys(tokens.k),
+        v=of_keys(tokens.v),
+        gates=jax.tree.map(of_keys, tokens.gates),
+        seen=of_keys(tokens.seen),
+        run=run.astype(jnp.int32),
+    )
+    out = _scan(form, learned, state, tokens)[1]
+    back = jnp.argsort(order, axis=-1)[..., S:]
+    return jnp.take_along_axis(out, _against(back, out, n), axis=n)
+
+
+def _own_score(form):
+    def score(q, k, **arrays):
+        terms = form.terms(q, k, **arrays)
+        grouped = terms.q.reshape(*terms.k.shape[:-1], -1, terms.q.shape[-1])
+        return (grouped * terms.k[..., None, :]).sum(-1).reshape(terms.q.shape[:-1])
+
+    return score
+
+
+def _own_value(weigh, learned, tokens: Tokens, segments, offset):
+    """weigh(q_i, k_p) v_p for the key at the query's own position p = i + offset."""
+    T, S, n = tokens.q.shape[-3], tokens.k.shape[-3], tokens.seen.ndim - 1
+    p = jnp.arange(T) + offset
+    place = jnp.clip(p, 0, S - 1)
+    own = lambda x: jnp.take(x, place, axis=n)
+    there = own(tokens.seen) & (p == place)
+    if segments is not None:
+        there = there & (segments.query_ids == jnp.take(segments.key_ids, place, -1))
+    (q, q_poison), (k, k_poison), (v, v_poison) = map(
+        isolate, (tokens.q, own(tokens.k), own(tokens.v))
+    )
+    gates = {name: isolate_gate(own(x)) for name, x in tokens.gates.items()}
+    weight = weigh(q, k, **{name: x for name, (x, _) in gates.items()}, **learned)
+    N = q.shape[-2]
+    to_q = lambda x, axis: jnp.repeat(x, N // x.shape[axis], axis)
+    met = sum((to_q(p, -1) for _, p in gates.values()), q_poison + to_q(k_poison + v_poison, -1))
+    out = weight[..., None] * to_q(v, -2) + lax.stop_gradient(met)[..., None]
+    return jnp.where(there[..., None, None], out, 0)
+
+
+def _scan(form, learned, state: State, tokens: Tokens) -> tuple[State, Float[Array, "*B T N D"]]:
+    """Chunk after chunk along the length axis."""
+    *batch, T = tokens.seen.shape
+    n, B = len(batch), math.prod(batch)
+    # a power of two, so that a chunk can be halved; all of a short sequence
+    chunk = 1 << (min(form.chunk, T) - 1).bit_length()
+    whole = -(-T // chunk) * chunk
+
+    def flat(x, **mode):
+        x = x.reshape(B, T, *x.shape[n + 1 :])
+        return jnp.pad(x, [(0, 0), (0, whole - T)] + [(0, 0)] * (x.ndim - 2), **mode)
+
+    # what is padded is hidden, and of the last token's document: the state passes through
+    run = None if tokens.run is None else flat(tokens.run, mode="edge")
+    state = jax.tree.map(lambda x: x.reshape(B, *x.shape[n:]), state)
+    tokens = dataclasses.replace(jax.tree.map(flat, tokens), run=run)
+    # under shard_map what is carried must vary over the mesh axes that the tokens vary over
+    zero = tokens.q[0, 0, 0, 0] * 0
+    varying = lambda tree: jax.tree.map(lambda x: x + jnp.zeros_like(zero, x.dtype), tree)
+    tokens = dataclasses.replace(tokens, run=varying(run))
+    state, out = _chunks(form, chunk, learned, varying(state), tokens)
+    state = jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), state)
+    return state, out[:, :T].reshape(*batch, T, *out.shape[2:])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _chunks(form, chunk, learned, state, tokens):
+    return _chunks_forward(form, chunk, learned, state, tokens)[0]
+
+
+def _chunks_forward(form, chunk, learned, state, tokens):
+    """Slices are cut and written in place: transposing the whole would cost more than the sums."""
+    q, v = tokens.q, tokens.v
+
+    def body(carry, c):
+        state, out = carry
+        after, read = advance(form, learned, state, _cut(tokens, c, chunk))
+        return (after, lax.dynamic_update_slice_in_dim(out, read.out(), c * chunk, 1)), state
+
+    out = jnp.zeros_like(q, shape=(*q.shape[:-1], v.shape[-1]))
+    (state, out), states = lax.scan(body, (state, out), jnp.arange(q.shape[1] // chunk))
+    return (state, out), (learned, states, tokens, out)
+
+
+def _chunks_backward(form, chunk, saved, cotangents):
+    """From the last chunk to the first; each is computed again from the state before it."""
+    learned, states, tokens, out = saved
+    d_state, d_out = cotangents
+    floats = lambda t: (t.q, t.k, t.v, t.gates)
+    sums_of = lambda s: (s.kv, s.k)
+
+    def body(carry, xs):
+        d_learned, d_sums, d_tokens = carry
+        c, state = xs
+        piece = _cut(tokens, c, chunk)
+
+        def again(learned, sums, floats):
+            before = dataclasses.replace(state, kv=sums[0], k=sums[1])
+            after, read = advance(form, learned, before, Tokens(*floats, piece.seen, piece.run))
+            return (sums_of(after), (read.sums, read.weight)), read
+
+        _, pull, read = jax.vjp(again, learned, sums_of(state), floats(piece), has_aux=True)
+        # sums are not computed again: the quotient's gradient takes its result
+        more, d_sums, d_piece = pull((d_sums, read.pull(*_cut((out, d_out), c, chunk))))
+        put = lambda x, y: lax.dynamic_update_slice_in_dim(x, y, c * chunk, 1)
+        d_learned = jax.tree.map(jnp.add, d_learned, more)
+        return (d_learned, d_sums, jax.tree.map(put, d_tokens, d_piece)), None
+
+    zeros = lambda tree: jax.tree.map(jnp.zeros_like, tree)
+    start = zeros(learned), sums_of(d_state), zeros(floats(tokens))
+    xs = jnp.arange(tokens.q.shape[1] // chunk), states
+    (d_learned, (d_kv, d_k), d_tokens), _ = lax.scan(body, start, xs, reverse=True)
+    none = lambda x: None if x is None else np.zeros(x.shape, jax.dtypes.float0)
+    nothing = jnp.zeros_like(states.top[0])
+    d_state = State(d_kv, d_k, nothing, none(states.run[0]), nothing)
+    return d_learned, d_state, Tokens(*d_tokens, none(tokens.seen), none(tokens.run))
+
+
+_chunks.defvjp(_chunks_forward, _chunks_backward)
+
+
+def _cut(tree, c, chunk):
+    return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, c * chunk, chunk, 1), tree)

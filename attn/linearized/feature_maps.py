@@ -38,6 +38,61 @@ def softmax_features(x: Float[Array, "*L H"]):
     return jax.nn.softmax(x, axis=-1), None
 
 
+def unit(x: Float[Array, "*L H"]):
+    """x / |x|: no map but the keys' normalisation. Products are cosines, of either sign, so that
+    dividing by their sum means nothing and `linear` does not.
+
+    The square root is of |x|^2 + 1e-6: a zero vector stays 0, with a gradient.
+    """
+    return x * jax.lax.rsqrt(jnp.square(x).sum(-1, keepdims=True) + 1e-6), None
+
+
+def dpfp(x: Float[Array, "*L H"], nu: int = 1):
+    """r_i r_(i + s), cyclic, of r = [relu(x), relu(-x)] for s = 1 to nu: 2 H nu sparse features
+    (DPFP, Schlag et al. 2021, arXiv:2102.11174). A query that meets no key gets 0."""
+    r = jax.nn.relu(jnp.concatenate([x, -x], -1))
+    return jnp.concatenate([r * jnp.roll(r, -s, -1) for s in range(1, nu + 1)], -1), None
+
+
+def taylor(x: Float[Array, "*L H"]):
+    """1 + s + s^2 / 2 for s = q . k / sqrt(H): exp(s) to second order, at least 1/2 (Based, Arora
+    et al. 2024, arXiv:2402.18668).
+
+    x_i x_j and x_j x_i are one feature times sqrt(2): 1 + H + H (H + 1) / 2 features for as exact a
+    product as the paper's 1 + H + H^2.
+    """
+    H = x.shape[-1]
+    x = x * H**-0.25
+    i, j = np.triu_indices(H)
+    pairs = x[..., i] * x[..., j] * np.where(i == j, math.sqrt(0.5), 1).astype(x.dtype)
+    return jnp.concatenate([jnp.ones_like(x[..., :1]), x, pairs], -1), None
+
+
+def random_fourier(x: Float[Array, "*L H"], projection: Float[Array, "*#L M H"]):
+    """sin and cos of w_m . x, over sqrt(M): for w_m drawn from N(0, I) an unbiased estimate of
+    exp(-|x - y|^2 / 2), of either sign (RFA, Peng et al. 2021, arXiv:2103.02143)."""
+    angle = jnp.einsum("...h,...mh->...m", x, projection.astype(x.dtype))
+    features = jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1)
+    return features / math.sqrt(projection.shape[-2]), None
+
+
+def cos_reweighted(x: Float[Array, "*L H"], angle: Float[Array, "*#L"]):
+    """relu(x) cos(angle) and relu(x) sin(angle): the products are relu(q) . relu(k) cos(angle_q -
+    angle_k) (cosFormer, Qin et al. 2022, arXiv:2202.08791)."""
+    r, angle = jax.nn.relu(x), angle[..., None]
+    return jnp.concatenate([r * jnp.cos(angle), r * jnp.sin(angle)], -1), None
+
+
+def hedgehog(x: Float[Array, "*L H"], matrix: Float[Array, "*#L H F"]):
+    """exp(y) and exp(-y) for a learned y = x W (Hedgehog, Zhang et al. 2024, arXiv:2402.04347).
+
+    Each row is divided by its own largest feature, whose logarithm is the weight.
+    """
+    y = jnp.einsum("...h,...hf->...f", x, matrix.astype(x.dtype))
+    top = jax.lax.stop_gradient(jnp.abs(y).max(-1, keepdims=True))
+    return jnp.exp(jnp.concatenate([y, -y], -1) - top), top[..., 0]
+
+
 def favor(x: Float[Array, "*L H"], projection: Float[Array, "M H"]):
     """FAVOR+: exp(w_m . x - |x|^2 / 2) / sqrt(M) for each row w_m of the projection
     (Choromanski et al. 2020, arXiv:2009.14794), an unbiased positive estimate of exp(q . k).
@@ -52,21 +107,26 @@ def favor(x: Float[Array, "*L H"], projection: Float[Array, "M H"]):
     return features, top[..., 0] - norm
 
 
-@functools.lru_cache(maxsize=64)
-def orthogonal_features(seed: int, features: int, head_dim: int) -> Float[np.ndarray, "M H"]:
+def draw_features(key: Array, features: int, head_dim: int) -> Float[Array, "M H"]:
     """Rows as N(0, I) in length, orthogonal within each block of H: FAVOR+'s lower variance.
 
-    Drawn in float32 from `jax.random.key(seed)` at trace time, hence a constant of the program.
+    A pure function of a jax key: under `jit` a training loop may draw new ones at every step.
     """
+    turn, length = jax.random.split(key)
+    blocks = -(-features // head_dim)
+    gauss = jax.random.normal(turn, (blocks, head_dim, head_dim), jnp.float32)
+    rows = jnp.linalg.qr(gauss)[0].mT.reshape(-1, head_dim)[:features]
+    norms = jnp.linalg.norm(
+        jax.random.normal(length, (features, head_dim), jnp.float32), axis=-1, keepdims=True
+    )
+    return rows * norms
+
+
+@functools.lru_cache(maxsize=64)
+def orthogonal_features(seed: int, features: int, head_dim: int) -> Float[np.ndarray, "M H"]:
+    """`draw_features` of `jax.random.key(seed)` at trace time, hence a constant of the program."""
     with jax.ensure_compile_time_eval():
-        turn, length = jax.random.split(jax.random.key(seed))
-        blocks = -(-features // head_dim)
-        gauss = jax.random.normal(turn, (blocks, head_dim, head_dim), jnp.float32)
-        rows = jnp.linalg.qr(gauss)[0].mT.reshape(-1, head_dim)[:features]
-        norms = jnp.linalg.norm(
-            jax.random.normal(length, (features, head_dim), jnp.float32), axis=-1, keepdims=True
-        )
-        return np.asarray(rows * norms)
+        return np.asarray(draw_features(jax.random.key(seed), features, head_dim))
 
 
 FEATURE_MAPS: dict[str, FeatureMap] = {
@@ -74,4 +134,7 @@ FEATURE_MAPS: dict[str, FeatureMap] = {
     "relu": relu,
     "squared_relu": squared_relu,
     "softmax": softmax_features,
+    "unit": unit,
+    "dpfp": dpfp,
+    "taylor": taylor,
 }

@@ -11,7 +11,21 @@ from attn.mechanism import Mechanism
 from attn.nn.gates import Gates
 from attn.nn.keys import fold
 from attn.nn.norm import RMSNorm
+from attn.nn.short_conv import ShortConv
 from attn.positions import rotary
+
+OUTPUT_GATES = {"silu": jax.nn.silu, "sigmoid": jax.nn.sigmoid}
+
+
+def mistakes_of(mechanism: Mechanism) -> list[str]:
+    """What a mechanism asks of its layer that there is not."""
+    taps, gate, mistakes = mechanism.short_conv, mechanism.output_gate, []
+    if not isinstance(taps, int) or isinstance(taps, bool) or taps < 0:
+        mistakes.append(f"short_conv: expected a number of taps, 0 for none, got {taps!r}")
+    if gate not in (None, *OUTPUT_GATES):
+        known = " or ".join(map(repr, OUTPUT_GATES))
+        mistakes.append(f"output_gate: expected {known}, or None, got {gate!r}")
+    return mistakes
 
 
 class Attention(nnx.Module):
@@ -23,10 +37,15 @@ class Attention(nnx.Module):
     multi-query (Shazeer 2019, arXiv:1911.02150). `qk_norm` puts an RMSNorm with a learned scale on
     each head of q and k, before rotary (Henry et al. 2020, arXiv:2010.04245); where a mechanism
     keeps several vectors side by side in a head (`parts`), each is normalised and rotated by
-    itself. The mechanism's learned arrays are parameters here, its gates are projected from x, and
-    its `head_norm` is an RMSNorm with a learned scale on each head's output, times that number.
-    Parameters are float32; products and the output are in `dtype`. Raises ValueError for sizes
-    that do not fit.
+    itself.
+
+    A mechanism asks for the rest by its record: its learned arrays are parameters here and its
+    `gates` are projected from x. With `short_conv`, q, k and v first pass through a causal
+    convolution of that many taps and SiLU, which padding and other documents do not enter.
+    `head_norm` is an RMSNorm with a learned scale on each head's output, times that number;
+    `output_gate` then multiplies by "silu" or "sigmoid" of x W_g. What is 0 or None there adds
+    nothing. Parameters are float32; products and the output are in `dtype`. Raises ValueError for
+    sizes that do not fit.
     """
 
     def __init__(
@@ -47,6 +66,8 @@ class Attention(nnx.Module):
             raise ValueError(f"num_heads: expected a divisor of width {width}, got {N}")
         if K < 1 or N % K:
             raise ValueError(f"num_kv_heads: expected a divisor of num_heads {N}, got {K}")
+        if mistakes := mistakes_of(mechanism):
+            raise ValueError("\n".join(mistakes))
         H = width // N if head_dim is None else head_dim
         self.heads, self.mechanism, self.dtype = (N, K, H), mechanism, jnp.dtype(dtype)
         # its variance depends on the input width alone: fusing does not change the draw's scale
@@ -60,16 +81,22 @@ class Attention(nnx.Module):
         part = H // mechanism.parts
         self.q_norm, self.k_norm = (RMSNorm(part), RMSNorm(part)) if qk_norm else (None, None)
         self.head_norm = None if mechanism.head_norm is None else RMSNorm(H)
+        conv = lambda: ShortConv(
+            self.qkv.shape[1], mechanism.short_conv, key=fold(key, "short_conv")
+        )
+        gate = lambda: kernel(fold(key, "out_gate"), (width, N * H), jnp.float32)
+        self.short_conv = conv() if mechanism.short_conv else None
+        self.out_gate = nnx.Param(gate()) if mechanism.output_gate is not None else None
 
         sizes = dict(num_heads=N, num_kv_heads=K, head_dim=H)
         learned = mechanism.init(
             fold(key, "mechanism"), value_dim=H, max_length=max_length, **sizes
         )
-        shapes = mechanism.gates(**sizes)
-        if both := sorted(learned.keys() & shapes.keys()):
+        gates = mechanism.gates(**sizes)
+        if both := sorted(learned.keys() & gates.keys()):
             raise ValueError(f"{mechanism.name}: init and gates both name {', '.join(both)}")
         self.learned = nnx.Dict({name: nnx.Param(x) for name, x in learned.items()})
-        self.gates = Gates(width, shapes, key=fold(key, "gates"))
+        self.gates = Gates(width, gates, key=fold(key, "gates"))
 
     def __call__(
         self,
@@ -84,15 +111,19 @@ class Attention(nnx.Module):
         """The layer's output in `dtype`. With `positions`, q and k are rotated by them. With
         `dropout_key`, a mechanism that has a `dropout_rate` drops weights.
 
-        Raises ValueError for shapes that do not fit and for rotary or gates in cross-attention.
+        Raises ValueError for shapes that do not fit, and for rotary, gates or a short convolution
+        in cross-attention.
         """
-        q, k, v, extra = self._project(x, context, positions)
+        q, k, v, extra = self._project(x, context, positions, mask)
         if dropout_key is not None and self.mechanism.dropout_rate > 0:
             extra = {**extra, "dropout_key": dropout_key}
         y = self.mechanism(q, k, v, mask=mask, bias=bias, **extra)
         if self.head_norm is not None:
             y = self.head_norm(y) * self.mechanism.head_norm
         y = y.reshape(*y.shape[:-2], self.out.shape[0])
+        if self.out_gate is not None:
+            activation = OUTPUT_GATES[self.mechanism.output_gate]
+            y = y * activation(x.astype(self.dtype) @ self.out_gate[...].astype(self.dtype))
         return y @ self.out[...].astype(self.dtype)
 
     def weights(
@@ -105,10 +136,10 @@ class Attention(nnx.Module):
         positions: Int[Array, "*#B T"] | None = None,
     ) -> Float[Array, "*B N T S"]:
         """The effective matrix of each head for the same input, before its `head_norm`."""
-        q, k, _, extra = self._project(x, context, positions)
+        q, k, _, extra = self._project(x, context, positions, mask)
         return self.mechanism.weights(q, k, mask=mask, bias=bias, **extra)
 
-    def _project(self, x, context, positions):
+    def _project(self, x, context, positions, mask):
         N, K, H = self.heads
         kernel = self.qkv[...].astype(self.dtype)
         for name, given in (("x", x), ("context", context)):
@@ -119,15 +150,11 @@ class Attention(nnx.Module):
         x = x.astype(self.dtype)
         gates = self.gates(x)
         if context is None:
-            q, k, v = jnp.split(x @ kernel, (N * H, (N + K) * H), axis=-1)
+            qkv = x @ kernel
+            qkv = qkv if self.short_conv is None else self.short_conv(qkv, mask)
+            q, k, v = jnp.split(qkv, (N * H, (N + K) * H), axis=-1)
         else:
-            if positions is not None:
-                raise ValueError("positions: two sequences share no positions to rotate by")
-            if gates:
-                raise ValueError(
-                    f"context: {self.mechanism.name} gates each key by its own token, and its "
-                    f"gates ({', '.join(gates)}) are projected from x; leave context out"
-                )
+            self._check_context(positions, gates)
             w_q, w_kv = jnp.split(kernel, (N * H,), axis=-1)
             q = x @ w_q
             k, v = jnp.split(context.astype(self.dtype) @ w_kv, 2, axis=-1)
@@ -143,3 +170,19 @@ class Attention(nnx.Module):
         v = v.reshape(*v.shape[:-1], K, H)
         learned = {name: x[...] for name, x in self.learned.items()}
         return q, k, v, {**learned, **gates}
+
+    def _check_context(self, positions, gates):
+        """Raise ValueError for what needs q and k to come from one sequence."""
+        name = self.mechanism.name
+        if positions is not None:
+            raise ValueError("positions: two sequences share no positions to rotate by")
+        if gates:
+            raise ValueError(
+                f"context: {name} gates each key by its own token, and its "
+                f"gates ({', '.join(gates)}) are projected from x; leave context out"
+            )
+        if self.short_conv is not None:
+            raise ValueError(
+                f"context: {name} convolves x over time, and a context is another sequence; leave "
+                "it out, or set short_conv=0"
+            )

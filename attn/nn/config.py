@@ -4,7 +4,9 @@ import dataclasses
 from typing import Literal
 
 from attn.dense.dot_product import Softmax
+from attn.masks import Causal
 from attn.mechanism import Mechanism
+from attn.nn.attention import mistakes_of
 from attn.nn.mlp import ACTIVATIONS
 from attn.nn.norm import NORMS
 
@@ -92,6 +94,8 @@ def _values(c: EncoderConfig) -> list[str]:
     given = c.mechanism if isinstance(c.mechanism, tuple) else (c.mechanism,)
     known = all(isinstance(m, Mechanism) for m in given)
     expect(known, "mechanism", "a Mechanism such as attn.Softmax(), or a tuple of them")
+    for mechanism in dict.fromkeys(given) if known else ():
+        mistakes += [f"mechanism: {mechanism.name}.{line}" for line in mistakes_of(mechanism)]
     return mistakes
 
 
@@ -101,6 +105,7 @@ def _relations(c: EncoderConfig) -> list[str]:
     kinds = " and ".join(map(repr, dict.fromkeys(c.mechanisms)))
     head_dim = c.width // c.heads if c.head_dim is None else c.head_dim
     parts = max((m.parts for m in c.mechanisms), default=1)
+    causal = [m.name for m in dict.fromkeys(c.mechanisms) if Causal in m.requires]
     rules = [
         (
             len(c.mechanisms) != c.layers,
@@ -141,6 +146,11 @@ def _relations(c: EncoderConfig) -> list[str]:
             c.head != "token" and c.pooling == "none",
             f"pooling: expected cls, mean or max with head={c.head!r}, which needs one vector a "
             "sequence, got 'none'",
+        ),
+        (
+            c.pooling == "cls" and causal,
+            f"pooling: expected mean, max or none with {' and '.join(causal)}, defined with Causal "
+            "only, where CLS at index 0 sees no other token, got 'cls'",
         ),
     ]
     return [message for wrong, message in rules if wrong]

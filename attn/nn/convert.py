@@ -15,7 +15,8 @@ def with_kv_heads(encoder: Encoder, num_kv_heads: int) -> Encoder:
     every other parameter as trained (arXiv:2305.13245, who then train on for 5% of the steps).
 
     Raises ValueError unless `num_kv_heads` divides the key heads it has, NotImplementedError for a
-    mechanism with learned arrays or gates of each key head, which no rule pools.
+    mechanism with learned arrays, gates or a short convolution of each key head, which no rule
+    pools.
     """
     old = encoder.config
     H = old.width // old.heads if old.head_dim is None else old.head_dim
@@ -50,7 +51,9 @@ def _shapes_of(mechanism, N, K, H, max_length) -> dict:
         max_length=max_length,
     )
     learned = {name: x.shape for name, x in jax.eval_shape(init).items()}
-    return {**learned, **mechanism.gates(num_heads=N, num_kv_heads=K, head_dim=H)}
+    if mechanism.short_conv:
+        learned["short_conv"] = (mechanism.short_conv, (N + 2 * K) * H)
+    return {**learned, **mechanism.gate_shapes(num_heads=N, num_kv_heads=K, head_dim=H)}
 
 
 def _pool(variable, N, K, G, H):

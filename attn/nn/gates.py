@@ -1,16 +1,14 @@
 """The per-token inputs that a mechanism asks for by `gates(...)`, projected from x."""
 
-import math
-
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from attn.gates import Gate, StepDecay, identity
 from attn.nn.keys import fold
 
-# Gates arrive activated: these names have one meaning in every mechanism, any other name gets
-# the linear projection as it is.
+# A bare shape is a linear projection. Gates arrive activated: these names have one meaning in
+# every mechanism, any other name gets the projection as it is.
 RANGES = {
     "log_decay": jax.nn.log_sigmoid,  # a natural logarithm, at most 0
     "beta": jax.nn.sigmoid,  # in [0, 1]
@@ -18,21 +16,19 @@ RANGES = {
 
 
 class Gates(nnx.Module):
-    """f(W x + b) for each name and shape, f from `RANGES`; float32, as a decay is raised to
-    powers as high as the sequence is long."""
+    """The gates of one layer by name, each with its arrays as parameters in `projections`."""
 
-    def __init__(self, width: int, shapes: dict[str, tuple[int, ...]], *, key: Array):
-        self.shapes = tuple(shapes.items())
+    def __init__(self, width: int, gates: dict[str, tuple | Gate | StepDecay], *, key: Array):
+        bare = lambda name, shape: Gate(shape=shape, activation=RANGES.get(name, identity))
+        self.gates = tuple(
+            (name, bare(name, gate) if isinstance(gate, tuple) else gate)
+            for name, gate in gates.items()
+        )
+        parameters = lambda arrays: nnx.Dict({name: nnx.Param(x) for name, x in arrays.items()})
         self.projections = nnx.Dict(
-            {
-                name: nnx.Linear(
-                    width, math.prod(shape), dtype=jnp.float32, rngs=nnx.Rngs(fold(key, name))
-                )
-                for name, shape in self.shapes
-            }
+            {name: parameters(gate.init(fold(key, name), width)) for name, gate in self.gates}
         )
 
     def __call__(self, x: Float[Array, "*B T W"]) -> dict[str, Float[Array, "..."]]:
-        project = lambda name, shape: self.projections[name](x).reshape(*x.shape[:-1], *shape)
-        same = lambda y: y
-        return {name: RANGES.get(name, same)(project(name, shape)) for name, shape in self.shapes}
+        arrays = lambda name: {key: array[...] for key, array in self.projections[name].items()}
+        return {name: gate(x, **arrays(name)) for name, gate in self.gates}

@@ -30,7 +30,7 @@ def inputs(mechanism: Mechanism, *, dtype=jnp.float32, scale=1.0, seed=0, **shap
         value_dim=s["D"],
         max_length=max(s["S"], s["T"]) + 3,
     )
-    gates = mechanism.gates(num_heads=s["N"], num_kv_heads=s["K"], head_dim=s["H"])
+    gates = mechanism.gate_shapes(num_heads=s["N"], num_kv_heads=s["K"], head_dim=s["H"])
     for name, tail in sorted(gates.items()):
         x = -np.abs(draw(*s["batch"], s["S"], *tail)) if "log" in name else None
         x = rng.uniform(size=(*s["batch"], s["S"], *tail)) if x is None else x
@@ -38,9 +38,14 @@ def inputs(mechanism: Mechanism, *, dtype=jnp.float32, scale=1.0, seed=0, **shap
     return q, k, v, learned
 
 
+def base_mask(mechanism: Mechanism) -> Mask:
+    """The least mask it takes: FULL, or what it requires."""
+    return masks.Causal() if masks.Causal in mechanism.requires else FULL
+
+
 def masks_for(mechanism: Mechanism, *, T: int, S: int, batch=(2,)) -> dict[str, Mask]:
     """Named masks: FULL, each honoured term (some of them two at once: each mask is compiled), and
-    what `&`, `|`, `~` make of them."""
+    what `&`, `|`, `~` make of them; each joined with what the mechanism requires."""
     every = term_examples(T=T, S=S, batch=batch)
     honoured = {kind.__name__ for kind in mechanism.honours}
     found = {name: mask for name, mask in every.items() if name in honoured}
@@ -60,7 +65,10 @@ def masks_for(mechanism: Mechanism, *, T: int, S: int, batch=(2,)) -> dict[str, 
     if "Causal" in honoured:
         found["Causal, later"] = masks.Causal(S - T if T != S else 3)
         found["Causal(-2)"] = masks.Causal(-2)
-    return {"FULL": FULL, **found}
+    base = base_mask(mechanism)
+    causal = lambda mask: base == FULL or mask.take(masks.Causal)[0][0] is not None
+    joined = {name: mask if causal(mask) else mask & base for name, mask in found.items()}
+    return {"FULL": base, **joined}
 
 
 def term_examples(*, T: int, S: int, batch=(2,)) -> dict[str, Mask]:

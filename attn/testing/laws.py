@@ -10,7 +10,7 @@ from attn.biases import Alibi, Bias
 from attn.masks import FULL, Causal, Padding, Segments
 from attn.mechanism import Mechanism
 from attn.positions import alibi_slopes
-from attn.testing.cases import SHAPE, inputs, masks_for, term_examples, widen
+from attn.testing.cases import SHAPE, base_mask, inputs, masks_for, term_examples, widen
 from attn.testing.contract import BrokenLaw, assert_close, assert_same_bits, assert_zero
 
 
@@ -81,7 +81,7 @@ def equals_reference(mechanism: Mechanism) -> None:
         if Bias in mechanism.honours:
             bias = Alibi(jnp.asarray(alibi_slopes(SHAPE["N"])))
             arrays = inputs(mechanism, **shape)
-            mask = named.get("Padding", FULL)
+            mask = named.get("Padding", base_mask(mechanism))
             _compare(mechanism, run, arrays, mask, bias, dtype=jnp.float32, what="ALiBi bias")
 
 
@@ -93,11 +93,16 @@ def refuses_the_rest(mechanism: Mechanism) -> None:
     call = functools.partial(mechanism, **learned)
     for name, mask in term_examples(T=T, S=S).items():
         honoured = name in {kind.__name__ for kind in mechanism.honours}
+        mask = mask if isinstance(mask, Causal) else base_mask(mechanism) & mask
         error = _error_of(lambda: jax.eval_shape(lambda q: call(q, k, v, mask=mask), q))
         if honoured and error is not None:
             raise BrokenLaw(f"{name} is declared and yet raises {error!r}")
         if not honoured:
             _expect(NotImplementedError, error, name, f"mask {name}, not declared")
+    for kind in mechanism.requires:
+        error = _error_of(lambda: call(q, k, v))
+        _expect(NotImplementedError, error, kind.__name__, f"no {kind.__name__}, though required")
+    call = functools.partial(call, mask=base_mask(mechanism))
     if Bias not in mechanism.honours:
         bias = jnp.zeros((1, 1, T, S))
         error = _error_of(lambda: call(q, k, v, bias=bias))
@@ -179,10 +184,12 @@ def does_not_leak(mechanism: Mechanism) -> None:
     call = jax.jit(lambda q, k, v, mask: mechanism(q, k, v, mask=mask, **learned))
     spoil = lambda x: x.at[1].set(jnp.nan)
     what = "row 0 when row 1 is NaN"
-    again = call(spoil(q), spoil(k), spoil(v), FULL)
-    assert_same_bits(again[0], call(q, k, v, FULL)[0], what=what)
+    base = base_mask(mechanism)
+    again = call(spoil(q), spoil(k), spoil(v), base)
+    assert_same_bits(again[0], call(q, k, v, base)[0], what=what)
     run = jax.jit(_with_gradients(mechanism))
-    bases = {"": FULL, " with Causal": Causal()} if Causal in mechanism.honours else {"": FULL}
+    bases = {} if mechanism.requires else {"": FULL}
+    bases |= {" with Causal": Causal()} if Causal in mechanism.honours else {}
     for also, base in bases.items():
         if Padding in mechanism.honours:
             real = np.arange(k.shape[1]) < np.array([[11], [19]])
@@ -226,13 +233,14 @@ def sees_nothing_gives_zero(mechanism: Mechanism) -> None:
     run = jax.jit(_with_gradients(mechanism))
     q, k, v, learned = inputs(mechanism)
     if Padding in mechanism.honours:
-        nothing = Padding(jnp.array([0, 19], jnp.int32))
+        base = base_mask(mechanism)
+        nothing = base & Padding(jnp.array([0, 19], jnp.int32))
         out, ((dq, dk, dv, _), _) = run((q, k * jnp.nan, v, learned), nothing, None)
         run((q, k, v, learned), nothing, None)
         for what, x in (("output", out), ("q", dq), ("k", dk), ("v", dv)):
             assert_zero(x[0], what=f"{what} of a batch row of length 0")
         some = np.arange(19) % 3 > 0
-        blind = Padding(queries=jnp.broadcast_to(jnp.asarray(some), (2, 19)))
+        blind = base & Padding(queries=jnp.broadcast_to(jnp.asarray(some), (2, 19)))
         dirty = jnp.where(some[:, None, None], q, jnp.nan)
         out, ((dq, dk, dv, _), _) = run((dirty, k, v, learned), blind, None)
         assert_zero(out[:, ~some], what="output of padded queries")
@@ -242,7 +250,7 @@ def sees_nothing_gives_zero(mechanism: Mechanism) -> None:
                 raise BrokenLaw(f"gradient of {name} is not finite when a padded query is NaN")
     for shape in ({"S": 0}, {"T": 0}, {"batch": (0,)}, {"T": 0, "S": 0}):
         arrays = inputs(mechanism, **shape)
-        out, (gradients, _) = run(arrays, FULL, None)
+        out, (gradients, _) = run(arrays, base_mask(mechanism), None)
         want = (*arrays[0].shape[:-1], arrays[2].shape[-1])
         if out.shape != want:
             raise BrokenLaw(f"{shape}: expected shape {want}, got {out.shape}")
@@ -257,7 +265,7 @@ def any_length_works(mechanism: Mechanism) -> None:
     run = jax.jit(_with_gradients(mechanism))
     with _precise():
         for T in sorted({1, block - 1, block, block + 1, 2 * block + 1, 31} - {0}):
-            mask = masks_for(mechanism, T=T, S=T).get("Causal", FULL)
+            mask = masks_for(mechanism, T=T, S=T).get("Causal", base_mask(mechanism))
             arrays = inputs(mechanism, T=T, S=T)
             what = {"what": f"T = S = {T}", "dtype": jnp.float32, "jit_reference": True}
             _compare(mechanism, run, arrays, mask, None, **what)
@@ -268,7 +276,7 @@ def transforms_agree(mechanism: Mechanism) -> None:
     scan over layers and shard_map over batch and heads work."""
     q, k, v, learned = inputs(mechanism, T=11, S=11)
     named = masks_for(mechanism, T=11, S=11)
-    mask = named.get("all joined", named.get("Padding", FULL))
+    mask = named.get("all joined", named.get("Padding", base_mask(mechanism)))
     close = functools.partial(assert_close, dtype=jnp.float32, room=mechanism.room)
     call = jax.jit(lambda q, k, v, g, mask: mechanism(q, k, v, mask=mask, **g))
     with _precise():
@@ -276,17 +284,23 @@ def transforms_agree(mechanism: Mechanism) -> None:
         close(mechanism(q, k, v, mask=mask, **learned), out, what="eager against jit")
 
         heads = lambda x: jnp.repeat(x, 2, axis=-2)
-        gates = mechanism.gates(num_heads=4, num_kv_heads=2, head_dim=8)
-        again = {n: jnp.repeat(x, 2, 0) if n not in gates else x for n, x in learned.items()}
-        if not gates and all(x.shape[0] == 2 for x in learned.values()):
+        shapes = mechanism.gates(num_heads=4, num_kv_heads=2, head_dim=8)
+        gates = {name: learned[name] for name in shapes}
+        learned = {name: x for name, x in learned.items() if name not in shapes}
+        # learned arrays are one a key head, or one a query head (as gates are), or shared
+        if all(x.shape[0] in (2, 4) for x in learned.values()):
+            again = {n: jnp.repeat(x, 2, 0) if len(x) == 2 else x for n, x in learned.items()}
             what = "repeated key heads against grouped"
-            close(call(q, heads(k), heads(v), again, mask), out, what=what)
+            close(call(q, heads(k), heads(v), {**again, **gates}, mask), out, what=what)
 
-        plain = jax.jit(lambda q, k, v: mechanism(q, k, v, **learned))
-        more = [jnp.stack([x, x[::-1]]) for x in (q, k, v)]  # [2, B, ...]
-        if not gates:
-            close(jax.jit(jax.vmap(plain))(*more), plain(*more), what="vmap against a leading axis")
-            close(plain(*(x[0] for x in (q, k, v))), plain(q, k, v)[0], what="no batch axis")
+        base = base_mask(mechanism)
+        plain = jax.jit(lambda q, k, v, g: mechanism(q, k, v, mask=base, **g, **learned))
+        alone = q, k, v, gates
+        more = jax.tree.map(lambda x: jnp.stack([x, x[::-1]]), alone)  # [2, B, ...]
+        close(jax.jit(jax.vmap(plain))(*more), plain(*more), what="vmap against a leading axis")
+        first = jax.tree.map(lambda x: x[0], alone)
+        close(plain(*first), plain(*alone)[0], what="no batch axis")
+        learned |= gates
 
         loss = lambda q: (mechanism(q, k, v, mask=mask, **learned) ** 2).sum()
         grad = jax.jit(jax.grad(loss))(q)
@@ -304,7 +318,7 @@ def transforms_agree(mechanism: Mechanism) -> None:
         if not (np.isfinite(value) and np.isfinite(np.asarray(grad)).all()):
             raise BrokenLaw("scan over layers: the value or the gradient is not finite")
         if not learned:
-            _shard_map_works(mechanism, q, k, v, out=plain(q, k, v), close=close)
+            _shard_map_works(mechanism, q, k, v, out=plain(q, k, v, {}), close=close)
 
 
 def _shard_map_works(mechanism, q, k, v, *, out, close):
@@ -375,14 +389,28 @@ def steps_equal_parallel(mechanism: Mechanism) -> None:
     except NotImplementedError:
         return
     step = jax.jit(mechanism.step)
+
+    def tokens(start, stop):
+        cut = lambda x: x[:, start:stop]
+        return map(cut, (q, k, v)), {n: cut(x) if n in gates else x for n, x in learned.items()}
+
     with _precise():
         whole = mechanism.reference(q, k, v, mask=Causal(), **learned)
+        close = functools.partial(assert_close, dtype=q.dtype, room=mechanism.room)
         for t in range(T):
-            at = lambda x: x[:, t : t + 1]
-            extra = {n: at(x) if n in gates else x for n, x in learned.items()}
-            state, out = step(state, at(q), at(k), at(v), **extra)
-            want = whole[:, t : t + 1]
-            assert_close(out, want, dtype=q.dtype, what=f"step {t}", room=mechanism.room)
+            qkv, extra = tokens(t, t + 1)
+            state, out = step(state, *qkv, **extra)
+            close(out, whole[:, t : t + 1], what=f"step {t}")
+        qkv, extra = tokens(0, 6)
+        try:
+            state, out = mechanism.prefill(*qkv, max_length=T, **extra)
+        except NotImplementedError:
+            return
+        close(out, whole[:, :6], what="prefill of 6 tokens")
+        for t in (6, 7):
+            qkv, extra = tokens(t, t + 1)
+            state, out = step(state, *qkv, **extra)
+            close(out, whole[:, t : t + 1], what=f"step {t} after a prefill of 6")
 
 
 def weights_give_output(mechanism: Mechanism) -> None:
@@ -407,12 +435,13 @@ def weights_give_output(mechanism: Mechanism) -> None:
 def traces_once_and_keeps_dtype(mechanism: Mechanism) -> None:
     """11. One trace a shape; the dtype is kept under strict promotion and with x64 on."""
     q, k, v, learned = inputs(mechanism, T=7, S=7)
+    call = functools.partial(mechanism, mask=base_mask(mechanism))
     count = 0
 
     def counted(q, k, v):
         nonlocal count
         count += 1
-        return mechanism(q, k, v, **learned)
+        return call(q, k, v, **learned)
 
     run = jax.jit(counted)
     run(q, k, v), run(v.repeat(2, -2)[..., :1].repeat(8, -1) * q, k, v)
@@ -421,16 +450,16 @@ def traces_once_and_keeps_dtype(mechanism: Mechanism) -> None:
     for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
         with jax.numpy_dtype_promotion("strict"):
             arrays = [x.astype(dtype) for x in (q, k, v)]
-            out = jax.eval_shape(lambda q, k, v: mechanism(q, k, v, **learned), *arrays)
+            out = jax.eval_shape(lambda q, k, v: call(q, k, v, **learned), *arrays)
             if out.dtype != dtype:
                 raise BrokenLaw(f"{jnp.dtype(dtype).name} in, {out.dtype} out")
     with jax.enable_x64(True):
-        out = mechanism(q, k, v, **learned)
+        out = call(q, k, v, **learned)
         if out.dtype != jnp.float32:
             raise BrokenLaw(f"with x64 on: float32 in, {out.dtype} out")
         wide = widen((q, k, v, learned))
-        out = mechanism(*wide[:3], **wide[3])
-        want = mechanism.reference(*wide[:3], **wide[3])
+        out = call(*wide[:3], **wide[3])
+        want = mechanism.reference(*wide[:3], mask=base_mask(mechanism), **wide[3])
         if out.dtype != jnp.float64:
             raise BrokenLaw(f"float64 in, {out.dtype} out")
         assert_close(out, want, dtype=jnp.float64, what="float64", room=mechanism.room)

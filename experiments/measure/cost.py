@@ -125,13 +125,20 @@ def forward_backward(function: Callable) -> Callable:
 
 
 def attention(mechanism: Mechanism, shape: Shape, mask: Mask = FULL) -> tuple[Callable, dict]:
-    """(q, k, v, arrays) -> out, and the arrays: learned ones as they start, gates at 0."""
+    """(q, k, v, arrays) -> out, and the arrays: learned ones as they start, and gates."""
     heads = {"num_heads": shape.N, "num_kv_heads": shape.K, "head_dim": shape.H}
     arrays = mechanism.init(jax.random.key(0), **heads, value_dim=shape.H, max_length=shape.T)
     gates = {
-        name: jnp.zeros((shape.B, shape.T, *x)) for name, x in mechanism.gates(**heads).items()
+        name: jnp.zeros((shape.B, shape.T, *x))
+        for name, x in mechanism.gate_shapes(**heads).items()
     }
     return lambda q, k, v, more: mechanism(q, k, v, mask=mask, **more), arrays | gates
+
+
+def _gate(name: str, shape: tuple[int, ...]) -> jax.Array:
+    """As gates arrive: logarithms a little below 0, others in [0, 1]."""
+    x = jax.random.uniform(jax.random.key(1), shape)
+    return -x / 16 if "log" in name else x
 
 
 def decode_state_bytes(mechanism: Mechanism, shape: Shape) -> int | None:

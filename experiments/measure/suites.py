@@ -7,6 +7,7 @@ from attn import MECHANISMS, Causal, Window
 from experiments.measure import oracle
 from experiments.measure.attention import Attention
 from experiments.measure.decoding import Decoding
+from experiments.measure.linearized import Linearized
 from experiments.measure.masking import Masking
 from experiments.measure.options import Options
 from experiments.measure.sharding import Sharding
@@ -73,6 +74,7 @@ def suites() -> dict[str, Suite]:
             oracle.linear,
             (4096, 8192, 16384, 32768, 65536),
             1,
-            {"token scan": 8192},
+            {"token scan": 8192, "fla": 65536},
         ),
+        "linearized": Linearized(),
     }

@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
+import importlib.util
 import os
+import pathlib
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -86,9 +88,45 @@ def flex(mask: Mask, inputs: Sequence[tuple], mode: str) -> Ready:
     return Ready(ready.call, ready.results, compile_seconds=seconds)
 
 
+def fla(mask: Mask, inputs: Sequence[tuple], mode: str) -> Ready:
+    """flash-linear-attention's chunked torch form of causal linear attention, the one of its forms
+    that runs on a CPU, with features elu + 1 (fla, Yang and Zhang 2024)."""
+    torch = load()
+    attend = _fla_chunk()
+    (_, T, N, _), K = inputs[0][0].shape, inputs[0][1].shape[2]
+    if mask != Causal() or N != K or T % 64:
+        raise Unavailable("it is causal, without grouped heads, for multiples of 64 tokens")
+    phi = lambda x: torch.nn.functional.elu(x) + 1
+
+    def call(q, k, v, g):
+        if mode == MODES[0]:
+            with torch.inference_mode():
+                return (attend(phi(q), phi(k), v, scale=1.0, normalize=True)[0],)
+        q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+        out = attend(phi(q), phi(k), v, scale=1.0, normalize=True)[0]
+        return out.detach(), *torch.autograd.grad(out, (q, k, v), g)
+
+    held = [tuple(torch.from_numpy(np.array(x)) for x in many) for many in inputs]
+    results = lambda: [x.float().numpy() for x in call(*held[0])]
+    return Ready(lambda r: call(*held[r % len(held)]), results)
+
+
+def _fla_chunk() -> Callable:
+    """Read from its file: importing the package needs Triton."""
+    found = importlib.util.find_spec("fla")
+    if found is None or importlib.util.find_spec("einops") is None:
+        raise Unavailable("fla is not installed (pip install fla-core einops --no-deps)")
+    path = pathlib.Path(found.submodule_search_locations[0], "ops/linear_attn/naive.py")
+    spec = importlib.util.spec_from_file_location("fla_linear_attn_naive", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.naive_chunk_linear_attn
+
+
 TORCH_PEERS: dict[str, Callable[[Mask, Sequence[tuple], str], Ready]] = {
     "torch": sdpa,
     "torch flex": flex,
+    "fla": fla,
 }
 
 

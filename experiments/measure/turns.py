@@ -108,6 +108,23 @@ def compiled(
         out, pull = jax.vjp(lambda q, k, v: function(q, k, v, extra), q, k, v)
         return out, *pull(g.astype(out.dtype))
 
+    return _compiled(function, both, inputs, mode, extra, **facts)
+
+
+def compiled_with_gates(
+    function: Callable, inputs: Sequence[tuple], mode: str, extra: dict[str, jax.Array]
+) -> Ready:
+    """`compiled`, whose gradients are also those of `extra`, after those of q, k and v."""
+
+    def both(q, k, v, g, extra):
+        out, pull = jax.vjp(function, q, k, v, extra)
+        return out, *pull(g.astype(out.dtype))
+
+    return _compiled(function, both, inputs, mode, extra)
+
+
+def _compiled(function, both, inputs, mode, extra, **facts) -> Ready:
+
     if mode == MODES[0]:
         run, inputs = function, [(*x[:3], extra) for x in inputs]
     else:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from tiny_experiment import TINY, tiny, write_config
 
+from attn import MECHANISMS
 from attn.nn import EncoderConfig
 from experiments import cli, train
 from experiments.config import Experiment, Model, Optimizer, mechanism, task
-from experiments.config_file import read, read_sweep
+from experiments.config_file import override, read, read_sweep
 from experiments.errors import ConfigError
 from experiments.optimizer import SCHEDULES
 from experiments.validation import from_dict, to_dict
@@ -103,6 +104,44 @@ def test_any_shape_of_nonsense_is_refused(raw: dict):
 def test_a_mechanism_that_cannot_be_causal_is_refused():
     assert problems({**TINY, "model": {"attention": "linformer", "causal": True}}) == [
         "model.causal: linformer cannot be causal"
+    ]
+
+
+def test_a_mechanism_that_is_only_causal_is_refused_without():
+    model = {**TINY["model"], "attention": ["softmax", "gated_delta_net"], "layers": 2}
+    assert from_dict({**TINY, "model": model}).model.causal
+    model = {**model, "causal": False, "pooling": "cls", "layers": 3}
+    assert problems({**TINY, "model": model}) == [
+        "model.attention: expected one for each of 3 layers, got 2; give it alone, not in a tuple, "
+        "to use one in every layer",
+        "model.pooling: expected mean, max or none with GatedDeltaNet, defined with Causal only, "
+        "where CLS at index 0 sees no other token, got 'cls'",
+        "model.causal: expected True for gated_delta_net, defined with a causal mask only, got "
+        "False",
+    ]
+
+
+def test_what_a_mechanism_asks_of_its_layer_is_set_from_the_command_line():
+    full = {"name": "gated_delta_net", "short_conv": 4, "output_gate": "silu", "output_norm": True}
+
+    def attention(*arguments, given=full):
+        raw = {**TINY, "model": {**TINY["model"], "attention": given}}
+        lines = [f"--config.model.attention.{argument}" for argument in arguments]
+        return from_dict(override(raw, lines)).model.attention
+
+    record = MECHANISMS["gated_delta_net"]
+    bare = record(short_conv=0, output_gate=None, output_norm=False)
+    assert attention("short_conv=0", "output_gate=None", "output_norm=False") == bare
+    assert attention("output_gate=sigmoid").output_gate == "sigmoid"
+    given = to_dict(tiny(model={"attention": mechanism("delta_net")}))["model"]["attention"]
+    assert attention("output_gate=silu", given=given).output_gate == "silu"
+    assert attention("name=gated_delta_net", given="softmax") == record()
+    with pytest.raises(ConfigError) as error:
+        attention("short_conv=-1", "output_gate=tanh")
+    assert list(error.value.problems) == [
+        "model.attention: GatedDeltaNet.short_conv: expected a number of taps, 0 for none, got -1",
+        "model.attention: GatedDeltaNet.output_gate: expected 'silu' or 'sigmoid', or None, got "
+        "'tanh'",
     ]
 
 

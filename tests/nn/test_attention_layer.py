@@ -126,7 +126,7 @@ def test_learned_arrays_and_gates_are_parameters_of_the_layer():
 def test_weights_are_those_of_the_output(mechanism):
     a = layer(mechanism=mechanism)
     w = run(a, X, method="weights", mask=Causal(), positions=jnp.arange(5))
-    _, _, v, extra = a._project(jnp.asarray(X), None, jnp.arange(5))
+    _, _, v, extra = a._project(jnp.asarray(X), None, jnp.arange(5), Causal())
     y = jnp.einsum("bkgts,bskd->btkgd", w.reshape(3, K, N // K, 5, 5), v).reshape(3, 5, N, H)
     y = y + extra.get("shift", 0)
     got = y.reshape(3, 5, -1) @ a.out[...]

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 from toy_mechanism import SOFTMAX, Toy, build, config, jit, maps, run
 
-from attn import MECHANISMS, Array, Causal, Global, Padding, Segments, Window
+from attn import FULL, MECHANISMS, Array, Causal, Global, Padding, Segments, Window
 from attn.nn import functional, parameter_count
 from attn.nn.config import CHOICES
 from attn.positions import sinusoidal
@@ -52,10 +52,14 @@ def test_every_option_gives_finite_scores_and_maps(changes):
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_fits_the_encoder_as_it_is(name):
-    encoder = build(mechanism=MECHANISMS[name].examples()[0], pooling="cls", layers=2, scan=True)
-    run = lambda: (encoder(TOKENS, lengths=LENGTHS), encoder.maps(TOKENS, lengths=LENGTHS))
-    y, w = jax.eval_shape(run)
-    assert (y.shape, [m.shape for m in w]) == ((3, 3), [(3, 2, 7, 7)] * 2)
+    mechanism = MECHANISMS[name].examples()[0]
+    # CLS would see nothing under a causal mask
+    causal = Causal in mechanism.requires
+    mask, pooling, L = (Causal(), "mean", 6) if causal else (FULL, "cls", 7)
+    encoder = build(mechanism=mechanism, pooling=pooling, layers=2, scan=True)
+    call = dict(lengths=LENGTHS, mask=mask)
+    y, w = jax.eval_shape(lambda: (encoder(TOKENS, **call), encoder.maps(TOKENS, **call)))
+    assert (y.shape, [m.shape for m in w]) == ((3, 3), [(3, 2, L, L)] * 2)
 
 
 def layer_norm(x, norm):

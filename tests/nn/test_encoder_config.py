@@ -6,6 +6,8 @@ import re
 import pytest
 from toy_mechanism import SOFTMAX, Toy, config
 
+from attn.linearized.gated_delta_net import GatedDeltaNet
+
 MISTAKES = [
     (dict(heads=5), "heads: expected a divisor of width 12, got 5; or set head_dim"),
     (dict(heads=4, kv_heads=3), "kv_heads: expected a divisor of heads 4, got 3"),
@@ -17,6 +19,18 @@ MISTAKES = [
     (dict(mechanism="softmax"), "mechanism: expected a Mechanism such as attn.Softmax(), or"),
     (dict(mechanism=(SOFTMAX, Toy()), scan=True), "scan: expected the same mechanism in every"),
     (dict(mechanism=(SOFTMAX, Toy()), tied=True), "tied: expected the same mechanism in every"),
+    (
+        dict(mechanism=(GatedDeltaNet(), SOFTMAX), pooling="cls"),
+        "pooling: expected mean, max or none with GatedDeltaNet, defined with Causal only, where",
+    ),
+    (
+        dict(mechanism=GatedDeltaNet(output_gate="tanh")),
+        "mechanism: GatedDeltaNet.output_gate: expected 'silu' or 'sigmoid', or None, got 'tan",
+    ),
+    (
+        dict(mechanism=(SOFTMAX, GatedDeltaNet(short_conv=-1))),
+        "mechanism: GatedDeltaNet.short_conv: expected a number of taps, 0 for none, got -1",
+    ),
     (dict(dropout=1.0), "dropout: expected a number in [0, 1), got 1.0"),
     (dict(norm="batch"), "norm: expected one of layer, rms, got 'batch'"),
     (dict(layers=True), "layers: expected an integer >= 1, got True"),

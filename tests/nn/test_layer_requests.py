@@ -55,7 +55,7 @@ def test_the_parts_of_a_head_are_rotated_and_normalised_by_themselves():
         turn = lambda half: positions.rotary(jnp.asarray(normalised(half)), jnp.arange(5))
         return jnp.concatenate([turn(y[..., : H // 2]), turn(y[..., H // 2 :])], -1)
 
-    got = a._project(X, None, jnp.arange(5))
+    got = a._project(X, None, jnp.arange(5), Causal())
     for x, want in zip(got[:3], (each(q), each(k), v)):
         np.testing.assert_allclose(x, want, **NEAR)
     # so scores depend on the distance alone, in both maps

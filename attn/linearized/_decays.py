@@ -1,0 +1,146 @@
+"""Scores under decay inside a chunk: rows_i . keys_j exp(sum of log_decay after j, up to i).
+
+That sum is made of its own terms, all of one sign, and is never the difference of two running sums:
+a gate of -1e4 leaves what follows it exact, and no exponent is ever positive. Both functions return
+
+    a        [*B, R, C, C]   the scores, for i >= j
+    now      [*B, R, C, M]   the rows as they read the state before the chunk
+    kept     [*B, C, M]      the keys as they reach the state after it
+    total    [*B, M]         how much of the state is kept; 1 for M where one gate serves a head
+
+Rows read after their `own` token's decay, or before it.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+# exp of it is 0 in every dtype, and sums of it are finite
+FLOOR = -1e9
+
+Scores = tuple[Array, Array, Array, Array]
+
+
+def per_head(
+    rows: Float[Array, "*B R C M"],
+    keys: Float[Array, "*B C M"],
+    log_decay: Float[Array, "*B C"],
+    own: bool,
+) -> Scores:
+    """One gate a head: all sums by one product with a triangle of ones."""
+    g, C = log_decay, log_decay.shape[-1]
+    after = np.tri(C, k=-1, dtype=bool)  # [l, j]: l is after j
+    # from key j, or from before the chunk, to row i
+    terms = jnp.concatenate([jnp.where(after, g[..., None], 0), g[..., None]], -1)
+    sums = _sums(np.tri(C, k=0 if own else -1), terms)
+    a = jnp.einsum("...rim,...jm->...rij", rows, keys) * jnp.exp(sums[..., None, :, :C])
+    now = rows * jnp.exp(sums[..., None, :, C:])
+    kept = keys * jnp.exp(_sums(np.tri(C, k=-1).T, g[..., None]))
+    return a, now, kept, jnp.exp(g.sum(-1)[..., None])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def per_channel(
+    rows: Float[Array, "*B R C M"],
+    keys: Float[Array, "*B C M"],
+    log_decay: Float[Array, "*B C M"],
+    own: bool,
+) -> Scores:
+    """One gate a channel, C a power of two: halves of halves. Between the halves of a block, rows
+    carry the decay since their boundary and keys the decay up to it."""
+    return _forward(rows, keys, log_decay, own)[0]
+
+
+def _forward(rows, keys, log_decay, own):
+    levels, (since, to_end, total) = _levels(jnp.exp(log_decay), own)
+    # a sum as a product with ones: XLA's reductions of so few values are slow on a CPU
+    alone = (rows * keys[..., None, :, :]) @ jnp.ones(rows.shape[-1], rows.dtype)
+    a = alone[..., None, None]  # [*B, R, n, c, c], the scores inside blocks of c = 1, 2, 4, ...
+    for c, after, up_to in levels:
+        right, left = _second(rows, c) * after[..., None, :, :, :], _first(keys, c) * up_to
+        cross = jnp.einsum("...rnim,...njm->...rnij", right, left)
+        a1, a2 = _halves(a)
+        top = jnp.concatenate([a1, jnp.zeros_like(a1)], -1)
+        a = jnp.concatenate([top, jnp.concatenate([cross, a2], -1)], -2)
+    out = a[..., 0, :, :], rows * since[..., None, :, :], keys * to_end, total
+    return out, (rows, keys, log_decay)
+
+
+def _backward(own, saved, cotangents):
+    """By hand: the gradient of log_decay is that of all pairs it lies between, which is what rows
+    from it on have less what keys from it on have."""
+    rows, keys, log_decay = saved
+    d_a, d_now, d_kept, d_total = cotangents
+    C = rows.shape[-2]
+    levels, (since, to_end, total) = _levels(jnp.exp(log_decay), own)
+    d_crosses, d_a = [], d_a[..., None, :, :]
+    for c, *_ in levels[::-1]:
+        d_crosses.append(d_a[..., c:, :c])
+        d_a = jnp.stack([d_a[..., :c, :c], d_a[..., c:, c:]], -3)
+        d_a = d_a.reshape(*d_a.shape[:-4], C // c, c, c)
+    alone = d_a[..., 0]
+    d_rows = _blocks(alone * keys[..., None, :, :], 1)
+    d_keys = _blocks(_over_rows(alone * rows), 1)
+    for (c, after, up_to), d_cross in zip(levels, d_crosses[::-1]):
+        after = after[..., None, :, :, :]
+        right, left = _second(rows, c) * after, _first(keys, c) * up_to
+        d_right = jnp.einsum("...rnij,...njm->...rnim", d_cross, left) * after
+        d_left = jnp.einsum("...rnij,...rnim->...njm", d_cross, right) * up_to
+        (rows1, rows2), (keys1, keys2) = _halves(d_rows), _halves(d_keys)
+        d_rows = jnp.concatenate([rows1, rows2 + d_right], -2)
+        d_keys = jnp.concatenate([keys1 + d_left, keys2], -2)
+    d_rows = d_rows[..., 0, :, :] + d_now * since[..., None, :, :]
+    d_keys, d_kept = d_keys[..., 0, :, :], d_kept * to_end
+    d_decay = _sums(np.tri(C, k=0 if own else -1).T, _over_rows(rows * d_rows))
+    d_decay -= _sums(np.tri(C).T, keys * d_keys) - _sums(np.tri(C, k=-1), keys * d_kept)
+    return d_rows, d_keys + d_kept, d_decay + (d_total * total)[..., None, :]
+
+
+per_channel.defvjp(_forward, _backward)
+
+
+def _levels(factor: Float[Array, "*B C M"], own: bool):
+    """For each width c of halves: the decay since their boundary to the rows of second halves, and
+    up to it from the keys of first ones. Then the decays of the whole chunk."""
+    C, c = factor.shape[-2], 1
+    total = _blocks(factor, 1)
+    since, to_end = total if own else jnp.ones_like(total), jnp.ones_like(total)
+    levels = []
+    while c < C:
+        (since1, since2), (end1, end2), (total1, total2) = map(_halves, (since, to_end, total))
+        levels.append((c, since2, end1))
+        since = jnp.concatenate([since1, since2 * total1], -2)
+        to_end = jnp.concatenate([end1 * total2, end2], -2)
+        total, c = total1 * total2, 2 * c
+    return levels, (since[..., 0, :, :], to_end[..., 0, :, :], total[..., 0, 0, :])
+
+
+def _over_rows(x: Float[Array, "*B R C M"]) -> Float[Array, "*B C M"]:
+    """The sum over the few rows of a group."""
+    return functools.reduce(jnp.add, (x[..., r, :, :] for r in range(x.shape[-3])))
+
+
+def _blocks(x: Float[Array, "*B C M"], c: int) -> Float[Array, "*B n c M"]:
+    return x.reshape(*x.shape[:-2], x.shape[-2] // c, c, x.shape[-1])
+
+
+def _halves(x: Float[Array, "*B n c M"]) -> tuple[Array, Array]:
+    """Every first and every second block."""
+    return x[..., 0::2, :, :], x[..., 1::2, :, :]
+
+
+def _first(x: Float[Array, "*B C M"], c: int) -> Float[Array, "*B n c M"]:
+    return _halves(_blocks(x, c))[0]
+
+
+def _second(x: Float[Array, "*B C M"], c: int) -> Float[Array, "*B n c M"]:
+    return _halves(_blocks(x, c))[1]
+
+
+def _sums(ones: Float[np.ndarray, "C S"], terms: Float[Array, "*B S M"]) -> Float[Array, "*B C M"]:
+    """A product with ones and zeros, in full precision wherever it runs."""
+    full = jax.lax.Precision.HIGHEST
+    return jnp.einsum("il,...lm->...im", ones.astype(terms.dtype), terms, precision=full)

@@ -1,0 +1,119 @@
+"""The definitions, apart from the engine: the T x S matrix of a variant, and its token loop."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attn._core import seen_array, wide
+from attn.linearized._decays import FLOOR
+from attn.linearized._recurrence import divide, low
+from attn.masks import Causal, Mask, Padding, Segments
+
+
+def weights(form, q, k, gates, learned, mask: Mask) -> Float[Array, "*B N T S"]:
+    """The matrix that multiplies v. O(T S M), with gates O(T S^2 M): to look at and to test by."""
+    (causal, padding, segments), _ = mask.take(Causal, Padding, Segments)
+    *batch, T, N, _ = q.shape
+    S = k.shape[-3]
+    shown = jnp.ones(S, bool) if padding is None else padding.seen_keys(S)
+    seen = jnp.broadcast_to(seen_array(mask, T, S), (*batch, 1, T, S))
+    hide = lambda x: jnp.where(_beside(shown, x, len(batch)), wide(x), 0)
+    arrays = {**{name: hide(x) for name, x in gates.items()}, **learned}
+    q, k = jnp.where(_beside(seen.any(-1)[..., 0, :], q, len(batch)), wide(q), 0), hide(k)
+    t = form.terms(q, k, **arrays)
+    ids = jnp.zeros(S, jnp.int32) if segments is None else segments.key_ids
+    together = (ids[..., :, None] == ids[..., None, :]) & shown[..., None, :]  # [*B, j, l]
+    at, j = jnp.arange(T) + (causal.offset if causal else 0), jnp.arange(S)
+    apart = 1 if form.reads_before else 0
+    w = _scores(t, t.q, t.k, at, together, apart)
+    w = jnp.where(seen & (j <= at[:, None] - apart), w, 0)
+    if causal is None:
+        after = _scores(t, t.q, t.k, at, together, apart, back=True)
+        w = jnp.where(seen & (j > at[:, None]), after, w)
+    if t.log_weight is not None:
+        weight = jnp.swapaxes(_to_heads(t.log_weight, N, -1), -1, -2)[..., None, :]
+        top = jnp.where(seen, weight, low(weight.dtype)).max(-1, keepdims=True)
+        w = w * jnp.exp(jnp.where(seen, weight - jax.lax.stop_gradient(top), 0))
+    if form.normalised:
+        w = divide(w, w.sum(-1))
+    if t.erase is not None:
+        # what token j wrote is v_j less what it erased: w (I + E)^-1
+        strictly = (j < j[:, None]) & together[..., None, :, :]
+        scores = lambda rows, keys, at, own: _scores(t, rows, keys, at, together, own)
+        before = 0 if t.remove is None else 1
+        erase = _to_heads(t.erase, N, -2)
+        written = jnp.where(strictly, scores(erase, t.k, j, before), 0)
+        key = t.k if t.remove is None else t.remove
+        removed = jnp.where(strictly, scores(erase, key, j, before), 0)
+        reads = jnp.where(seen & (j <= at[:, None]), scores(t.q, key, at, apart), 0)
+        eye = jnp.broadcast_to(jnp.eye(S, dtype=w.dtype), removed.shape)
+        w = w - reads @ jax.scipy.linalg.solve_triangular(eye + removed, written, lower=True)
+    if form.adds_own:
+        own = lambda x: jnp.take(x, jnp.clip(at, 0, S - 1), axis=len(batch))
+        arrays = {name: own(x) if name in gates else x for name, x in arrays.items()}
+        alone = jnp.swapaxes(form.own(q, own(k), **arrays), -1, -2)[..., None]
+        w = w + jnp.where(seen & (j == at[:, None]), alone, 0)
+    return w
+
+
+def _scores(t, rows, keys, at, together, apart, *, back=False):
+    """rows_i . keys_j exp(sum of the gates of j's document between them)."""
+    N = t.q.shape[-2]
+    rows, keys = _to_heads(rows, N, -2), _to_heads(keys, N, -2)
+    if t.log_decay is None:
+        return jnp.einsum("...inm,...jnm->...nij", rows, keys)
+    g = jnp.maximum(_to_heads(t.log_decay, N, -2), FLOOR)
+    j = other = jnp.arange(keys.shape[-3])
+    i = at[:, None, None]
+    before = (other > j[:, None]) & (other <= i - apart)
+    between = (other >= i + apart) & (other < j[:, None]) if back else before
+    between = (between & together[..., None, :, :]).astype(g.dtype)
+    decay = jnp.exp(jnp.einsum("...ijl,...lnm->...ijnm", between, g))
+    decay = jnp.broadcast_to(decay, decay.shape[:-1] + rows.shape[-1:])
+    return jnp.einsum("...inm,...jnm,...ijnm->...nij", rows, keys, decay)
+
+
+def loop(form, q, k, v, gates, learned) -> Float[Array, "*B T N D"]:
+    """Token after token, as the recurrence is written; causal, every token seen."""
+    *batch, T, N, _ = q.shape
+    q, k, v = map(wide, (q, k, v))
+    t = form.terms(q, k, **gates, **learned)
+    if t.log_weight is not None:
+        k_weighted = t.k * jnp.exp(t.log_weight - t.log_weight.max())[..., None]
+        t = type(t)(t.q, k_weighted)
+    first = lambda x: None if x is None else jnp.moveaxis(_to_heads(x, N, -2), len(batch), 0)
+    g = jnp.zeros((1,) * len(batch) + (1, 1, 1)) if t.log_decay is None else t.log_decay
+    g = jnp.broadcast_to(g, (*batch, T, *g.shape[-2:]))
+    rows = tuple(map(first, (t.q, t.k, v, jnp.maximum(g, FLOOR), t.erase, t.remove)))
+
+    def token(carry, row):
+        S, z = carry
+        q, k, v, g, erase, remove = row
+        outer = lambda key, value: key[..., :, None] * value[..., None, :]
+        read = lambda row, S: jnp.einsum("...m,...md->...d", row, S)
+        shrunk, norm = S * jnp.exp(g)[..., None], z * jnp.exp(g)
+        if erase is None:
+            after = shrunk + outer(k, v)
+        elif remove is None:
+            after = shrunk + outer(k, v - read(erase, shrunk))
+        else:
+            after = shrunk - outer(remove, read(erase, S)) + outer(k, v)
+        norm = norm + k
+        out = read(q, S if form.reads_before else after)
+        return (after, norm), divide(out, (q * norm).sum(-1)) if form.normalised else out
+
+    M, D = t.q.shape[-1], v.shape[-1]
+    start = jnp.zeros((*batch, N, M, D), q.dtype), jnp.zeros((*batch, N, M), q.dtype)
+    out = jnp.moveaxis(jax.lax.scan(token, start, rows)[1], 0, len(batch))
+    if form.adds_own:
+        out = out + form.own(q, k, **gates, **learned)[..., None] * _to_heads(v, N, -2)
+    return out
+
+
+def _to_heads(x, N, axis):
+    return jnp.repeat(x, N // x.shape[axis], axis=axis)
+
+
+def _beside(seen, x, n):
+    """seen [*B, L] beside x [*B, L, ...], with n batch axes."""
+    return seen.reshape(seen.shape + (1,) * (x.ndim - n - 1))

@@ -1,0 +1,131 @@
+"""Linearized: what every variant of the family is, a feature map and a gate on one recurrence.
+
+With a state S [M, D] a head, token t of a variant brings `Terms`:
+
+    S' = exp(log_decay_t) S_{t-1}                the state decays before it is written
+    S_t = S' + k_t (v_t - erase_t . S')^T        v_t alone where there is nothing to erase
+    o_t = q_t . S_t                              or q_t . S_{t-1}, if it `reads_before`
+
+and own_t v_t more, if it `adds_own`. A normalised variant divides by the same recurrence on values
+of 1. With `remove`, a second key, S_t = S' - remove_t (erase_t . S_{t-1})^T + k_t v_t^T.
+"""
+
+import abc
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from attn._core import apply_weights, check_count, check_qkv, refuse_rest, seen_array, wide
+from attn.linearized import _dense, _scan
+from attn.linearized._recurrence import Sizes, State, Terms, empty_state, sizes
+from attn.masks import FULL, Causal, Padding, Segments
+from attn.mechanism import Mechanism
+
+
+def spread(k: Float[Array, "*L K M"], num_heads: int) -> Float[Array, "*L N M"]:
+    """A key for each query head, where gates of a query head change it."""
+    times = num_heads // k.shape[-2]
+    return k if times == 1 else jnp.repeat(k, times, axis=-2)
+
+
+def fixed(log_decay: Float[np.ndarray, "N"], k: Float[Array, "*L K H"]) -> Float[Array, "*L N 1"]:
+    """A decay for each query head, the same for every token."""
+    decay = jnp.asarray(log_decay[:, None], k.dtype)
+    return jnp.broadcast_to(decay, (*k.shape[:-2], *decay.shape))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Linearized(Mechanism):
+    """A variant is its `terms`, and whether they are normalised or read before they are written;
+    all else is here. O(T) time and memory, forward and backward; a decoding state of constant size.
+    `chunk`, rounded up to a power of two, trades speed for nothing else."""
+
+    honours: ClassVar = (Causal, Padding, Segments)
+    normalised: ClassVar[bool] = False
+    reads_before: ClassVar[bool] = False
+    adds_own: ClassVar[bool] = False
+    chunk: int = 64
+
+    def __post_init__(self):
+        check_count("chunk", self.chunk)
+
+    @abc.abstractmethod
+    def terms(self, q: Float[Array, "*L N H"], k: Float[Array, "*S K H"], **arrays: Array) -> Terms:
+        """What each token brings, from itself alone; `arrays` are learned arrays and gates."""
+
+    def own(self, q, k, **arrays: Array) -> Float[Array, "*L N"]:
+        """A further weight on the value at the query's own place, if `adds_own`."""
+        raise NotImplementedError(f"{self.name} adds nothing of its own value")
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, **arrays):
+        mask, gates, learned = self._checked(q, k, v, mask, bias, arrays)
+        causal, padding, segments = mask.take(*self.honours)[0]
+        terms = {"causal": causal, "padding": padding, "segments": segments}
+        return _scan.attend(self, q, k, v, gates, learned, **terms)
+
+    def reference(self, q, k, v, *, mask=FULL, bias=None, **arrays):
+        w = self.weights(q, k, mask=mask, bias=bias, **arrays)
+        seen = seen_array(check_qkv(q, k, v, mask)[0], q.shape[-3], k.shape[-3])
+        return apply_weights(w, wide(v), seen)
+
+    def weights(self, q, k, *, mask=FULL, bias=None, **arrays):
+        mask, gates, learned = self._checked(q, k, k, mask, bias, arrays)
+        return _dense.weights(self, q, k, gates, learned, mask)
+
+    def loop(self, q, k, v, **arrays) -> Float[Array, "*B T N D"]:
+        """The definition a second time, token after token: what `mask=Causal()` must equal."""
+        _, gates, learned = self._checked(q, k, v, Causal(), None, arrays)
+        return _dense.loop(self, q, k, v, gates, learned)
+
+    def _checked(self, q, k, v, mask, bias, arrays):
+        """The bound mask, the gates and the learned arrays."""
+        mask, bias = check_qkv(q, k, v, mask, bias)
+        refuse_rest(self.name, mask.take(*self.honours)[1], bias, self.honours)
+        if Causal in self.requires and mask.take(Causal)[0][0] is None:
+            raise NotImplementedError(
+                f"mask: {self.name} is defined with Causal alone: what a token writes depends on "
+                "those before it. Use mask=Causal(), or gla, which has a bidirectional form"
+            )
+        (*batch, _, N, H), (S, K) = q.shape, k.shape[-3:-1]
+        shapes = self.gate_shapes(num_heads=N, num_kv_heads=K, head_dim=H)
+        for name, shape in shapes.items():
+            x = arrays.get(name)
+            if x is None or jnp.shape(x) != (*batch, S, *shape):
+                came = "nothing" if x is None else list(jnp.shape(x))
+                raise ValueError(f"{name}: expected {[*batch, S, *shape]}, got {came}")
+        gates = {name: arrays[name] for name in shapes}
+        return mask, gates, {name: x for name, x in arrays.items() if name not in shapes}
+
+    def flops(self, T, S, N, K, H, D):
+        size = self._sizes(N, K, H, D, max_length=max(S, 1))
+        # write, read and, of the delta rule, read what is erased
+        return 2 * size.features * D * (S * size.states * (2 if size.erases else 1) + T * N)
+
+    def _sizes(self, N, K, H, D, max_length) -> Sizes:
+        heads = {"num_heads": N, "num_kv_heads": K, "head_dim": H}
+        of = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
+        init = lambda key: self.init(key, **heads, value_dim=D, max_length=max_length)
+        arrays = jax.eval_shape(init, jax.random.key(0))
+        arrays |= {name: of(1, *shape) for name, shape in self.gate_shapes(**heads).items()}
+        return sizes(self, of(1, N, H), of(1, K, H), arrays)
+
+    def init_state(
+        self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
+    ) -> State:
+        size = self._sizes(num_heads, num_kv_heads, head_dim, value_dim, max_length)
+        return empty_state(tuple(batch), size, value_dim, jnp.dtype(dtype))
+
+    def step(self, state, q, k, v, **arrays) -> tuple[State, Any]:
+        """`q`, `k`, `v` and gates may hold any number of tokens: the state goes on after them."""
+        _, gates, learned = self._checked(q, k, v, Causal(), None, arrays)
+        return _scan.follow(self, state, q, k, v, gates, learned)
+
+    def prefill(self, q, k, v, *, max_length, **arrays) -> tuple[State, Any]:
+        (*batch, _, N, H), K = q.shape, k.shape[-2]
+        sizes = {"num_heads": N, "num_kv_heads": K, "head_dim": H, "value_dim": v.shape[-1]}
+        state = self.init_state(tuple(batch), **sizes, max_length=max_length, dtype=q.dtype)
+        return self.step(state, q, k, v, **arrays)

@@ -1,0 +1,329 @@
+"""One chunk of the recurrence that `_family.py` states, by products of [C, M] and [C, C] matrices.
+
+Inside a chunk the state is unrolled: row i reads sum_j a_ij u_j + rows_i S, where a_ij are the
+decayed scores of its visible past, S the state before the chunk, and u_j what token j wrote: v_j,
+or, where tokens erase, the solution of (I + E) u = v - erase S (the WY form of Yang et al. 2024,
+arXiv:2406.06484).
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from attn._core import isolate
+from attn.linearized import _decays
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """What tokens [*L] bring to the recurrence; heads may be N, the query heads, or K. A key counts
+    exp(log_weight) times, apart so that neither part overflows."""
+
+    q: Float[Array, "*L N M"]
+    k: Float[Array, "*L K M"]
+    log_decay: Float[Array, "*L K #M"] | None = None  # at most 0; one a head or one a channel
+    erase: Float[Array, "*L N M"] | None = None
+    remove: Float[Array, "*L N M"] | None = None
+    log_weight: Float[Array, "*L K"] | None = None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What the past amounts to, float32 or wider: kv = sum_j k_j v_j^T and, if normalised,
+    k = sum_j k_j, both decayed and times exp(-top).
+
+    `top` is the largest log-weight so far, `run` the document the sums belong to, `poison` NaN if
+    what was seen of it was not finite (that adds nothing to the sums: 0 * NaN would reach the
+    gradients of documents that cannot see it), else 0.
+    """
+
+    kv: Float[Array, "*B K M D"]
+    k: Float[Array, "*B K M"]
+    top: Float[Array, "*B K"]
+    run: Int[Array, "*B"]
+    poison: Float[Array, "*B K"]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """A stretch of the sequence, [B, C, ...]: `seen` says which keys are, `run` the document."""
+
+    q: Float[Array, "B C N H"]
+    k: Float[Array, "B C K H"]
+    v: Float[Array, "B C K D"]
+    gates: dict[str, Array]
+    seen: Any
+    run: Any
+
+
+def low(dtype) -> float:
+    """A log-weight of nothing. Finite: -inf - -inf would be nan."""
+    return float(jnp.finfo(dtype).min) / 4
+
+
+def heads_of(terms: Terms) -> int:
+    """How many states there are: one for each head of the keys or, if more, of the gates."""
+    given = (terms.k, terms.log_decay, terms.erase, terms.remove)
+    return max(x.shape[-2] for x in given if x is not None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """What the shapes of a variant's terms say of it."""
+
+    states: int
+    features: int
+    ordered: bool  # gates or erasing: the order of the tokens counts
+    erases: bool
+
+
+def sizes(form, q, k, arrays: dict) -> Sizes:
+    """Those of one token, q [1, N, H] and k [1, K, H] and gates alike (or their shapes)."""
+    found = []
+
+    def look(q, k, arrays):
+        t = form.terms(q, k, **arrays)
+        ordered = t.log_decay is not None or t.erase is not None
+        found.append(Sizes(heads_of(t), t.k.shape[-1], ordered, t.erase is not None))
+        return t.k
+
+    jax.eval_shape(look, q, k, arrays)
+    return found[0]
+
+
+def empty_state(batch, size: Sizes, value_dim: int, dtype) -> State:
+    """The state before any token."""
+    dtype = jnp.float64 if dtype == jnp.float64 else jnp.float32
+    K, M = size.states, size.features
+    return State(
+        jnp.zeros((*batch, K, M, value_dim), dtype),
+        jnp.zeros((*batch, K, M), dtype),
+        jnp.full((*batch, K), low(dtype), dtype),
+        jnp.zeros(batch, jnp.int32),
+        jnp.zeros((*batch, K), dtype),
+    )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Read:
+    """What queries read: out = sums / weight + poison, [B, K, G, C] and wider, heads first."""
+
+    sums: Float[Array, "B K G C D"]
+    weight: Float[Array, "B K G C"] | None  # of a normalised variant
+    poison: Float[Array, "B K G C"]
+
+    def out(self) -> Float[Array, "B C N D"]:
+        x = self.sums if self.weight is None else divide(self.sums, self.weight)
+        B, K, G, C, D = x.shape
+        x = x + lax.stop_gradient(self.poison)[..., None]
+        return jnp.swapaxes(x.reshape(B, K * G, C, D), 1, 2)
+
+    def pull(self, out, d_out) -> tuple[Array, Array | None]:
+        """The gradients of sums and weight, given that of `out`. A row that nobody asks about
+        counts nothing, whatever it holds."""
+        out, d_out = (jnp.swapaxes(x, 1, 2).reshape(self.sums.shape) for x in (out, d_out))
+        if self.weight is None:
+            return d_out, None
+        share = jnp.where(self.weight == 0, 0, 1 / jnp.where(self.weight == 0, 1, self.weight))
+        d_weight = jnp.where(d_out == 0, 0, d_out * out).sum(-1)
+        return divide(d_out, self.weight), -d_weight * share
+
+
+def divide(numerator, denominator):
+    """A query that meets no key gets 0."""
+    return numerator / jnp.where(denominator == 0, 1, denominator)[..., None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """Who sees whom in a chunk; the last three are None where all is one document."""
+
+    past: Bool[Array, "#B 1 1 C C"]
+    strictly: Bool[Array, "#B 1 1 C C"]
+    from_state: Bool[Array, "B 1 1 C"] | None  # the token goes on from the state
+    to_state: Bool[Array, "B 1 C"] | None  # it is seen by what comes after the chunk
+    goes_on: Bool[Array, "B 1"] | None  # what comes after sees the state before
+
+
+def _order(run, before, C) -> Order:
+    if run is None:
+        lower = np.tri(C, dtype=bool)[None, None, None]
+        return Order(lower, lower & ~np.eye(C, dtype=bool), None, None, None)
+    same = (run[:, :, None] == run[:, None, :])[:, None, None]
+    from_state = (run == before[:, None])[:, None]
+    to_state = (run == run[:, -1:])[:, None]
+    past = jnp.tril(same), jnp.tril(same, -1)
+    return Order(*past, from_state[:, :, None], to_state, from_state[..., -1])
+
+
+def _only(where, x):
+    """x where `where`, whose axes are x's first ones, and 0 elsewhere."""
+    if where is None:
+        return x
+    return jnp.where(where.reshape(where.shape + (1,) * (x.ndim - where.ndim)), x, 0)
+
+
+def advance(form, learned: dict, state: State, tokens: Tokens) -> tuple[State, Read]:
+    """C tokens after `state`: the state after them, and what they read."""
+    t, v, poison, q_poison = _prepared(form, learned, tokens)
+    order = _order(tokens.run, state.run, tokens.q.shape[1])
+    seen = order.strictly if form.reads_before else order.past
+    decayed, top = _decayed(t, form.reads_before, order, state.top)
+    rows = t.q if t.erase is None else jnp.concatenate([t.q, t.erase], 2)
+    a, now, kept, total = decayed(rows, t.k)
+    old = _only(order.from_state, _mix(now, state.kv))
+    G = t.q.shape[2]
+    split = lambda a: (jnp.where(seen, a[:, :, :G], 0), jnp.where(order.strictly, a, 0)[:, :, -1])
+    (a, erased), (old, old_erased) = split(a), (old[:, :, :G], old[:, :, -1])
+    kept = _only(order.to_state, kept)
+    kv = _only(order.goes_on, state.kv * total[..., None])
+    if t.erase is None:
+        sums, kv = _mix(a, v) + old, kv + kept.mT @ v
+    elif t.remove is None:
+        u, lost = isolate(_inverse(erased) @ (v - old_erased))
+        sums, kv = _mix(a, u) + old, kv + kept.mT @ u
+    else:
+        b, _, removed_kept, _ = decayed(rows, t.remove)
+        b, removed = split(b)
+        u, lost = isolate(_inverse(removed) @ (erased @ v + old_erased))
+        sums, kv = (
+            _mix(a, v) - _mix(b, u) + old,
+            kv + kept.mT @ v - _only(order.to_state, removed_kept).mT @ u,
+        )
+    k, weight = state.k, None
+    if form.normalised:
+        weight = a.sum(-1) + _only(order.from_state, _mix(now, state.k[..., None])[..., 0])
+        k = _only(order.goes_on, k * total) + kept.sum(-2)
+    # a row is NaN exactly if it, or a token that it sees, was not finite, or wrote what was not
+    poison = poison if t.erase is None else poison + lax.stop_gradient(lost)
+    met = jnp.where(seen, poison[:, :, None, None, :], 0).sum(-1) + q_poison
+    met = met + _only(order.from_state, state.poison[..., None, None] + jnp.zeros_like(met))
+    poison = _only(order.to_state, poison).sum(-1) + _only(order.goes_on, state.poison)
+    run = state.run if tokens.run is None else tokens.run[:, -1]
+    return State(kv, k, top, run, poison), Read(sums, weight, met)
+
+
+def _mix(a: Float[Array, "B K G C S"], v: Float[Array, "B K S D"]) -> Float[Array, "B K G C D"]:
+    B, K, G, C, S = a.shape
+    return (a.reshape(B, K, G * C, S) @ v).reshape(B, K, G, C, -1)
+
+
+@jax.custom_vjp
+def _inverse(e: Float[Array, "*B C C"]) -> Float[Array, "*B C C"]:
+    """(I + e)^-1 of a strictly lower e, by halves of halves: products only. (A triangular solve
+    inside a scan can hang XLA's CPU threads, and would run on one.)"""
+    C = e.shape[-1]
+    h = C // 2
+    if C <= 2:
+        return jnp.eye(C, dtype=e.dtype) - e
+    both = _inverse(jnp.stack([e[..., :h, :h], e[..., h:, h:]], -3))
+    first, second = both[..., 0, :, :], both[..., 1, :, :]
+    cross = -second @ (e[..., h:, :h] @ first)
+    top = jnp.concatenate([first, jnp.zeros_like(first)], -1)
+    return jnp.concatenate([top, jnp.concatenate([cross, second], -1)], -2)
+
+
+def _inverse_forward(e):
+    x = _inverse(e)
+    return x, isolate(x)[0]
+
+
+def _inverse_backward(x, d_x):
+    return (-x.mT @ d_x @ x.mT,)
+
+
+_inverse.defvjp(_inverse_forward, _inverse_backward)
+
+
+def _prepared(form, learned, tokens):
+    """The terms, heads first ([B, K, C, ...], queries [B, K, G, C, M]) and 0 where hidden or not
+    finite; the values; and the poison of keys [B, K, C] and queries [B, K, G, C]."""
+    B, C, N = tokens.q.shape[:3]
+    (q, q_poison), (k, k_poison), (v, v_poison) = map(isolate, (tokens.q, tokens.k, tokens.v))
+    gates = {name: isolate_gate(x) for name, x in tokens.gates.items()}
+    terms = form.terms(q, k, **{name: x for name, (x, _) in gates.items()}, **learned)
+    K = heads_of(terms)
+    spread = lambda x: _repeat(jnp.swapaxes(x, 1, 2), K // x.shape[2])
+    group = lambda x: jnp.swapaxes(x, 1, 2).reshape(B, K, N // K, C, *x.shape[3:])
+    poison = sum((spread(p) for _, p in gates.values()), spread(k_poison + v_poison))
+    poison = jnp.where(tokens.seen[:, None], poison, 0)
+    shown = tokens.seen[:, None] & (poison == 0)
+    hide = lambda x: None if x is None else jnp.where(shown[..., None], spread(x), 0)
+    rows = lambda x: None if x is None else hide(x)[:, :, None]
+    weight = terms.log_weight
+    if weight is not None:
+        weight = jnp.where(shown, spread(weight), low(weight.dtype))
+    decay = terms.log_decay
+    decay = None if decay is None else hide(jnp.maximum(decay, _decays.FLOOR))
+    ready = Terms(
+        q=group(terms.q),
+        k=hide(terms.k),
+        log_decay=decay,
+        erase=rows(terms.erase),
+        remove=hide(terms.remove),
+        log_weight=weight,
+    )
+    return ready, spread(v), poison, group(q_poison)
+
+
+def _repeat(x, times: int):
+    """Heads for those that share them; jnp.repeat copies even once."""
+    return x if times == 1 else jnp.repeat(x, times, axis=1)
+
+
+def isolate_gate(x: Float[Array, "B C K ..."]) -> tuple[Array, Float[Array, "B C K"]]:
+    """`isolate`, where -inf is a decay to nothing and not a mistake."""
+    head = x[..., None] if x.ndim == 3 else x.reshape(*x.shape[:3], -1)
+    fine = (jnp.isfinite(head) | (head == -jnp.inf)).all(-1)
+    spread = fine.reshape(fine.shape + (1,) * (x.ndim - 3))
+    return jnp.where(spread, x, 0), jnp.where(fine, 0, jnp.nan).astype(x.dtype)
+
+
+def _decayed(t: Terms, reads_before: bool, order: Order, top):
+    """(rows, keys) -> what `_decays` says of them, as a function, and the next state's `top`."""
+    dot = lambda rows, keys: jnp.einsum("bkrim,bkjm->bkrij", rows, keys)
+    g = t.log_decay
+    if g is not None:
+        per_head = lambda rows, keys, own: _decays.per_head(rows, keys, g[..., 0], own)
+        per_channel = lambda rows, keys, own: _decays.per_channel(rows, keys, g, own)
+        scores = per_head if g.shape[-1] == 1 else per_channel
+
+        def erasing(rows, keys):
+            # what is erased is read before the decay, what is asked for after it
+            a, now, kept, total = scores(rows[:, :, :-1], keys, True)
+            erased, erased_now, *_ = scores(rows[:, :, -1:], keys, False)
+            join = lambda x, y: jnp.concatenate([x, y], 2)
+            return join(a, erased), join(now, erased_now), kept, total
+
+        plain = lambda rows, keys: scores(rows, keys, not reads_before)
+        return plain if t.remove is None else erasing, top
+    if t.log_weight is None:
+        total = jnp.ones((1, 1, 1), t.k.dtype)
+        return lambda rows, keys: (dot(rows, keys), rows, keys, total), top
+    # weights are held against the largest in the visible past of row i, and nothing else
+    w, past = t.log_weight, order.past[:, :, 0]
+    nothing = low(w.dtype)
+    before = jnp.broadcast_to(top[..., None], w.shape)
+    if order.from_state is not None:
+        before = jnp.where(order.from_state[:, :, 0], before, nothing)
+    top = jnp.where(past, w[..., None, :], nothing).max(-1)
+    top = lax.stop_gradient(jnp.maximum(top, before))
+    ratio = jnp.exp(jnp.where(past, w[..., None, :] - top[..., None], 0))[:, :, None]
+    since = jnp.exp(before - top)[..., None]
+    # no minimum: JAX halves its gradient where both are equal, as they are at the largest weight
+    below = w - top[..., -1:]
+    to_end = jnp.exp(jnp.where(below > 0, 0, below))[..., None]
+
+    def weigh(rows, keys):
+        return dot(rows, keys) * ratio, rows * since[:, :, None], keys * to_end, since[..., -1, :]
+
+    return weigh, top[..., -1]

@@ -1,0 +1,180 @@
+"""Based (Arora et al. 2024, arXiv:2402.18668): softmax nearby, its Taylor expansion far away."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attn import _cache
+from attn._blockwise import blockwise
+from attn._core import check_count, dense_scores, isolate, wide
+from attn.linearized._family import Linearized
+from attn.linearized._recurrence import State, Terms, divide
+from attn.linearized.feature_maps import taylor
+from attn.masks import FULL, Causal, Mask, Padding, Segments
+
+
+def based_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    mask: Mask = FULL,
+    bias=None,
+    window: int = 64,
+    chunk: int = 64,
+) -> Float[Array, "*B T N D"]:
+    """sum_j w_ij v_j / sum_j w_ij for w = exp(s) where |i - j| < `window`, else 1 + s + s^2 / 2.
+
+    s = q . k / sqrt(H). O(T (window (H + D) + H^2 D)) time, O(T) memory: meant for narrow heads (16
+    in the paper), since the state has 1 + H + H (H + 1) / 2 rows. The paper's layers alternate
+    between the expansion alone (`window=0`) and a softmax in a window; one normaliser for both in
+    one layer is LoLCATs' (Zhang et al. 2024, arXiv:2410.10254). Under `Causal(offset)` query i
+    stands at position i + offset. Honours `Causal`, `Padding`, `Segments` joined by `&`, else
+    NotImplementedError.
+    """
+    return Based(window=window, chunk=chunk)(q, k, v, mask=mask, bias=bias)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """The last `window` keys and values, and the sums of those before them."""
+
+    near: _cache.Cache
+    far: State
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Based(Linearized):
+    """Softmax in a window and its second order Taylor expansion outside it (Arora et al. 2024)."""
+
+    window: int = 64
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_count("window", self.window, least=0)
+
+    def terms(self, q, k):
+        return Terms(taylor(q)[0], taylor(k)[0])
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+        mask, _, _ = self._checked(q, k, v, mask, bias, {})
+        dtype, (q, k, v) = q.dtype, map(wide, (q, k, v))
+        far = self._far(q, k, _with_one(v), mask)
+        near = blockwise(q, k, v, self._near_mask(q, k, mask), None, scale=None)
+        return _join(*near, far).astype(dtype)
+
+    def _near_mask(self, q, k, mask) -> Mask:
+        """The `window` positions up to the query's own or, not causal, less than `window` away."""
+        causal = mask.take(Causal)[0][0]
+        near = ~Causal((causal.offset if causal else 0) - self.window)
+        near = near if causal else near & Causal(self.window - 1)
+        return (mask & near).sized(q.shape[-3], k.shape[-3])
+
+    def _far(self, q, k, v, mask) -> Float[Array, "*B T N D"]:
+        """The sums, not normalised, over the positions outside the window."""
+        causal, padding, segments = mask.take(*self.honours)[0]
+        if causal:
+            return super().__call__(q, k, v, mask=mask & Causal(causal.offset - self.window))
+        if self.window == 0:
+            return super().__call__(q, k, v, mask=mask)
+        before = super().__call__(q, k, v, mask=mask & Causal(-self.window))
+        # what comes after is what comes before in a mirror, where the last key stands at S - 1
+        T, S = q.shape[-3], k.shape[-3]
+        mirrored = Causal(S - T - self.window)
+        if padding is not None:
+            keys, queries = padding.seen_keys(S), padding.seen_queries(T)
+            mirrored &= Padding(keys=jnp.flip(keys, -1), queries=jnp.flip(queries, -1))
+        if segments is not None:
+            ids = segments.query_ids, segments.key_ids
+            mirrored &= Segments(*(jnp.flip(x, -1) for x in ids))
+        q, k, v = (jnp.flip(x, -3) for x in (q, k, v))
+        return before + jnp.flip(super().__call__(q, k, v, mask=mirrored), -3)
+
+    def weights(self, q, k, *, mask=FULL, bias=None):
+        mask, _, _ = self._checked(q, k, k, mask, bias, {})
+        s, seen = dense_scores(q, k, mask, None, None, None)
+        near = seen & self._near_mask(q, k, mask).array(*s.shape[-2:])[..., None, :, :]
+        s = jnp.where(seen, s, 0)
+        # all times exp(-top), at which no exponential overflows and not all of a row underflow
+        top = jnp.where(near, s, -jnp.inf).max(-1, keepdims=True, initial=-jnp.inf)
+        top = _top(top, (seen & ~near).any(-1, keepdims=True))
+        exact = jnp.exp(jnp.where(near, s - top, 0))
+        w = jnp.where(near, exact, (1 + s + s**2 / 2) * jnp.exp(-jnp.maximum(top, 0)))
+        w = jnp.where(seen, w, 0)
+        return divide(w, w.sum(-1))
+
+    def loop(self, q, k, v):
+        raise NotImplementedError("Based is not one recurrence: decode it by `step`")
+
+    def flops(self, T, S, N, K, H, D):
+        return 2 * T * min(self.window, S) * N * (H + D) + super().flops(T, S, N, K, H, D)
+
+    def init_state(self, batch, *, num_kv_heads, head_dim, value_dim, dtype="float32", **sizes):
+        sizes |= {"num_kv_heads": num_kv_heads, "head_dim": head_dim}
+        far = super().init_state(batch, value_dim=value_dim + 1, dtype=dtype, **sizes)
+        near = (tuple(batch), num_kv_heads, head_dim, value_dim, self.window, jnp.dtype(dtype))
+        return Split(_cache.empty(*near), far)
+
+    def prefill(self, q, k, v, *, max_length):
+        out = self(q, k, v, mask=Causal())
+        left = max(k.shape[-3] - self.window, 0)  # tokens that no longer are in the window
+        gone = lambda x: x[..., :left, :, :]
+        sizes = {"num_heads": q.shape[-2], "num_kv_heads": k.shape[-2], "head_dim": q.shape[-1]}
+        sizes |= {"value_dim": v.shape[-1], "max_length": max_length, "dtype": q.dtype}
+        far = self.init_state(q.shape[:-3], **sizes).far
+        far, _ = super().step(far, gone(q), gone(k), gone(_with_one(v)))
+        return Split(_cache.fill(k, v, self.window), far), out
+
+    def step(self, state, q, k, v):
+        self._checked(q, k, v, Causal(), None, {})
+        if q.shape[-3] != 1:
+            raise ValueError(f"q: expected one token [*B, 1, N, H], got {list(q.shape)}")
+        near, query = state.near, wide(q)
+        if self.window == 0:
+            far, sums = super().step(state.far, q, k, _with_one(v))
+            return Split(near, far), divide(sums[..., :-1], sums[..., -1]).astype(q.dtype)
+        # the token that leaves the window; of value 0, hence of no weight, while there is none
+        oldest = lambda x: jnp.take(x, (near.length % self.window)[None], axis=near.poison.ndim - 1)
+        heads_second = lambda x: jnp.swapaxes(x, -3, -2)
+        old_k = heads_second(oldest(near.k) + oldest(near.poison)[..., None])
+        old_v = _with_one(heads_second(oldest(near.v)))
+        leaves = near.length >= self.window
+        old_k, old_v = (jnp.where(leaves, wide(x), 0) for x in (old_k, old_v))
+        far, sums = super().step(state.far, query, old_k, old_v)
+        near = _cache.append(near, k, v)
+        keys, values, filled = _cache.tokens(near)
+        out = blockwise(query, wide(keys), wide(values), filled, None, scale=None)
+        return Split(near, far), _join(*out, sums).astype(q.dtype)
+
+    @classmethod
+    def examples(cls):
+        return cls(window=5, chunk=8), cls(window=0, chunk=8)
+
+
+def _with_one(v):
+    """v and a channel of ones, whose sum is the normaliser."""
+    return jnp.concatenate([v, jnp.ones_like(v[..., :1])], -1)
+
+
+def _join(near, lse, far):
+    """exp(lse) near + far over exp(lse) + the normaliser in far's last channel."""
+    # rows that are NaN are worked out as 0 and made NaN again: 0 * NaN would reach what they saw
+    (near, near_poison), (far, far_poison) = isolate(near), isolate(far)
+    none, lost = lse == -jnp.inf, jnp.isnan(lse)
+    normaliser = far[..., -1]
+    top = _top(jnp.where(lost, 0, lse), normaliser > 0)
+    share = jnp.where(none | lost, 0, jnp.exp(jnp.where(none | lost, 0, lse - top)))
+    rest = jnp.exp(-jnp.maximum(top, 0))
+    numerator = share[..., None] * near + rest[..., None] * far[..., :-1]
+    out = divide(numerator, share + rest * normaliser)
+    return out + jax.lax.stop_gradient(near_poison + far_poison)[..., None]
+
+
+def _top(largest, far):
+    """The exponent to take out of a row: of its near keys or, where it has `far` ones, at least the
+    0 that their weights are of; 0 if it sees nothing."""
+    top = jnp.where(far, jnp.maximum(largest, 0), largest)
+    return jax.lax.stop_gradient(jnp.where(top == -jnp.inf, 0, top))

@@ -1,0 +1,120 @@
+"""cosFormer (Qin et al. 2022, arXiv:2202.08791): relu features times a cosine of the distance."""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from attn._core import check_count, check_qkv, wide
+from attn.linearized._family import Linearized
+from attn.linearized._recurrence import State, Terms
+from attn.linearized.feature_maps import cos_reweighted
+from attn.masks import FULL, Causal, Mask
+
+
+def cosformer_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    mask: Mask = FULL,
+    bias=None,
+    length: int | None = None,
+    chunk: int = 64,
+) -> Float[Array, "*B T N D"]:
+    """sum_j w_ij v_j / sum_j w_ij for w_ij = relu(q_i) . relu(k_j) cos(pi / 2 (i - j) / length).
+
+    The cosine is a product of features (Ptolemy), so O(T H D) time, O(T) memory. `length` is the
+    paper's M, by default how far positions reach: the longer of T and S. Padding counts, so give it
+    to make results independent of that. Under `Causal(offset)` query i stands at i + offset.
+    Honours `Causal`, `Padding`, `Segments` joined by `&`, else NotImplementedError. Raises
+    ValueError where a position reaches past `length`: beyond it weights would turn negative.
+    """
+    return Cosformer(length=length, chunk=chunk)(q, k, v, mask=mask, bias=bias)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """The state after `position` tokens of at most `length`."""
+
+    sums: State
+    position: Int[Array, ""]
+    length: Float[Array, ""]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cosformer(Linearized):
+    """relu features re-weighted by a cosine of the distance (Qin et al. 2022).
+
+    Without `length`, decoding takes max_length.
+    """
+
+    normalised: ClassVar = True
+    # a row may meet few features: see `Linear.room`
+    room: ClassVar[float] = 4.0
+    length: int | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.length is not None:
+            check_count("length", self.length)
+
+    def terms(self, q, k):
+        # the last channel is the angle of the token's position: see `_placed`
+        phi = lambda x: cos_reweighted(x[..., :-1], x[..., -1])[0]
+        return Terms(phi(q), phi(k))
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+        dtype = q.dtype
+        q, k, v = self._placed(q, k, v, mask)
+        return super().__call__(q, k, v, mask=mask, bias=bias).astype(dtype)
+
+    def weights(self, q, k, *, mask=FULL, bias=None):
+        q, k, _ = self._placed(q, k, k, mask)
+        return super().weights(q, k, mask=mask, bias=bias)
+
+    def loop(self, q, k, v):
+        return super().loop(*self._placed(q, k, v, Causal()))
+
+    def _placed(self, q, k, v, mask):
+        """q, k and v in float32 or wider, each token's angle as one more channel of q and k."""
+        bound, _ = check_qkv(q, k, v, mask)
+        T, S = q.shape[-3], k.shape[-3]
+        causal = bound.take(Causal)[0][0]
+        offset = causal.offset if causal else 0
+        reach = max(T + max(offset, 0), S, 1)
+        length = self.length or reach
+        if reach > length:
+            raise ValueError(f"length: expected at least {reach}, got {length}")
+        at = jnp.arange(T) + offset
+        return _with_angle(q, at, length), _with_angle(k, jnp.arange(S), length), wide(v)
+
+    def _sizes(self, N, K, H, D, max_length):
+        return super()._sizes(N, K, H + 1, D, max_length)
+
+    def init_state(self, batch, *, max_length, **sizes):
+        sums = super().init_state(batch, max_length=max_length, **sizes)
+        return Placed(sums, jnp.int32(0), jnp.float32(self.length or max_length))
+
+    def step(self, state, q, k, v):
+        check_qkv(q, k, v, FULL)
+        at = state.position + jnp.arange(q.shape[-3])
+        qa, ka = (_with_angle(x, at, state.length) for x in (q, k))
+        sums, out = super().step(state.sums, qa, ka, wide(v))
+        # past `length` weights would turn negative: say so loudly
+        out = jnp.where((at < state.length)[:, None, None], out, jnp.nan)
+        return Placed(sums, state.position + len(at), state.length), out.astype(q.dtype)
+
+    @classmethod
+    def examples(cls):
+        return cls(chunk=8), cls(length=64, chunk=8)
+
+
+def _with_angle(x, at, length):
+    x = wide(x)
+    angle = at.astype(x.dtype) * (math.pi / 2) / jnp.asarray(length, x.dtype)
+    return jnp.concatenate([x, jnp.broadcast_to(angle[:, None, None], (*x.shape[:-1], 1))], -1)

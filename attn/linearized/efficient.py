@@ -1,0 +1,153 @@
+"""Efficient attention (Shen et al. 2018, arXiv:1812.01243): a softmax of each side, O(T H D)."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from attn._core import isolate, masked_softmax, seen_array, wide
+from attn.linearized import _dense, _scan
+from attn.linearized._family import Linearized
+from attn.linearized._recurrence import State, Terms, low
+from attn.masks import FULL, Causal, Mask
+
+
+def efficient_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    mask: Mask = FULL,
+    bias=None,
+    chunk: int = 64,
+) -> Float[Array, "*B T N D"]:
+    """softmax(q_i) . sum_j softmax_j(k_j) v_j^T: over the channels of q, over the positions of k.
+
+    A key's softmax is, channel by channel, over the keys that its query sees. Under `Causal` that
+    is the gated recurrence S_t = g_t S_(t-1) + (1 - g_t) v_t^T with 1 - g_t = exp(k_t - Z_t), the
+    share that k_t has in Z_t = logsumexp(k_1 .. k_t). O(T) time and memory. Honours `Causal`,
+    `Padding` and `Segments` joined by `&`, else NotImplementedError.
+    """
+    return Efficient(chunk=chunk)(q, k, v, mask=mask, bias=bias)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Running:
+    """The sums, and the log-sum-exp of each channel of the keys so far."""
+
+    sums: State
+    total: Float[Array, "*B K H"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Efficient(Linearized):
+    """Softmax over channels for queries, over positions for keys (Shen et al. 2018)."""
+
+    def terms(self, q, k, log_decay=None):
+        # `k` are already the keys' shares of what is seen with them
+        return Terms(jax.nn.softmax(q, axis=-1), k, log_decay)
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+        mask, _, _ = self._checked(q, k, v, mask, bias, {})
+        causal, padding, segments = mask.take(*self.honours)[0]
+        gates, S = {}, k.shape[-3]
+        if 0 not in k.shape:
+            shown = jnp.ones(S, bool) if padding is None else padding.seen_keys(S)
+            ids = None if segments is None else segments.key_ids
+            k, poison = _logits(k, shown)
+            if causal:
+                share, gates["log_decay"] = _gate(k, _earlier(k, ids))
+            else:
+                share = _share(k, ids)
+            k = share + poison
+        terms = {"causal": causal, "padding": padding, "segments": segments}
+        return _scan.attend(self, q, k, v, gates, {}, **terms)
+
+    def weights(self, q, k, *, mask=FULL, bias=None):
+        mask, _, _ = self._checked(q, k, k, mask, bias, {})
+        *batch, T, N, H = q.shape
+        S, K = k.shape[-3:-1]
+        seen = seen_array(mask, T, S)
+        logits = jnp.moveaxis(wide(k), -3, -1).reshape(*batch, K * H, 1, S)
+        share = masked_softmax(jnp.broadcast_to(logits, (*batch, K * H, T, S)), seen)
+        share = jnp.repeat(share.reshape(*batch, K, H, T, S), N // K, axis=-4)
+        q = jnp.where(jnp.swapaxes(seen.any(-1), -1, -2)[..., None], wide(q), 0)
+        return jnp.einsum("...inh,...nhij->...nij", jax.nn.softmax(q, axis=-1), share)
+
+    def loop(self, q, k, v):
+        self._checked(q, k, v, Causal(), None, {})
+        k = wide(k)
+        share, log_decay = _gate(k, _earlier(k, None))
+        return _dense.loop(self, q, share, v, {"log_decay": log_decay}, {})
+
+    def init_state(self, batch, *, num_kv_heads, head_dim, dtype="float32", **sizes):
+        sizes |= {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "dtype": dtype}
+        sums = super().init_state(batch, **sizes)
+        nothing = low(sums.kv.dtype)
+        return Running(sums, jnp.full((*batch, num_kv_heads, head_dim), nothing, sums.kv.dtype))
+
+    def step(self, state, q, k, v):
+        self._checked(q, k, v, Causal(), None, {})
+        if q.shape[-3] == 0:
+            return state, jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
+        k, poison = _logits(k, jnp.ones(k.shape[-3], bool))
+        before = jnp.logaddexp(_earlier(k, None), state.total[..., None, :, :])
+        share, log_decay = _gate(k, before)
+        gates = {"log_decay": log_decay}
+        sums, out = _scan.follow(self, state.sums, wide(q), share + poison, v, gates, {})
+        total = jnp.logaddexp(before, k)[..., -1, :, :]
+        return Running(sums, total), out.astype(q.dtype)
+
+    @classmethod
+    def examples(cls):
+        return (cls(chunk=8),)
+
+
+def _logits(k, shown: Bool[Array, "*#B S"]):
+    """Keys, in float32 or wider, that are nothing where hidden or not finite; NaN there, else 0."""
+    shown = shown[..., None, None]
+    k, poison = isolate(jnp.where(shown, wide(k), 0))
+    poison = poison[..., None]
+    return jnp.where(shown & (poison == 0), k, low(k.dtype)), jax.lax.stop_gradient(poison)
+
+
+def _gate(k, before):
+    """(1 - g, log g): the shares of a key and of what was before it in the log-sum-exp of both."""
+    return jax.nn.sigmoid(k - before), -jax.nn.softplus(k - before)
+
+
+def _share(k, ids):
+    """The share of each key in all of its document."""
+    if ids is None:
+        return jax.nn.softmax(k, axis=-3)
+    turned = lambda x, axis: jnp.flip(x, axis)
+    after = turned(_earlier(turned(k, -3), turned(ids, -1)), -3)
+    return jax.nn.sigmoid(k - jnp.logaddexp(_earlier(k, ids), after))
+
+
+def _earlier(k: Float[Array, "*B S K H"], ids) -> Float[Array, "*B S K H"]:
+    """The log-sum-exp, in each channel, of the keys before each key of its document."""
+    shifted = lambda x, first: jnp.concatenate(
+        [jnp.full_like(x[..., :1, :, :], first), x[..., :-1, :, :]], -3
+    )
+    if ids is None:
+        return lax.cumlogsumexp(shifted(k, low(k.dtype)), axis=k.ndim - 3)
+    # each document's keys side by side; the sum begins again where one begins
+    ids = jnp.broadcast_to(ids, k.shape[:-2])
+    order = jnp.argsort(ids, axis=-1, stable=True)
+    take = lambda x, at: jnp.take_along_axis(x, at[..., None, None], axis=-3)
+    ids = take(ids[..., None, None], order)
+    begins = jnp.concatenate(
+        [jnp.ones_like(ids[..., :1, :, :], bool), ids[..., 1:, :, :] != ids[..., :-1, :, :]], -3
+    )
+    x = jnp.where(begins, low(k.dtype), shifted(take(k, order), 0))
+
+    def join(a, b):
+        return a[0] | b[0], jnp.where(b[0], b[1], jnp.logaddexp(a[1], b[1]))
+
+    begins = jnp.broadcast_to(begins, x.shape)
+    _, before = lax.associative_scan(join, (begins, x), axis=k.ndim - 3)
+    return take(before, jnp.argsort(order, axis=-1))

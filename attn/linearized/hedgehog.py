@@ -1,0 +1,85 @@
+"""Hedgehog (Zhang et al. 2024, arXiv:2402.04347): learned feature maps, O(T H (H + D)) time."""
+
+import dataclasses
+from typing import ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attn.linearized._family import Linearized
+from attn.linearized._recurrence import Terms
+from attn.linearized.feature_maps import hedgehog
+from attn.masks import FULL, Mask
+
+
+def hedgehog_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    mask: Mask = FULL,
+    bias=None,
+    query_map: Float[Array, "N H F"],
+    key_map: Float[Array, "K H F"],
+    activation: Literal["softmax", "exp"] = "softmax",
+    chunk: int = 64,
+) -> Float[Array, "*B T N D"]:
+    """phi(q_i) . sum_j phi(k_j) v_j^T / phi(q_i) . sum_j phi(k_j), with maps learned for each head.
+
+    phi(x) = exp([x W, -x W]), or softmax([x W, -x W]) over its 2 F features, as the authors train
+    it: W is the head's `query_map` or `key_map`. `distillation_loss` is what it is trained by.
+    O(T) time and memory. Honours `Causal`, `Padding`, `Segments` joined by `&`, else
+    NotImplementedError. Raises ValueError for maps of the wrong shape.
+    """
+    record = Hedgehog(activation=activation, chunk=chunk)
+    return record(q, k, v, mask=mask, bias=bias, query_map=query_map, key_map=key_map)
+
+
+def distillation_loss(
+    student: Float[Array, "*B N T S"], teacher: Float[Array, "*B N T S"]
+) -> Float[Array, ""]:
+    """The cross entropy -sum_j teacher_ij log student_ij, a mean over the rows that see anything.
+
+    `student` are a mechanism's `weights`, `teacher` those of softmax (`attn.dense_weights`), which
+    gets no gradient. Least where both are equal, where it is the teacher's entropy. A weight that
+    underflowed to 0 counts as the smallest normal number: its logarithm would be infinite.
+    """
+    teacher = jax.lax.stop_gradient(teacher)
+    student = jnp.maximum(student, jnp.finfo(student.dtype).tiny)
+    sees = (teacher > 0).any(-1)
+    rows = -jnp.where(teacher > 0, teacher * jnp.log(student), 0).sum(-1)
+    return rows.sum() / jnp.maximum(sees.sum(), 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hedgehog(Linearized):
+    """Feature maps learned to mimic softmax's weights (Zhang et al. 2024)."""
+
+    normalised: ClassVar = True
+    activation: Literal["softmax", "exp"] = "softmax"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.activation not in ("softmax", "exp"):
+            raise ValueError(f"activation: expected 'softmax' or 'exp', got {self.activation!r}")
+
+    def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
+        # the identity, as the authors begin
+        eyes = lambda heads: jnp.broadcast_to(jnp.eye(head_dim), (heads, head_dim, head_dim))
+        return {"query_map": eyes(num_heads), "key_map": eyes(num_kv_heads)}
+
+    def terms(self, q, k, *, query_map, key_map):
+        for name, x, w in (("query_map", q, query_map), ("key_map", k, key_map)):
+            if jnp.ndim(w) != 3 or w.shape[:2] != x.shape[-2:]:
+                want, came = [*x.shape[-2:], "features"], list(jnp.shape(w))
+                raise ValueError(f"{name}: expected {want}, got {came}")
+        (fq, _), (fk, log_weight) = hedgehog(q, query_map), hedgehog(k, key_map)
+        if self.activation == "exp":
+            return Terms(fq, fk, log_weight=log_weight)
+        # softmax over the features: a query's own sum leaves the ratio as it is
+        return Terms(fq, fk / fk.sum(-1, keepdims=True))
+
+    @classmethod
+    def examples(cls):
+        return cls(chunk=8), cls(activation="exp", chunk=8)

@@ -1,0 +1,68 @@
+"""Mamba-2 (Dao & Gu 2024, arXiv:2405.21060): a state space model as linear attention. O(T)."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attn.gates import time_step
+from attn.linearized._family import Linearized, spread
+from attn.linearized._recurrence import Terms
+from attn.masks import FULL, Mask
+
+
+def mamba2_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    dt: Float[Array, "*B S N"],
+    a_log: Float[Array, "N"],
+    d: Float[Array, "N"],
+    mask: Mask = FULL,
+    bias=None,
+    chunk: int = 64,
+) -> Float[Array, "*B T N D"]:
+    """o_t = S_t^T q_t + d v_t, with S_t = exp(-exp(a_log) dt_t) S_{t-1} + dt_t k_t v_t^T.
+
+    State space duality (Dao & Gu 2024, arXiv:2405.21060), unscaled as in the paper: q is its C, k
+    its B, v its x, and `dt` at least 0 the step by which decay and key are discretised, after its
+    softplus. Without `Causal` a key after its query decays over the tokens from the query to it.
+    O(T) time and memory. Raises NotImplementedError on masks but Causal, Padding and Segments or
+    on a bias, ValueError for a dt of another shape.
+    """
+    return Mamba2(chunk=chunk)(q, k, v, mask=mask, bias=bias, dt=dt, a_log=a_log, d=d)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mamba2(Linearized):
+    """A selective state space model with one decay a head and a skip (Mamba-2, Dao & Gu 2024)."""
+
+    adds_own: ClassVar = True
+    short_conv: int = 4
+    output_gate: str | None = "silu"
+    output_norm: bool = True
+
+    @property
+    def head_norm(self) -> float | None:
+        return 1.0 if self.output_norm else None
+
+    def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
+        a = jax.random.uniform(key, (num_heads,), jnp.float32, 1.0, 16.0)
+        return {"a_log": jnp.log(a), "d": jnp.ones(num_heads, jnp.float32)}
+
+    def gates(self, *, num_heads, num_kv_heads, head_dim):
+        return {"dt": time_step((num_heads,))}
+
+    def terms(self, q, k, dt, a_log, d) -> Terms:
+        dt_k = dt[..., None] * spread(k, q.shape[-2])
+        return Terms(q, dt_k, -jnp.exp(a_log)[:, None] * dt[..., None])
+
+    def own(self, q, k, dt, a_log, d):
+        return jnp.broadcast_to(d, q.shape[:-1])
+
+    @classmethod
+    def examples(cls):
+        return (cls(chunk=8),)

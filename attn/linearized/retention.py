@@ -1,0 +1,49 @@
+"""Retention (RetNet, Sun et al. 2023, arXiv:2307.08621): linear attention, fixed decays. O(T)."""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from attn.linearized._family import Linearized, fixed
+from attn.linearized._recurrence import Terms
+from attn.masks import FULL, Mask
+
+
+def retention_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    mask: Mask = FULL,
+    bias=None,
+    chunk: int = 64,
+) -> Float[Array, "*B T N D"]:
+    """o_t = S_t^T q_t / sqrt(H), with S_t = gamma_h S_{t-1} + k_t v_t^T, gamma_h = 1 - 2^(-5 - h).
+
+    Multi-scale retention (Sun et al. 2023, arXiv:2307.08621) without its normalisation of scores,
+    which the norm on each head's output undoes; rotary is the layer's. Without `Causal` the weight
+    is gamma^|i - j|. O(T) time and memory. Raises NotImplementedError on masks but Causal, Padding
+    and Segments or on a bias.
+    """
+    return Retention(chunk=chunk)(q, k, v, mask=mask, bias=bias)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Retention(Linearized):
+    """Linear attention, a fixed decay 1 - 2^(-5 - h) for each head (RetNet, Sun et al. 2023)."""
+
+    output_gate: str | None = "silu"
+    output_norm: bool = True
+
+    @property
+    def head_norm(self) -> float | None:
+        return 1.0 if self.output_norm else None
+
+    def terms(self, q, k) -> Terms:
+        log_gamma = np.log1p(-(2.0 ** (-5.0 - np.arange(q.shape[-2]))))
+        return Terms(q * q.shape[-1] ** -0.5, k, fixed(log_gamma, k))
+
+    @classmethod
+    def examples(cls):
+        return (cls(chunk=8),)

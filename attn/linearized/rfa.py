@@ -1,0 +1,89 @@
+"""Random feature attention (Peng et al. 2021, arXiv:2103.02143): O(T M (H + D)) time."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attn._core import check_count
+from attn.linearized._family import Linearized
+from attn.linearized._recurrence import Terms
+from attn.linearized.feature_maps import orthogonal_features, random_fourier, unit
+from attn.masks import FULL, Causal, Mask
+
+
+def rfa_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    mask: Mask = FULL,
+    bias=None,
+    log_decay: Float[Array, "*B S N"] | None = None,
+    sigma: Float[Array, "K H"] | None = None,
+    features: int = 64,
+    seed: int = 0,
+    chunk: int = 64,
+) -> Float[Array, "*B T N D"]:
+    """phi(q_i) . S_i / phi(q_i) . z_i, with sines and cosines in place of softmax's exponential.
+
+    phi(x) = [sin(W x), cos(W x)] / sqrt(M) of x / |x|; W are the `features` rows that `seed` draws,
+    times `sigma` (1 by default, learned in the paper). S_i = sum_j phi(k_j) v_j^T and
+    z_i = sum_j phi(k_j) over the visible keys; with the gate g = exp(`log_decay`), under `Causal`
+    only, S_i = g_i S_(i-1) + (1 - g_i) phi(k_i) v_i^T and z_i alike.
+
+    Products estimate exp(-|q - k|^2 / 2), of either sign: normalisers near 0 are divided by as they
+    come, for the paper has no epsilon. O(T) time and memory. Honours `Causal`, `Padding`,
+    `Segments` joined by `&`, else NotImplementedError. Raises ValueError for arrays of the wrong
+    shape.
+    """
+    sigma = jnp.ones((k.shape[-2], k.shape[-1])) if sigma is None else sigma
+    gates = {} if log_decay is None else {"log_decay": log_decay}
+    rfa = RFA(features=features, seed=seed, gated=log_decay is not None, chunk=chunk)
+    return rfa(q, k, v, mask=mask, bias=bias, sigma=sigma, **gates)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RFA(Linearized):
+    """Random Fourier features of unit queries and keys, `gated` or not (Peng et al. 2021)."""
+
+    normalised: ClassVar = True
+    # of either sign, the features leave some normalisers near 0, and divide rounding by them
+    room: ClassVar[float] = 8.0
+    features: int = 64
+    seed: int = 0
+    gated: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_count("features", self.features)
+        check_count("seed", self.seed, least=0)
+
+    @property
+    def requires(self):
+        return (Causal,) if self.gated else ()
+
+    def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
+        return {"sigma": jnp.ones((num_kv_heads, head_dim))}
+
+    def gates(self, *, num_heads, num_kv_heads, head_dim):
+        return {"log_decay": (num_heads,)} if self.gated else {}
+
+    def terms(self, q, k, *, sigma, log_decay=None):
+        N, K, H = q.shape[-2], *k.shape[-2:]
+        if jnp.shape(sigma) != (K, H):
+            raise ValueError(f"sigma: expected {[K, H]}, got {list(jnp.shape(sigma))}")
+        drawn = orthogonal_features(self.seed, self.features, H)
+        projection = drawn * sigma.astype(k.dtype)[:, None]  # [K, M, H]
+        # |q| and |k| would only scale the weights of a row: the paper takes both to be 1
+        phi = lambda x, w: random_fourier(unit(x)[0], w)[0]
+        fq, fk = phi(q, jnp.repeat(projection, N // K, 0)), phi(k, projection)
+        if log_decay is None:
+            return Terms(fq, fk)
+        write = -jnp.expm1(log_decay)[..., None]
+        return Terms(fq, jnp.repeat(fk, N // K, -2) * write, log_decay[..., None])
+
+    @classmethod
+    def examples(cls):
+        return cls(features=32, chunk=8), cls(features=32, chunk=8, gated=True)

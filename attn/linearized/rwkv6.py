@@ -1,0 +1,73 @@
+"""RWKV-6 (Peng et al. 2024, arXiv:2404.05892): linear attention, a bonus for the present. O(T)."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attn.gates import ZEROS, Gate, LowRank, Ramp, Uniform, minus_exp
+from attn.linearized._family import Linearized, spread
+from attn.linearized._recurrence import Terms
+from attn.masks import FULL, Mask
+
+
+def rwkv6_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    log_decay: Float[Array, "*B S N H"],
+    bonus: Float[Array, "N H"],
+    mask: Mask = FULL,
+    bias=None,
+    chunk: int = 64,
+) -> Float[Array, "*B T N D"]:
+    """o_t = (S_{t-1} + diag(bonus) k_t v_t^T)^T q_t, with S_t = diag(exp(log_decay_t)) S_{t-1} +
+    k_t v_t^T: a token's own value counts by `bonus`, the past before its decay.
+
+    The WKV of RWKV-6, "Finch" (Peng et al. 2024, arXiv:2404.05892), unscaled as in the paper; q is
+    its receptance. Without `Causal` a key after its query decays over the tokens between them.
+    O(T) time and memory. Raises NotImplementedError on masks but Causal, Padding and Segments or
+    on a bias, ValueError for a log_decay of another shape.
+    """
+    return RWKV6(chunk=chunk)(q, k, v, mask=mask, bias=bias, log_decay=log_decay, bonus=bonus)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RWKV6(Linearized):
+    """A decay for each channel and a bonus for the present token (RWKV-6, Peng et al. 2024)."""
+
+    reads_before: ClassVar = True
+    adds_own: ClassVar = True
+    output_gate: str | None = "silu"
+    output_norm: bool = True
+
+    @property
+    def head_norm(self) -> float | None:
+        return 1.0 if self.output_norm else None
+
+    def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
+        # the authors' zigzag, as in their first layer
+        n = jnp.arange(num_heads * head_dim, dtype=jnp.float32)
+        return {"bonus": (((n + 1) % 3 - 1) * 0.1).reshape(num_heads, head_dim)}
+
+    def gates(self, *, num_heads, num_kv_heads, head_dim):
+        # the authors bend this ramp, more so the deeper the layer
+        decay = Gate(
+            shape=(num_heads, head_dim),
+            activation=minus_exp,
+            project=LowRank(rank=64, between=jnp.tanh, down=ZEROS, up=Uniform(0.01)),
+            bias=Ramp(low=-6.0, high=-1.0),
+        )
+        return {"log_decay": decay}
+
+    def terms(self, q, k, log_decay, bonus) -> Terms:
+        return Terms(q, k, log_decay)
+
+    def own(self, q, k, log_decay, bonus):
+        return (q * bonus * spread(k, q.shape[-2])).sum(-1)
+
+    @classmethod
+    def examples(cls):
+        return (cls(chunk=8),)

@@ -1,0 +1,92 @@
+"""RWKV-7 (Peng et al. 2025, arXiv:2503.14456): a generalised delta rule, a gate a channel. O(T)."""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attn.gates import ZEROS, Gate, LowRank, Ramp, identity
+from attn.linearized._family import Linearized, spread
+from attn.linearized._recurrence import Terms
+from attn.linearized.feature_maps import unit
+from attn.masks import FULL, Causal, Mask
+
+
+def rwkv7_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    log_decay: Float[Array, "*B S N H"],
+    a: Float[Array, "*B S N H"],
+    k_k: Float[Array, "N H"],
+    k_a: Float[Array, "N H"],
+    mask: Mask = FULL,
+    bias=None,
+    chunk: int = 64,
+) -> Float[Array, "*B T N D"]:
+    """o_t = S_t^T q_t, with kappa_t = k_t k_k / |k_t k_k|, k'_t = k_t (1 + (a_t - 1) k_a)
+    and S_t = (diag(exp(log_decay_t)) - (a_t kappa_t) kappa_t^T) S_{t-1} + k'_t v_t^T.
+
+    The WKV of RWKV-7, "Goose" (Peng et al. 2025, arXiv:2503.14456), unscaled as in the paper; q is
+    its receptance, `a` in [0, 1] the in-context learning rate of each channel. The removal key
+    `kappa` is read from the state before its decay. The paper's bonus, added after the norm of the
+    output, is a layer's business. O(T) time and memory. Raises NotImplementedError without
+    `Causal`, on masks but Causal, Padding and Segments or on a bias, ValueError for a gate of
+    another shape.
+    """
+    arrays = {"log_decay": log_decay, "a": a, "k_k": k_k, "k_a": k_a}
+    return RWKV7(chunk=chunk)(q, k, v, mask=mask, bias=bias, **arrays)
+
+
+TENTH = jax.nn.initializers.orthogonal(0.1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RWKV7(Linearized):
+    """The delta rule with a removal key and a rate for each channel (RWKV-7, Peng et al. 2025)."""
+
+    requires: ClassVar = (Causal,)
+    output_gate: str | None = "sigmoid"
+    output_norm: bool = True
+
+    @property
+    def head_norm(self) -> float | None:
+        return 1.0 if self.output_norm else None
+
+    def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
+        whole = lambda value: jnp.full((num_heads, head_dim), value, jnp.float32)
+        return {"k_k": whole(0.85), "k_a": whole(1.0)}
+
+    def gates(self, *, num_heads, num_kv_heads, head_dim):
+        # as the authors start their first layer
+        shape, width = (num_heads, head_dim), num_heads * head_dim
+        rank = max(32, 32 * round(2.5 * math.sqrt(width) / 32))
+        low_rank = lambda between: LowRank(rank=rank, between=between, down=ZEROS, up=TENTH)
+        return {
+            "log_decay": Gate(
+                shape=shape,
+                activation=jax.nn.sigmoid,
+                scale=-math.exp(-0.5),
+                project=low_rank(jnp.tanh),
+                bias=Ramp(low=-5.5, high=0.5, zigzag=2.5),
+            ),
+            "a": Gate(
+                shape=shape,
+                activation=jax.nn.sigmoid,
+                project=low_rank(identity),
+                bias=Ramp(low=-0.39, high=0.01, zigzag=0.3),
+            ),
+        }
+
+    def terms(self, q, k, log_decay, a, k_k, k_a) -> Terms:
+        k = spread(k, q.shape[-2])
+        kappa = unit(k * k_k)[0]
+        return Terms(q, k * (1 + (a - 1) * k_a), log_decay, erase=kappa, remove=a * kappa)
+
+    @classmethod
+    def examples(cls):
+        return (cls(chunk=8),)

@@ -1,0 +1,1 @@
+"""How well do the variants that stand in for softmax approximate it?"""

@@ -1,0 +1,267 @@
+"""RFA, cosFormer, Based, Hedgehog and efficient attention against their papers' definitions."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import oracle
+import pytest
+
+from attn import FULL, Causal, Padding, Segments, dense_weights
+from attn.linearized.based import Based
+from attn.linearized.cosformer import Cosformer
+from attn.linearized.efficient import Efficient
+from attn.linearized.feature_maps import orthogonal_features
+from attn.linearized.hedgehog import Hedgehog, distillation_loss, hedgehog_attention
+from attn.linearized.rfa import RFA, rfa_attention
+from attn.testing import inputs, rms
+
+T, S = 9, 12
+RUNS = np.array([[0, 1, 0, 1, 2, 2, 2, 0, 1], [1, 1, 1, 0, 0, 0, 0, 0, 0]])
+KEY_RUNS = np.concatenate([RUNS, [[0, 1, 2], [0, 0, 3]]], 1)
+PADDING = Padding(jnp.array([7, 12]))
+SEGMENTS = Segments(jnp.asarray(RUNS), jnp.asarray(KEY_RUNS))
+MASKS = {
+    "FULL": FULL,
+    "Causal(2)": Causal(2),
+    "packed": PADDING & SEGMENTS,
+    "all": Causal() & PADDING & SEGMENTS,
+}
+MASK = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+wide = lambda x: np.asarray(x, np.float64)
+
+
+def same(mechanism, define, mask, *, room=1, **shape):
+    """Call and reference equal `define(q, k, v, seen, arrays)`, batch row by batch row."""
+    shape = {"T": T, "S": S, "scale": 2.0, **shape}
+    q, k, v, arrays = inputs(mechanism, **shape)
+    seen = np.broadcast_to(mask.array(q.shape[1], k.shape[1]), (2, q.shape[1], k.shape[1]))
+    gates = mechanism.gates(num_heads=4, num_kv_heads=2, head_dim=8)
+    rows = lambda r: {n: wide(x[r] if n in gates else x) for n, x in arrays.items()}
+    want = [define(*map(wide, (q[r], k[r], v[r])), seen[r], rows(r)) for r in range(2)]
+    for form in (mechanism, mechanism.reference):
+        got = wide(form(q, k, v, mask=mask, **arrays))
+        assert rms(got - np.stack(want)) / rms(want) < 32 * 2**-23 * room
+
+
+def fourier(x, w):
+    """sin and cos of w . x / |x|, over sqrt(M)."""
+    angle = w @ (x / np.sqrt(x @ x + 1e-6))
+    return np.concatenate([np.sin(angle), np.cos(angle)]) / np.sqrt(len(w))
+
+
+@MASK
+def test_rfa_is_the_papers(mask):
+    w = wide(orthogonal_features(0, 32, 8))
+
+    def define(q, k, v, seen, arrays):
+        phi = lambda x, head: fourier(x, w * arrays["sigma"][head])
+        weigh = lambda n, head, i, j: phi(q[i, n], head) @ phi(k[j, head], head)
+        return oracle.normalised(q, k, v, seen, weigh)
+
+    same(RFA(features=32, chunk=4), define, mask, room=8)
+
+
+def test_gated_rfa_is_the_papers_recurrence():
+    w = wide(orthogonal_features(0, 32, 8))
+
+    def define(q, k, v, seen, arrays):
+        phi = lambda x, head: fourier(x, w * arrays["sigma"][head])
+        return oracle.gated_rfa(q, k, v, np.exp(arrays["log_decay"]), phi)
+
+    same(RFA(features=32, chunk=4, gated=True), define, Causal(), S=T, room=8)
+
+
+def test_gated_rfa_at_extreme_gates():
+    """A gate of 1 writes nothing, one of 0 forgets all; both have gradients."""
+    q, k, v, _ = inputs(RFA(), T=6, S=6)
+    gate = np.full((2, 6, 4), -0.5, np.float32)
+    gate[:, 0], gate[:, 2], gate[:, 4] = 0.0, -np.inf, -1e4
+
+    def run(q, k, v, gate):
+        return rfa_attention(q, k, v, mask=Causal(), log_decay=gate, features=32, chunk=4)
+
+    out = run(q, k, v, jnp.asarray(gate))
+    assert (np.asarray(out[:, 0]) == 0).all()
+    for t in (2, 4):  # nothing but the token's own value
+        np.testing.assert_allclose(out[:, t], jnp.repeat(v[:, t], 2, -2), rtol=1e-4, atol=1e-5)
+    grads = jax.grad(lambda *a: (run(*a) ** 2).sum(), (0, 1, 2, 3))(q, k, v, jnp.asarray(gate))
+    assert all(np.isfinite(g).all() for g in grads)
+
+
+def test_gated_rfa_asks_for_causal():
+    q, k, v, arrays = inputs(RFA(gated=True))
+    with pytest.raises(NotImplementedError, match="Causal"):
+        RFA(gated=True)(q, k, v, **arrays)
+
+
+@MASK
+def test_cosformer_is_the_papers(mask):
+    causal = mask.take(Causal)[0][0]
+    offset = causal.offset if causal else 0
+
+    def define(q, k, v, seen, arrays):
+        M = max(T + offset, S)
+
+        def weigh(n, head, i, j):
+            distance = np.cos(np.pi / 2 * (i + offset - j) / M)
+            return np.maximum(q[i, n], 0) @ np.maximum(k[j, head], 0) * distance
+
+        return oracle.normalised(q, k, v, seen, weigh)
+
+    same(Cosformer(chunk=4), define, mask, room=4)
+
+
+def test_cosformer_says_when_it_is_too_long():
+    cosformer = Cosformer(length=8)
+    q, k, v, _ = inputs(cosformer, T=9, S=9)
+    with pytest.raises(ValueError, match="length: expected at least 9, got 8"):
+        cosformer(q, k, v)
+    _, out = cosformer.prefill(q, k, v, max_length=9)
+    assert np.isfinite(out[:, :8]).all()
+    assert np.isnan(out[:, 8]).all()
+
+
+@MASK
+@pytest.mark.parametrize("window", [0, 3])
+def test_based_is_softmax_nearby_and_taylor_far_away(window, mask):
+    causal = mask.take(Causal)[0][0]
+    offset = causal.offset if causal else 0
+
+    def define(q, k, v, seen, arrays):
+        def weigh(n, head, i, j):
+            s = q[i, n] @ k[j, head] / np.sqrt(8)
+            return np.exp(s) if abs(i + offset - j) < window else 1 + s + s**2 / 2
+
+        return oracle.normalised(q, k, v, seen, weigh)
+
+    same(Based(window=window, chunk=4), define, mask)
+
+
+def test_based_in_a_window_of_all_is_softmax():
+    q, k, _, _ = inputs(Based(), T=9, S=9)
+    want = dense_weights(q, k, mask=Causal())
+    got = Based(window=9).weights(q, k, mask=Causal())
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def test_based_neither_overflows_nor_underflows_at_large_scores():
+    """The first rows see near keys alone: at a score of -900 they once came out as 0."""
+    based = Based(window=3, chunk=4)
+    q, k, v, _ = inputs(based, T=9, S=9, scale=300.0)
+    run = lambda q, k, v: based(q, k, v, mask=Causal())
+    out, want = run(q, k, v), based.reference(q, k, v, mask=Causal())
+    assert rms(out - want) / rms(want) < 1e-3
+    np.testing.assert_allclose(out[:, 0], jnp.repeat(v[:, 0], 2, -2), rtol=1e-4)
+    grads = jax.grad(lambda *a: (run(*a) ** 2).sum(), (0, 1, 2))(q, k, v)
+    assert all(np.isfinite(g).all() for g in grads)
+
+
+@MASK
+@pytest.mark.parametrize("activation", ["softmax", "exp"])
+def test_hedgehog_is_the_papers(activation, mask):
+    def define(q, k, v, seen, arrays):
+        def phi(x, w):
+            e = np.exp(np.concatenate([x @ w, -(x @ w)]))
+            return e / e.sum() if activation == "softmax" else e
+
+        query, key = arrays["query_map"], arrays["key_map"]
+        weigh = lambda n, head, i, j: phi(q[i, n], query[n]) @ phi(k[j, head], key[head])
+        return oracle.normalised(q, k, v, seen, weigh)
+
+    same(Hedgehog(activation=activation, chunk=4), define, mask)
+
+
+def test_hedgehog_names_a_wrong_map():
+    q, k, v, maps = inputs(Hedgehog())
+    with pytest.raises(
+        ValueError, match=r"key_map: expected \[2, 8, 'features'\], got \[4, 8, 8\]"
+    ):
+        hedgehog_attention(q, k, v, **{**maps, "key_map": maps["query_map"]})
+
+
+def test_distillation_loss_is_least_at_equality():
+    q, k, _, _ = inputs(Hedgehog(), T=6, S=6)
+    teacher = dense_weights(q, k, mask=Causal())
+    entropy = -np.sum(np.where(teacher > 0, teacher * np.log(np.maximum(teacher, 1e-30)), 0), -1)
+    loss = functools.partial(distillation_loss, teacher=teacher)
+    np.testing.assert_allclose(loss(teacher), entropy.mean(), rtol=1e-5)
+    for seed in range(3):
+        other = jax.random.uniform(jax.random.key(seed), teacher.shape) * (teacher > 0)
+        mixed = 0.9 * teacher + 0.1 * other / other.sum(-1, keepdims=True)
+        assert loss(mixed) > loss(teacher)
+    # through logits there is no slope at equality, and none into the teacher
+    logits = jnp.log(jnp.maximum(teacher, 1e-30))
+    slope = jax.grad(lambda x: loss(jax.nn.softmax(x)))(logits)
+    np.testing.assert_allclose(slope, 0, atol=1e-6)
+    slope = jax.grad(lambda t: distillation_loss(jax.nn.softmax(logits + 1), t))(teacher)
+    assert (np.asarray(slope) == 0).all()
+
+
+def test_rows_that_see_nothing_do_not_count():
+    q, k, _, maps = inputs(Hedgehog(), T=6, S=6)
+    loss = lambda mask: distillation_loss(
+        Hedgehog().weights(q, k, mask=mask, **maps), dense_weights(q, k, mask=mask)
+    )
+    blind = Padding(queries=jnp.broadcast_to(jnp.arange(6) < 3, (2, 6)))
+    want = distillation_loss(
+        Hedgehog().weights(q[:, :3], k, **maps), dense_weights(q[:, :3], k, mask=FULL)
+    )
+    np.testing.assert_allclose(loss(blind), want, rtol=1e-5)
+    assert loss(Padding(jnp.array([0, 0]))) == 0
+
+
+@pytest.mark.parametrize("activation", ["softmax", "exp"])
+def test_distillation_brings_hedgehog_towards_softmax(activation):
+    mechanism = Hedgehog(activation=activation)
+    q, k, _, maps = inputs(mechanism, T=24, S=24, scale=2.0)
+    teacher = dense_weights(q, k, mask=Causal())
+    entropy = distillation_loss(teacher, teacher)
+    loss = lambda maps: (
+        distillation_loss(mechanism.weights(q, k, mask=Causal(), **maps), teacher) - entropy
+    )
+    optimizer = optax.adam(0.02)
+
+    def step(carry, _):
+        maps, state = carry
+        value, grads = jax.value_and_grad(loss)(maps)
+        updates, state = optimizer.update(grads, state)
+        return (optax.apply_updates(maps, updates), state), value
+
+    start = (maps, optimizer.init(maps))
+    (maps, _), values = jax.jit(lambda c: jax.lax.scan(step, c, None, length=300))(start)
+    assert loss(maps) < 0.5 * values[0], (values[0], loss(maps))
+
+
+@MASK
+def test_efficient_is_the_papers(mask):
+    define = lambda q, k, v, seen, arrays: oracle.efficient(q, k, v, seen)
+    same(Efficient(chunk=4), define, mask)
+
+
+def test_efficient_at_extreme_keys():
+    """A key that outweighs all before it, or weighs nothing, exactly; with gradients."""
+    q, k, v, _ = inputs(Efficient(), T=6, S=6)
+    k = k.at[:, 2].set(1e8).at[:, 4].set(-1e8)
+    run = lambda q, k, v: Efficient(chunk=4)(q, k, v, mask=Causal())
+    out = run(q, k, v)
+    for t in range(2, 6):
+        np.testing.assert_allclose(out[:, t], jnp.repeat(v[:, 2], 2, -2), rtol=1e-5, atol=1e-6)
+    grads = jax.grad(lambda *a: (run(*a) ** 2).sum(), (0, 1, 2))(q, k, v)
+    assert all(np.isfinite(g).all() for g in grads)
+
+
+@pytest.mark.parametrize("mechanism", [Efficient(chunk=4), Cosformer(length=16, chunk=4)])
+def test_prompts_in_parts_equal_the_whole(mechanism):
+    q, k, v, _ = inputs(mechanism, T=11, S=11)
+    want = mechanism(q, k, v, mask=Causal())
+    state = mechanism.init_state(
+        (2,), num_heads=4, num_kv_heads=2, head_dim=8, value_dim=6, max_length=11
+    )
+    parts = []
+    for a, b in ((0, 5), (5, 6), (6, 11)):
+        state, out = mechanism.step(state, q[:, a:b], k[:, a:b], v[:, a:b])
+        parts.append(out)
+    np.testing.assert_allclose(jnp.concatenate(parts, 1), want, rtol=1e-4, atol=1e-5)
