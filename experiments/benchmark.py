@@ -1,7 +1,7 @@
 """python -m experiments.benchmark --workdir=DIR
-    [--suite=softmax,memory,decode,masks,sharded,window,linear,linearized,loop] [--lengths=512,2048,4096]
-    [--dtypes=float32,bfloat16] [--heads=4/4,8/2] [--widths=64,128] [--against=jax.nn,torch]
-    [--rounds=12] [--seconds=30]
+    [--suite=softmax,memory,decode,masks,sharded,window,linear,linearized,loop]
+    [--lengths=512,2048,4096] [--dtypes=float32,bfloat16] [--heads=4/4,8/2] [--widths=64,128]
+    [--against=jax.nn,torch] [--rounds=12] [--seconds=30]
 
 Times our primitives and their peers in turns, in one process on the same inputs, forward and
 forward + backward; what is not the float64 oracle's result at the timed shape is not timed. Writes

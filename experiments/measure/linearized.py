@@ -25,7 +25,7 @@ class Linearized:
 
     title: str = "linearized variants, causal"
     note: str = (
-        "`attn` is `linear` (elu + 1); the others are our variants, by their keys in MECHANISMS and "
+        "`attn` is `linear` (elu + 1); the others are our variants by their keys in MECHANISMS, "
         "with their default settings, and peers. Gradients are those of q, k, v and of each gate. "
         "A variant is held against its own token loop in float64, beyond 16,384 tokens it is not."
     )

@@ -101,9 +101,9 @@ def fla(mask: Mask, inputs: Sequence[tuple], mode: str) -> Ready:
     def call(q, k, v, g):
         if mode == MODES[0]:
             with torch.inference_mode():
-                return (attend(phi(q), phi(k), v, scale=1.0, normalize=True)[0],)
+                return (attend(phi(q), phi(k), v, scale=1.0, normalize=True),)
         q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
-        out = attend(phi(q), phi(k), v, scale=1.0, normalize=True)[0]
+        out = attend(phi(q), phi(k), v, scale=1.0, normalize=True)
         return out.detach(), *torch.autograd.grad(out, (q, k, v), g)
 
     held = [tuple(torch.from_numpy(np.array(x)) for x in many) for many in inputs]
