@@ -20,12 +20,14 @@ def blocks(name):
 
 def test_readme_examples_run(capsys):
     names = {}
-    first, options, second, third = blocks("README.md")
-    exec(first + options + second, names)
+    first, options, gates, second, third = blocks("README.md")
+    exec(first + options + gates + second, names)
     assert jnp.allclose(
         names["whole"], attn.dot_product_attention(*map(names.get, "qkv")), atol=1e-5
     )
     assert names["exact"].shape == names["local"].shape == names["cheap"].shape == (2, 1000, 8, 64)
+    assert names["gated"].shape == names["delta"].shape == names["out"].shape == (2, 1000, 8, 64)
+    assert names["state"].kv.shape == (2, 2, 64, 64)
     assert names["scores"].shape == (8, 10)
     *drawing, picked = capsys.readouterr().out.strip().splitlines()
     drawing = "\n".join(drawing)

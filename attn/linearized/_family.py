@@ -92,13 +92,21 @@ class Linearized(Mechanism):
             )
         (*batch, _, N, H), (S, K) = q.shape, k.shape[-3:-1]
         shapes = self.gate_shapes(num_heads=N, num_kv_heads=K, head_dim=H)
-        for name, shape in shapes.items():
+        sizes = {"num_heads": N, "num_kv_heads": K, "head_dim": H, "value_dim": v.shape[-1]}
+        wanted = {name: (*batch, S, *shape) for name, shape in shapes.items()}
+        learned = self._learned(**sizes, max_length=max(S, 1))
+        for name, shape in (wanted | {name: x.shape for name, x in learned.items()}).items():
             x = arrays.get(name)
-            if x is None or jnp.shape(x) != (*batch, S, *shape):
+            if x is None or jnp.shape(x) != shape:
                 came = "nothing" if x is None else list(jnp.shape(x))
-                raise ValueError(f"{name}: expected {[*batch, S, *shape]}, got {came}")
+                raise ValueError(f"{name}: expected {list(shape)}, got {came}")
         gates = {name: arrays[name] for name in shapes}
-        return mask, gates, {name: x for name, x in arrays.items() if name not in shapes}
+        learned = {name: x for name, x in arrays.items() if name not in shapes}
+        return mask, gates, learned
+
+    def _learned(self, **sizes) -> dict[str, jax.ShapeDtypeStruct]:
+        """The shapes of `init`."""
+        return jax.eval_shape(lambda key: self.init(key, **sizes), jax.random.key(0))
 
     def flops(self, T, S, N, K, H, D):
         size = self._sizes(N, K, H, D, max_length=max(S, 1))
@@ -108,8 +116,7 @@ class Linearized(Mechanism):
     def _sizes(self, N, K, H, D, max_length) -> Sizes:
         heads = {"num_heads": N, "num_kv_heads": K, "head_dim": H}
         of = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
-        init = lambda key: self.init(key, **heads, value_dim=D, max_length=max_length)
-        arrays = jax.eval_shape(init, jax.random.key(0))
+        arrays = self._learned(**heads, value_dim=D, max_length=max_length)
         arrays |= {name: of(1, *shape) for name, shape in self.gate_shapes(**heads).items()}
         return sizes(self, of(1, N, H), of(1, K, H), arrays)
 
