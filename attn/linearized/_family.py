@@ -48,10 +48,16 @@ class Linearized(Mechanism):
     normalised: ClassVar[bool] = False
     reads_before: ClassVar[bool] = False
     adds_own: ClassVar[bool] = False
+    # a field of the variants whose papers normalise each head's output
+    output_norm: ClassVar[bool] = False
     chunk: int = 64
 
     def __post_init__(self):
         check_count("chunk", self.chunk)
+
+    @property
+    def head_norm(self) -> float | None:
+        return 1.0 if self.output_norm else None
 
     @abc.abstractmethod
     def terms(self, q: Float[Array, "*L N H"], k: Float[Array, "*S K H"], **arrays: Array) -> Terms:

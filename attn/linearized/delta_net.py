@@ -45,10 +45,6 @@ class DeltaNet(Linearized):
     output_norm: bool = True
     negative_eigenvalues: bool = False  # beta up to 2 (Grazzi et al. 2024, arXiv:2411.12537)
 
-    @property
-    def head_norm(self) -> float | None:
-        return 1.0 if self.output_norm else None
-
     def gates(self, *, num_heads, num_kv_heads, head_dim):
         return {"beta": write_strength(num_heads, negative_eigenvalues=self.negative_eigenvalues)}
 

@@ -42,10 +42,6 @@ class GLA(Linearized):
     output_gate: str | None = "silu"
     output_norm: bool = True
 
-    @property
-    def head_norm(self) -> float | None:
-        return 1.0 if self.output_norm else None
-
     def gates(self, *, num_heads, num_kv_heads, head_dim):
         decay = Gate(
             shape=(num_heads, head_dim),

@@ -45,10 +45,6 @@ class HGRN2(Linearized):
         if not 0 <= self.lower_bound < 1:
             raise ValueError(f"lower_bound: expected 0 to 1, less than 1, got {self.lower_bound}")
 
-    @property
-    def head_norm(self) -> float | None:
-        return 1.0 if self.output_norm else None
-
     def terms(self, q, k) -> Terms:
         with np.errstate(divide="ignore"):
             low, rest = np.log(self.lower_bound).item(), np.log1p(-self.lower_bound).item()

@@ -48,10 +48,6 @@ class KDA(Linearized):
     output_norm: bool = True
     negative_eigenvalues: bool = False  # beta up to 2 (Grazzi et al. 2024, arXiv:2411.12537)
 
-    @property
-    def head_norm(self) -> float | None:
-        return 1.0 if self.output_norm else None
-
     def gates(self, *, num_heads, num_kv_heads, head_dim):
         project = LowRank(rank=head_dim, down=SMALL, up=SMALL)
         return {

@@ -45,10 +45,6 @@ class Lightning(Linearized):
         if not 0 <= self.layer_fraction <= 1:
             raise ValueError(f"layer_fraction: expected 0 to 1, got {self.layer_fraction}")
 
-    @property
-    def head_norm(self) -> float | None:
-        return 1.0 if self.output_norm else None
-
     def terms(self, q, k) -> Terms:
         N = q.shape[-2]
         log_decay = -8 / N * (1 - self.layer_fraction) * np.arange(N)

@@ -45,10 +45,6 @@ class Mamba2(Linearized):
     output_gate: str | None = "silu"
     output_norm: bool = True
 
-    @property
-    def head_norm(self) -> float | None:
-        return 1.0 if self.output_norm else None
-
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         a = jax.random.uniform(key, (num_heads,), jnp.float32, 1.0, 16.0)
         return {"a_log": jnp.log(a), "d": jnp.ones(num_heads, jnp.float32)}

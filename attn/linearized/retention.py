@@ -36,10 +36,6 @@ class Retention(Linearized):
     output_gate: str | None = "silu"
     output_norm: bool = True
 
-    @property
-    def head_norm(self) -> float | None:
-        return 1.0 if self.output_norm else None
-
     def terms(self, q, k) -> Terms:
         log_gamma = np.log1p(-(2.0 ** (-5.0 - np.arange(q.shape[-2]))))
         return Terms(q * q.shape[-1] ** -0.5, k, fixed(log_gamma, k))

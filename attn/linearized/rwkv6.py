@@ -43,10 +43,6 @@ class RWKV6(Linearized):
     output_gate: str | None = "silu"
     output_norm: bool = True
 
-    @property
-    def head_norm(self) -> float | None:
-        return 1.0 if self.output_norm else None
-
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         # the authors' zigzag, as in their first layer
         n = jnp.arange(num_heads * head_dim, dtype=jnp.float32)

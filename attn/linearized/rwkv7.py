@@ -53,10 +53,6 @@ class RWKV7(Linearized):
     output_gate: str | None = "sigmoid"
     output_norm: bool = True
 
-    @property
-    def head_norm(self) -> float | None:
-        return 1.0 if self.output_norm else None
-
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         whole = lambda value: jnp.full((num_heads, head_dim), value, jnp.float32)
         return {"k_k": whole(0.85), "k_a": whole(1.0)}
