@@ -202,9 +202,9 @@ def dense_attention(
 
 def check_count(name: str, value, *, least: int = 1) -> None:
     """Raise ValueError unless `value` is an integer from `least` to 2^30."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not whole or not least <= value <= 2**30:
-        raise ValueError(f"{name}: expected an integer of at least {least}, got {value!r}")
+        raise ValueError(f"{name}: expected an integer from {least} to 2^30, got {value!r}")
 
 
 def check_block(block: int | tuple[int, int] | None) -> None:

@@ -48,12 +48,17 @@ class Linearized(Mechanism):
     normalised: ClassVar[bool] = False
     reads_before: ClassVar[bool] = False
     adds_own: ClassVar[bool] = False
-    # a field of the variants whose papers normalise each head's output
+    squares: ClassVar[bool] = False  # features may overflow where q and k do not
+    # a field of the variants with a norm of their output, here on each head before its gate
     output_norm: ClassVar[bool] = False
     chunk: int = 64
 
     def __post_init__(self):
         check_count("chunk", self.chunk)
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type is bool and not isinstance(value, bool):
+                raise TypeError(f"{field.name}: expected True or False, got {value!r}")
 
     @property
     def head_norm(self) -> float | None:
@@ -84,7 +89,7 @@ class Linearized(Mechanism):
 
     def loop(self, q, k, v, **arrays) -> Float[Array, "*B T N D"]:
         """The definition a second time, token after token: what `mask=Causal()` must equal."""
-        _, gates, learned = self._checked(q, k, v, Causal(), None, arrays)
+        gates, learned = self._checked_tokens(q, k, v, arrays)
         return _dense.loop(self, q, k, v, gates, learned)
 
     def _checked(self, q, k, v, mask, bias, arrays):
@@ -101,18 +106,28 @@ class Linearized(Mechanism):
         sizes = {"num_heads": N, "num_kv_heads": K, "head_dim": H, "value_dim": v.shape[-1]}
         wanted = {name: (*batch, S, *shape) for name, shape in shapes.items()}
         learned = self._learned(**sizes, max_length=max(S, 1))
-        for name, shape in (wanted | {name: x.shape for name, x in learned.items()}).items():
-            x = arrays.get(name)
-            if x is None or jnp.shape(x) != shape:
-                came = "nothing" if x is None else list(jnp.shape(x))
-                raise ValueError(f"{name}: expected {list(shape)}, got {came}")
+        wanted |= {name: x.shape for name, x in learned.items()}
+        _check_arrays(self.name, arrays, wanted, self._optional(H))
+        arrays = {name: x.astype(wide(q).dtype) for name, x in arrays.items()}
         gates = {name: arrays[name] for name in shapes}
         learned = {name: x for name, x in arrays.items() if name not in shapes}
         return mask, gates, learned
 
+    def _checked_tokens(self, q, k, v, arrays):
+        """The gates and learned arrays of as many keys as queries."""
+        _, gates, learned = self._checked(q, k, v, Causal(), None, arrays)
+        T, S = q.shape[-3], k.shape[-3]
+        if T != S:
+            raise ValueError(f"k: expected as many tokens as q, {T}, got {S}")
+        return gates, learned
+
     def _learned(self, **sizes) -> dict[str, jax.ShapeDtypeStruct]:
         """The shapes of `init`."""
         return jax.eval_shape(lambda key: self.init(key, **sizes), jax.random.key(0))
+
+    def _optional(self, head_dim: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of arrays that may be given too."""
+        return {}
 
     def flops(self, T, S, N, K, H, D):
         size = self._sizes(N, K, H, D, max_length=max(S, 1))
@@ -134,11 +149,29 @@ class Linearized(Mechanism):
 
     def step(self, state, q, k, v, **arrays) -> tuple[State, Any]:
         """`q`, `k`, `v` and gates may hold any number of tokens: the state goes on after them."""
-        _, gates, learned = self._checked(q, k, v, Causal(), None, arrays)
+        gates, learned = self._checked_tokens(q, k, v, arrays)
         return _scan.follow(self, state, q, k, v, gates, learned)
 
     def prefill(self, q, k, v, *, max_length, **arrays) -> tuple[State, Any]:
+        check_qkv(q, k, v, Causal())
+        check_count("max_length", max_length, least=q.shape[-3])
         (*batch, _, N, H), K = q.shape, k.shape[-2]
         sizes = {"num_heads": N, "num_kv_heads": K, "head_dim": H, "value_dim": v.shape[-1]}
         state = self.init_state(tuple(batch), **sizes, max_length=max_length, dtype=q.dtype)
         return self.step(state, q, k, v, **arrays)
+
+
+def _check_arrays(name, arrays: dict, wanted: dict, optional: dict) -> None:
+    """Raise unless the arrays of `wanted` are there, of their shapes, and none but `optional`."""
+    for array in arrays.keys() - wanted.keys() - optional.keys():
+        takes = ", ".join(wanted | optional) or "no learned arrays or gates"
+        raise TypeError(f"{array}: {name} takes {takes}")
+    for array in wanted.keys() - arrays.keys():
+        raise ValueError(f"{array}: expected {list(wanted[array])}, got nothing")
+    for array, x in arrays.items():
+        shape = (wanted | optional)[array]
+        if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.floating):
+            came = getattr(x, "dtype", type(x).__name__)
+            raise TypeError(f"{array}: expected an array of floats, got {came}")
+        if x.shape != shape:
+            raise ValueError(f"{array}: expected {list(shape)}, got {list(x.shape)}")

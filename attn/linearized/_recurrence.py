@@ -249,12 +249,16 @@ def _prepared(form, learned, tokens):
     finite; the values; and the poison of keys [B, K, C] and queries [B, K, G, C]."""
     B, C, N = tokens.q.shape[:3]
     (q, q_poison), (k, k_poison), (v, v_poison) = map(isolate, (tokens.q, tokens.k, tokens.v))
-    gates = {name: isolate_gate(x) for name, x in tokens.gates.items()}
-    terms = form.terms(q, k, **{name: x for name, (x, _) in gates.items()}, **learned)
+    gates, gates_poison = isolate_gates(tokens.gates, 3)
+    terms = form.terms(q, k, **gates, **learned)
+    if form.squares:
+        (fq, q_over), (fk, k_over) = isolate(terms.q), isolate(terms.k)
+        terms = dataclasses.replace(terms, q=fq, k=fk)
+        q_poison, k_poison = q_poison + q_over, k_poison + k_over
     K = heads_of(terms)
     spread = lambda x: _repeat(jnp.swapaxes(x, 1, 2), K // x.shape[2])
     group = lambda x: jnp.swapaxes(x, 1, 2).reshape(B, K, N // K, C, *x.shape[3:])
-    poison = sum((spread(p) for _, p in gates.values()), spread(k_poison + v_poison))
+    poison = sum(map(spread, gates_poison), spread(k_poison + v_poison))
     poison = jnp.where(tokens.seen[:, None], poison, 0)
     shown = tokens.seen[:, None] & (poison == 0)
     hide = lambda x: None if x is None else jnp.where(shown[..., None], spread(x), 0)
@@ -280,12 +284,16 @@ def _repeat(x, times: int):
     return x if times == 1 else jnp.repeat(x, times, axis=1)
 
 
-def isolate_gate(x: Float[Array, "B C K ..."]) -> tuple[Array, Float[Array, "B C K"]]:
-    """`isolate`, where -inf is a decay to nothing and not a mistake."""
-    head = x[..., None] if x.ndim == 3 else x.reshape(*x.shape[:3], -1)
-    fine = (jnp.isfinite(head) | (head == -jnp.inf)).all(-1)
-    spread = fine.reshape(fine.shape + (1,) * (x.ndim - 3))
-    return jnp.where(spread, x, 0), jnp.where(fine, 0, jnp.nan).astype(x.dtype)
+def isolate_gates(gates: dict[str, Array], n: int) -> tuple[dict, list[Float[Array, "*L K"]]]:
+    """`isolate` of gates, whose first n axes are [*L, K]; a channel may follow. A `log_decay` of
+    -inf is a decay to nothing and not a mistake."""
+    clean, poison = {}, []
+    for name, x in gates.items():
+        fine = jnp.isfinite(x) | ((x == -jnp.inf) & (name == "log_decay"))
+        fine = fine.all(tuple(range(n, x.ndim)))
+        clean[name] = jnp.where(fine.reshape(fine.shape + (1,) * (x.ndim - n)), x, 0)
+        poison.append(jnp.where(fine, 0, jnp.nan).astype(x.dtype))
+    return clean, poison
 
 
 def _decayed(t: Terms, reads_before: bool, order: Order, top):

@@ -22,7 +22,7 @@ from attn.linearized._recurrence import (
     advance,
     divide,
     empty_state,
-    isolate_gate,
+    isolate_gates,
     low,
     sizes,
 )
@@ -92,10 +92,28 @@ def follow(
     gates = {name: wide(x) for name, x in gates.items()}
     ones = jnp.ones((*batch, T), bool)
     tokens = Tokens(q, k, v, gates, ones, None)
+    _check_state(form, state, learned, tokens)
     state, out = _scan(form, learned, state, tokens)
     if form.adds_own:
         out = out + _own_value(form.own, learned, tokens, None, 0)
     return state, out.astype(dtype)
+
+
+def _check_state(form, state, learned, tokens: Tokens):
+    """Raise unless `state` is one that these tokens may follow."""
+    of = lambda: empty_state(
+        tokens.seen.shape[:-1], _sizes(form, learned, tokens), tokens.v.shape[-1], tokens.q.dtype
+    )
+    want = jax.eval_shape(of)
+    if not isinstance(state, State):
+        raise TypeError(f"state: expected that of `init_state`, got {type(state).__name__}")
+    for field in dataclasses.fields(State):
+        shape, came = (jnp.shape(getattr(x, field.name)) for x in (want, state))
+        if shape != came:
+            raise ValueError(
+                f"state: expected {field.name} of {list(shape)} to go with q, k and v, "
+                f"got {list(came)}"
+            )
 
 
 def _sizes(form, learned, tokens: Tokens) -> Sizes:
@@ -113,17 +131,21 @@ def _against(seen, x, n):
 def _sums(form, learned, tokens: Tokens):
     """Every query sees every key that is shown: phi(q) (sum phi(k) v^T)."""
     (q, q_poison), (k, k_poison), (v, v_poison) = map(isolate, (tokens.q, tokens.k, tokens.v))
-    poison = k_poison + v_poison  # [*B, S, K]: 0 where hidden, for that was zeroed before
     terms = form.terms(q, k, **learned)
+    fq, fk, weight = terms.q, terms.k, terms.log_weight
+    if form.squares:
+        (fq, q_over), (fk, k_over) = isolate(fq), isolate(fk)
+        q_poison, k_poison = q_poison + q_over, k_poison + k_over
+    poison = k_poison + v_poison  # [*B, S, K]: 0 where hidden, for that was zeroed before
     shown = tokens.seen[..., None] & (poison == 0)
-    fk, weight = jnp.where(shown[..., None], terms.k, 0), terms.log_weight
+    fk = jnp.where(shown[..., None], fk, 0)
     if weight is not None:
         weight = jnp.where(shown, weight, low(weight.dtype))
         top = lax.stop_gradient(weight.max(-2, keepdims=True, initial=low(weight.dtype)))
         fk = fk * jnp.exp(weight - top)[..., None]
-    *batch, T, N, M = terms.q.shape
+    *batch, T, N, M = fq.shape
     K = fk.shape[-2]
-    fq = terms.q.reshape(*batch, T, K, N // K, M)
+    fq = fq.reshape(*batch, T, K, N // K, M)
     kv = jnp.einsum("...jkm,...jkd->...kmd", fk, v)
     out = jnp.einsum("...ikgm,...kmd->...ikgd", fq, kv)
     if form.normalised:
@@ -151,6 +173,9 @@ def _in_order(form, learned, tokens: Tokens, segments, offset: int, *, reverse=F
     later = (jnp.arange(S + T) >= S) != form.reads_before
     keys = (run, *(spread(x, S + T) for x in (position, later, jnp.arange(S + T))))
     run, _, _, order = lax.sort(keys, num_keys=3)
+    # the documents by number: their ids may be wider than what a state holds
+    begins = run[..., 1:] != run[..., :-1]
+    run = jnp.pad(jnp.cumsum(begins, -1, dtype=jnp.int32), [(0, 0)] * n + [(1, 0)])
     both = lambda x, before, after: jnp.pad(
         x, [(0, 0)] * n + [(before, after)] + [(0, 0)] * (x.ndim - n - 1)
     )
@@ -162,7 +187,7 @@ def _in_order(form, learned, tokens: Tokens, segments, offset: int, *, reverse=F
         v=of_keys(tokens.v),
         gates=jax.tree.map(of_keys, tokens.gates),
         seen=of_keys(tokens.seen),
-        run=run.astype(jnp.int32),
+        run=run,
     )
     out = _scan(form, learned, state, tokens)[1]
     back = jnp.argsort(order, axis=-1)[..., S:]
@@ -190,11 +215,11 @@ def _own_value(weigh, learned, tokens: Tokens, segments, offset):
     (q, q_poison), (k, k_poison), (v, v_poison) = map(
         isolate, (tokens.q, own(tokens.k), own(tokens.v))
     )
-    gates = {name: isolate_gate(own(x)) for name, x in tokens.gates.items()}
-    weight = weigh(q, k, **{name: x for name, (x, _) in gates.items()}, **learned)
+    gates, gates_poison = isolate_gates({name: own(x) for name, x in tokens.gates.items()}, n + 2)
+    weight = weigh(q, k, **gates, **learned)
     N = q.shape[-2]
     to_q = lambda x, axis: jnp.repeat(x, N // x.shape[axis], axis)
-    met = sum((to_q(p, -1) for _, p in gates.values()), q_poison + to_q(k_poison + v_poison, -1))
+    met = sum((to_q(p, -1) for p in (*gates_poison, k_poison + v_poison)), q_poison)
     out = weight[..., None] * to_q(v, -2) + lax.stop_gradient(met)[..., None]
     return jnp.where(there[..., None, None], out, 0)
 

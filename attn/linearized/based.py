@@ -1,6 +1,7 @@
 """Based (Arora et al. 2024, arXiv:2402.18668): softmax nearby, its Taylor expansion far away."""
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +51,7 @@ class Split:
 class Based(Linearized):
     """Softmax in a window and its second order Taylor expansion outside it (Arora et al. 2024)."""
 
+    squares: ClassVar = True
     window: int = 64
 
     def __post_init__(self):
@@ -61,6 +63,8 @@ class Based(Linearized):
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None):
         mask, _, _ = self._checked(q, k, v, mask, bias, {})
+        if v.shape[-1] == 0:
+            return jnp.zeros((*q.shape[:-1], 0), q.dtype)
         dtype, (q, k, v) = q.dtype, map(wide, (q, k, v))
         far = self._far(q, k, _with_one(v), mask)
         near = blockwise(q, k, v, self._near_mask(q, k, mask), None, scale=None)
@@ -119,6 +123,7 @@ class Based(Linearized):
         return Split(_cache.empty(*near), far)
 
     def prefill(self, q, k, v, *, max_length):
+        check_count("max_length", max_length, least=k.shape[-3])
         out = self(q, k, v, mask=Causal())
         left = max(k.shape[-3] - self.window, 0)  # tokens that no longer are in the window
         gone = lambda x: x[..., :left, :, :]
@@ -129,7 +134,9 @@ class Based(Linearized):
         return Split(_cache.fill(k, v, self.window), far), out
 
     def step(self, state, q, k, v):
-        self._checked(q, k, v, Causal(), None, {})
+        self._checked_tokens(q, k, v, {})
+        if not isinstance(state, Split):
+            raise TypeError(f"state: expected that of `init_state`, got {type(state).__name__}")
         if q.shape[-3] != 1:
             raise ValueError(f"q: expected one token [*B, 1, N, H], got {list(q.shape)}")
         near, query = state.near, wide(q)

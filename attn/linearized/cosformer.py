@@ -102,11 +102,13 @@ class Cosformer(Linearized):
 
     def step(self, state, q, k, v):
         check_qkv(q, k, v, FULL)
+        if not isinstance(state, Placed):
+            raise TypeError(f"state: expected that of `init_state`, got {type(state).__name__}")
         at = state.position + jnp.arange(q.shape[-3])
         qa, ka = (_with_angle(x, at, state.length) for x in (q, k))
         sums, out = super().step(state.sums, qa, ka, wide(v))
         # past `length` weights would turn negative: say so loudly
-        out = jnp.where((at < state.length)[:, None, None], out, jnp.nan)
+        out = jnp.where((at.astype(state.length.dtype) < state.length)[:, None, None], out, jnp.nan)
         return Placed(sums, state.position + len(at), state.length), out.astype(q.dtype)
 
     @classmethod

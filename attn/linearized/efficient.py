@@ -11,7 +11,7 @@ from attn._core import isolate, masked_softmax, seen_array, wide
 from attn.linearized import _dense, _scan
 from attn.linearized._family import Linearized
 from attn.linearized._recurrence import State, Terms, low
-from attn.masks import FULL, Causal, Mask
+from attn.masks import FULL, Mask
 
 
 def efficient_attention(
@@ -78,7 +78,7 @@ class Efficient(Linearized):
         return jnp.einsum("...inh,...nhij->...nij", jax.nn.softmax(q, axis=-1), share)
 
     def loop(self, q, k, v):
-        self._checked(q, k, v, Causal(), None, {})
+        self._checked_tokens(q, k, v, {})
         k = wide(k)
         share, log_decay = _gate(k, _earlier(k, None))
         return _dense.loop(self, q, share, v, {"log_decay": log_decay}, {})
@@ -90,7 +90,12 @@ class Efficient(Linearized):
         return Running(sums, jnp.full((*batch, num_kv_heads, head_dim), nothing, sums.kv.dtype))
 
     def step(self, state, q, k, v):
-        self._checked(q, k, v, Causal(), None, {})
+        self._checked_tokens(q, k, v, {})
+        if not isinstance(state, Running):
+            raise TypeError(f"state: expected that of `init_state`, got {type(state).__name__}")
+        want, came = [*k.shape[:-3], *k.shape[-2:]], list(jnp.shape(state.total))
+        if want != came:
+            raise ValueError(f"state: expected total of {want} to go with k, got {came}")
         if q.shape[-3] == 0:
             return state, jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
         k, poison = _logits(k, jnp.ones(k.shape[-3], bool))

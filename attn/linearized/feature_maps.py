@@ -18,7 +18,10 @@ FeatureMap = Callable[..., tuple[Float[Array, "*L M"], Float[Array, "*L"] | None
 
 
 def elu_plus_one(x: Float[Array, "*L H"]):
-    """elu(x) + 1: x + 1 above 0, exp(x) below (Katharopoulos et al. 2020, arXiv:2006.16236)."""
+    """elu(x) + 1: x + 1 above 0, exp(x) below (Katharopoulos et al. 2020, arXiv:2006.16236).
+
+    Products below the smallest float32 count as no weight: where all of q and of k are under -44.
+    """
     return jnp.where(x > 0, x + 1, jnp.exp(jnp.minimum(x, 0))), None
 
 
@@ -64,7 +67,8 @@ def taylor(x: Float[Array, "*L H"]):
     H = x.shape[-1]
     x = x * H**-0.25
     i, j = np.triu_indices(H)
-    pairs = x[..., i] * x[..., j] * np.where(i == j, math.sqrt(0.5), 1).astype(x.dtype)
+    once = jnp.asarray(np.where(i == j, math.sqrt(0.5), 1), x.dtype)
+    pairs = x[..., i] * x[..., j] * once.reshape((1,) * (x.ndim - 1) + (-1,))
     return jnp.concatenate([jnp.ones_like(x[..., :1]), x, pairs], -1), None
 
 

@@ -20,14 +20,14 @@ def hedgehog_attention(
     *,
     mask: Mask = FULL,
     bias=None,
-    query_map: Float[Array, "N H F"],
-    key_map: Float[Array, "K H F"],
+    query_map: Float[Array, "N H H"],
+    key_map: Float[Array, "K H H"],
     activation: Literal["softmax", "exp"] = "softmax",
     chunk: int = 64,
 ) -> Float[Array, "*B T N D"]:
     """phi(q_i) . sum_j phi(k_j) v_j^T / phi(q_i) . sum_j phi(k_j), with maps learned for each head.
 
-    phi(x) = exp([x W, -x W]), or softmax([x W, -x W]) over its 2 F features, as the authors train
+    phi(x) = exp([x W, -x W]), or softmax([x W, -x W]) over its 2 H features, as the authors train
     it: W is the head's `query_map` or `key_map`. `distillation_loss` is what it is trained by.
     O(T) time and memory. Honours `Causal`, `Padding`, `Segments` joined by `&`, else
     NotImplementedError. Raises ValueError for maps of the wrong shape.
@@ -66,14 +66,12 @@ class Hedgehog(Linearized):
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         # the identity, as the authors begin
-        eyes = lambda heads: jnp.broadcast_to(jnp.eye(head_dim), (heads, head_dim, head_dim))
+        eyes = lambda heads: jnp.broadcast_to(
+            jnp.eye(head_dim, dtype=jnp.float32), (heads, head_dim, head_dim)
+        )
         return {"query_map": eyes(num_heads), "key_map": eyes(num_kv_heads)}
 
     def terms(self, q, k, *, query_map, key_map):
-        for name, x, w in (("query_map", q, query_map), ("key_map", k, key_map)):
-            if jnp.ndim(w) != 3 or w.shape[:2] != x.shape[-2:]:
-                want, came = [*x.shape[-2:], "features"], list(jnp.shape(w))
-                raise ValueError(f"{name}: expected {want}, got {came}")
         (fq, _), (fk, log_weight) = hedgehog(q, query_map), hedgehog(k, key_map)
         if self.activation == "exp":
             return Terms(fq, fk, log_weight=log_weight)

@@ -42,8 +42,9 @@ class HGRN2(Linearized):
 
     def __post_init__(self):
         super().__post_init__()
-        if not 0 <= self.lower_bound < 1:
-            raise ValueError(f"lower_bound: expected 0 to 1, less than 1, got {self.lower_bound}")
+        number = isinstance(self.lower_bound, (int, float))
+        if not number or not 0 <= self.lower_bound < 1:
+            raise ValueError(f"lower_bound: expected 0 to 1, less than 1, got {self.lower_bound!r}")
 
     def terms(self, q, k) -> Terms:
         with np.errstate(divide="ignore"):

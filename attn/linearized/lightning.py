@@ -42,8 +42,9 @@ class Lightning(Linearized):
 
     def __post_init__(self):
         super().__post_init__()
-        if not 0 <= self.layer_fraction <= 1:
-            raise ValueError(f"layer_fraction: expected 0 to 1, got {self.layer_fraction}")
+        number = isinstance(self.layer_fraction, (int, float))
+        if not number or not 0 <= self.layer_fraction <= 1:
+            raise ValueError(f"layer_fraction: expected 0 to 1, got {self.layer_fraction!r}")
 
     def terms(self, q, k) -> Terms:
         N = q.shape[-2]

@@ -1,9 +1,12 @@
 """Linear attention (Katharopoulos et al. 2020, arXiv:2006.16236): O(T M D) time, O(M D) state."""
 
 import dataclasses
+from typing import ClassVar
 
+import jax
 from jaxtyping import Array, Float
 
+from attn._core import check_qkv, wide
 from attn.linearized._family import Linearized
 from attn.linearized._recurrence import Terms
 from attn.linearized.feature_maps import FEATURE_MAPS, FeatureMap, elu_plus_one, unit
@@ -26,9 +29,31 @@ def linear_attention(
     (with `Segments` after one sort, at twice the cost). A query that sees nothing gets 0.
     `feature_map` is any of `attn.linearized.feature_maps` that takes x alone, or your own; with
     `unit`, whose products are signed, nothing is divided. `chunk` trades speed for nothing else.
-    Raises NotImplementedError on other masks or a bias.
+    Raises NotImplementedError on other masks, a bias, or a map that closes over arrays which are
+    differentiated; TypeError for what is no map.
     """
+    check_qkv(q, k, v, mask)
+    _check_map(feature_map, q)
     return _Mapped(phi=feature_map, chunk=chunk)(q, k, v, mask=mask, bias=bias)
+
+
+def _check_map(phi: FeatureMap, q) -> None:
+    if phi in FEATURE_MAPS.values():
+        return
+    if not callable(phi):
+        raise TypeError(
+            f"feature_map: expected a function of attn.linearized.feature_maps, or your "
+            f"own, got {phi!r}; names are for attn.Linear"
+        )
+    made = jax.eval_shape(phi, wide(q))
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise TypeError("feature_map: expected it to return (features, log_weight or None)")
+    # those would escape from the engine's hand-written backward pass
+    if jax.closure_convert(phi, wide(q))[1]:
+        raise NotImplementedError(
+            "feature_map: it holds arrays that are differentiated; make a mechanism of it that "
+            "takes them as learned arrays, as attn.Hedgehog does"
+        )
 
 
 def _terms(phi: FeatureMap, q, k) -> Terms:
@@ -41,6 +66,7 @@ def _terms(phi: FeatureMap, q, k) -> Terms:
 class _Mapped(Linearized):
     """`linear_attention` by a map that needs no name."""
 
+    squares: ClassVar = True  # for all that is known
     phi: FeatureMap
 
     @property
@@ -67,7 +93,7 @@ class Linear(Linearized):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.feature_map not in FEATURE_MAPS:
+        if not isinstance(self.feature_map, str) or self.feature_map not in FEATURE_MAPS:
             names = ", ".join(FEATURE_MAPS)
             raise ValueError(f"feature_map: expected one of {names}, got {self.feature_map!r}")
 
@@ -79,6 +105,10 @@ class Linear(Linearized):
     @property
     def normalised(self) -> bool:
         return self.phi is not unit
+
+    @property
+    def squares(self) -> bool:
+        return self.feature_map in ("squared_relu", "dpfp", "taylor")
 
     @property
     def room(self) -> float:
@@ -98,4 +128,5 @@ class Linear(Linearized):
             cls(feature_map="squared_relu", chunk=3),
             cls(feature_map="dpfp", chunk=8),
             cls(feature_map="unit", chunk=8),
+            cls(feature_map="taylor", chunk=8),
         )

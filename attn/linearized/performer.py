@@ -32,8 +32,8 @@ def performer_attention(
     a projection of the wrong width.
     """
     shape = jnp.shape(projection)
-    if len(shape) != 2 or shape[0] == 0 or shape[1] != q.shape[-1]:
-        raise ValueError(f"projection: expected [features, {q.shape[-1]}], got {list(shape)}")
+    if len(shape) != 2 or shape[0] == 0:
+        raise ValueError(f"projection: expected [features, head width], got {list(shape)}")
     performer = Performer(features=shape[0], chunk=chunk)
     return performer(q, k, v, mask=mask, bias=bias, projection=projection)
 
@@ -60,12 +60,12 @@ class Performer(Linearized):
         """The features drawn by `seed`."""
         return jnp.asarray(orthogonal_features(self.seed, self.features, head_dim))
 
+    def _optional(self, head_dim):
+        return {"projection": (self.features, head_dim)}
+
     def terms(self, q, k, *, projection: Float[Array, "M H"] | None = None):
         H = q.shape[-1]
         projection = self.projection(H) if projection is None else projection
-        if jnp.shape(projection) != (self.features, H):
-            came = list(jnp.shape(projection))
-            raise ValueError(f"projection: expected {[self.features, H]}, got {came}")
         # exp(q . k / sqrt(H)) is the kernel of x / H^(1/4); a query's own weight leaves the ratio
         phi = lambda x: favor(x * H**-0.25, projection)
         (fq, _), (fk, log_weight) = phi(q), phi(k)

@@ -6,7 +6,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn._core import check_count
+from attn._core import check_count, check_qkv
 from attn.linearized._family import Linearized
 from attn.linearized._recurrence import Terms
 from attn.linearized.feature_maps import orthogonal_features, random_fourier, unit
@@ -38,7 +38,8 @@ def rfa_attention(
     `Segments` joined by `&`, else NotImplementedError. Raises ValueError for arrays of the wrong
     shape.
     """
-    sigma = jnp.ones((k.shape[-2], k.shape[-1])) if sigma is None else sigma
+    check_qkv(q, k, v, mask)
+    sigma = jnp.ones(k.shape[-2:], jnp.float32) if sigma is None else sigma
     gates = {} if log_decay is None else {"log_decay": log_decay}
     rfa = RFA(features=features, seed=seed, gated=log_decay is not None, chunk=chunk)
     return rfa(q, k, v, mask=mask, bias=bias, sigma=sigma, **gates)
@@ -65,17 +66,15 @@ class RFA(Linearized):
         return (Causal,) if self.gated else ()
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
-        return {"sigma": jnp.ones((num_kv_heads, head_dim))}
+        return {"sigma": jnp.ones((num_kv_heads, head_dim), jnp.float32)}
 
     def gates(self, *, num_heads, num_kv_heads, head_dim):
         return {"log_decay": (num_heads,)} if self.gated else {}
 
     def terms(self, q, k, *, sigma, log_decay=None):
         N, K, H = q.shape[-2], *k.shape[-2:]
-        if jnp.shape(sigma) != (K, H):
-            raise ValueError(f"sigma: expected {[K, H]}, got {list(jnp.shape(sigma))}")
-        drawn = orthogonal_features(self.seed, self.features, H)
-        projection = drawn * sigma.astype(k.dtype)[:, None]  # [K, M, H]
+        drawn = orthogonal_features(self.seed, self.features, H).astype(k.dtype)
+        projection = drawn[None] * sigma[:, None]  # [K, M, H]
         # |q| and |k| would only scale the weights of a row: the paper takes both to be 1
         phi = lambda x, w: random_fourier(unit(x)[0], w)[0]
         fq, fk = phi(q, jnp.repeat(projection, N // K, 0)), phi(k, projection)

@@ -1,0 +1,162 @@
+"""What a hostile user gives the linearized family: refused by name, or right."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attn
+from attn import Causal, Segments
+from attn.testing import inputs
+
+
+@pytest.mark.parametrize("batch", [(), (1, 2)])
+@pytest.mark.parametrize(
+    "mechanism", [attn.GLA(chunk=4), attn.Mamba2(chunk=4), attn.RWKV6(chunk=4)], ids=repr
+)
+def test_gates_of_one_head_or_channel_with_any_batch_axes(mechanism, batch):
+    q, k, v, gates = inputs(mechanism, batch=batch, T=5, S=5, K=4)
+    out = mechanism(q, k, v, mask=Causal(), **gates)
+    np.testing.assert_allclose(out, mechanism.loop(q, k, v, **gates), rtol=1e-4, atol=1e-5)
+    both = mechanism(q, k, v, **gates)
+    np.testing.assert_allclose(both, mechanism.reference(q, k, v, **gates), rtol=1e-4, atol=1e-5)
+
+
+def test_documents_with_ids_beyond_32_bits_stay_apart():
+    linear = attn.Linear(chunk=4)
+    with jax.enable_x64(True):
+        q, k, v, _ = inputs(linear, T=9, S=9)
+        ids = jnp.broadcast_to(jnp.array([0] * 4 + [2**32] * 5), (2, 9))
+        mask = Causal() & Segments(ids, ids)
+        out, want = linear(q, k, v, mask=mask), linear.reference(q, k, v, mask=mask)
+        np.testing.assert_allclose(out, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosformer", "efficient", "based"])
+def test_a_state_that_is_not_these_tokens_is_refused(kind):
+    mechanism = attn.MECHANISMS[kind]()
+    q, k, v, _ = inputs(mechanism, T=4, S=4)
+    one = [x[:, :1] for x in (q, k, v)]
+    with pytest.raises(TypeError, match=r"state: expected that of `init_state`, got NoneType"):
+        mechanism.step(None, *one)
+    state, _ = mechanism.prefill(*(x[None].repeat(3, 0) for x in (q, k, v)), max_length=9)
+    with pytest.raises(ValueError, match="expected"):  # batch (2, 3) after (3, 2)
+        mechanism.step(state, *(jnp.broadcast_to(x[:, None], (2, 3, *x.shape[1:])) for x in one))
+    state, _ = mechanism.prefill(q, k, v, max_length=9)
+    with pytest.raises(ValueError, match=r"k: expected as many tokens as q, 1, got 4"):
+        mechanism.step(state, one[0], k, v)
+
+
+def test_prompts_are_checked():
+    q, k, v, _ = inputs(attn.Linear(), T=4, S=4)
+    with pytest.raises(ValueError, match="max_length: expected an integer from 4"):
+        attn.Linear().prefill(q, k, v, max_length=3)
+    with pytest.raises(ValueError, match="k: expected as many tokens as q, 3, got 4"):
+        attn.Linear().prefill(q[:, :3], k, v, max_length=9)
+    with pytest.raises(ValueError, match="k: expected as many tokens as q, 3, got 4"):
+        attn.Linear().loop(q[:, :3], k, v)
+
+
+def test_arrays_are_those_it_takes():
+    delta = attn.DeltaNet()
+    q, k, v, gates = inputs(delta, T=4, S=4)
+    call = lambda **arrays: delta(q, k, v, mask=Causal(), **{**gates, **arrays})
+    with pytest.raises(TypeError, match="beta: Linear takes no learned arrays or gates"):
+        attn.Linear()(q, k, v, **gates)
+    with pytest.raises(TypeError, match="log_decay: DeltaNet takes beta"):
+        call(log_decay=gates["beta"])
+    with pytest.raises(TypeError, match="beta: expected an array of floats, got list"):
+        call(beta=[1.0])
+    with pytest.raises(TypeError, match="beta: expected an array of floats, got complex64"):
+        call(beta=gates["beta"] * 1j)
+    with pytest.raises(ValueError, match=r"projection: expected \[4, 8\], got \[7, 3\]"):
+        attn.Performer(features=4)(q[:, :0], k, v, projection=jnp.ones((7, 3)))
+
+
+def test_settings_are_of_their_kind():
+    with pytest.raises(TypeError, match="l2_norm: expected True or False, got 'no'"):
+        attn.DeltaNet(l2_norm="no")
+    with pytest.raises(ValueError, match="lower_bound"):
+        attn.HGRN2(lower_bound="a")
+    with pytest.raises(ValueError, match="layer_fraction"):
+        attn.Lightning(layer_fraction=None)
+    with pytest.raises(ValueError, match="feature_map: expected one of elu"):
+        attn.Linear(feature_map=["elu"])
+    assert attn.Performer(features=np.int64(8)).features == 8
+
+
+def test_a_map_of_ones_own():
+    q, k, v, _ = inputs(attn.Linear(), T=5, S=5)
+    call = lambda phi: attn.linear_attention(q, k, v, mask=Causal(), feature_map=phi)
+    positive = lambda x: (jax.nn.softplus(x), None)
+    assert np.isfinite(call(positive)).all()
+    for wrong in ("elu", None, jax.nn.relu):
+        with pytest.raises(TypeError, match="feature_map: expected"):
+            call(wrong)
+    learned = lambda w: call(lambda x: (jax.nn.softplus(x @ w), None)).sum()
+    assert np.isfinite(learned(jnp.eye(8)))
+    with pytest.raises(NotImplementedError, match="feature_map: it holds arrays"):
+        jax.grad(learned)(jnp.eye(8))
+
+
+def test_gates_of_a_wider_type_are_taken_in_q_s():
+    gla = attn.GLA(chunk=4)
+    with jax.enable_x64(True):
+        q, k, v, gates = inputs(gla, T=5, S=5)
+        wide = jnp.asarray(np.asarray(gates["log_decay"]), jnp.float64)
+        out = gla(q, k, v, mask=Causal(), log_decay=wide)
+        assert out.dtype == jnp.float32
+        np.testing.assert_array_equal(out, gla(q, k, v, mask=Causal(), **gates))
+
+
+SQUARES = [
+    attn.Linear(feature_map="squared_relu"),
+    attn.Linear(feature_map="dpfp"),
+    attn.Linear(feature_map="taylor"),
+    attn.Based(window=0),
+]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("mechanism", SQUARES, ids=repr)
+def test_features_that_overflow_reach_no_other_document(mechanism, causal):
+    q, k, v, _ = inputs(mechanism, T=7, S=7)
+    ids = jnp.broadcast_to(jnp.array([0] * 3 + [1] * 4), (2, 7))
+    mask = Segments(ids, ids) & Causal() if causal else Segments(ids, ids)
+    own = lambda *qkv: (mechanism(*qkv, mask=mask)[:, :3] ** 2).sum()
+    for which in (0, 1):
+        spoiled = [x.at[:, 5].set(1e30) if n == which else x for n, x in enumerate((q, k, v))]
+        for gradient in jax.grad(own, argnums=(0, 1, 2))(*spoiled):
+            assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("kind", ["delta_net", "kda", "mamba2", "rwkv7"])
+def test_infinite_gates_reach_no_other_document(kind):
+    mechanism = attn.MECHANISMS[kind](chunk=4)
+    q, k, v, arrays = inputs(mechanism, T=7, S=7)
+    ids = jnp.broadcast_to(jnp.array([0] * 3 + [1] * 4), (2, 7))
+    mask = Causal() & Segments(ids, ids)
+    gate = {"delta_net": "beta", "kda": "beta", "mamba2": "dt", "rwkv7": "a"}[kind]
+    arrays[gate] = arrays[gate].at[:, 5].set(-jnp.inf)
+    own = lambda k, arrays: (mechanism(q, k, v, mask=mask, **arrays)[:, :3] ** 2).sum()
+    for gradient in jax.tree.leaves(jax.grad(own, argnums=(0, 1))(k, arrays)):
+        assert np.isfinite(gradient).all()
+
+
+def test_decoding_under_strict_promotion():
+    with jax.numpy_dtype_promotion("strict"):
+        for kind in ("linear", "cosformer", "efficient", "gla"):
+            mechanism = attn.MECHANISMS[kind]()
+            q, k, v, gates = inputs(mechanism, T=4, S=4)
+            jax.eval_shape(
+                lambda mechanism=mechanism, arrays=(q, k, v), gates=gates: mechanism.prefill(
+                    *arrays, max_length=9, **gates
+                )
+            )
+
+
+def test_values_without_width():
+    for kind in ("linear", "based", "gla"):
+        mechanism = attn.MECHANISMS[kind]()
+        q, k, v, gates = inputs(mechanism, T=4, S=4, D=0)
+        assert mechanism(q, k, v, mask=Causal(), **gates).shape == (2, 4, 4, 0)
