@@ -7,33 +7,35 @@ import attn
 from attn.linearized._family import Linearized
 from attn.testing import LAWS, check
 
-# The suite compiles for most of its time, so not all of it is fast; CI runs the rest too, compiled
-# with fewer optimisations (`scripts/test --slow`). Fast are all laws of each first example, except
-# that the linearized variants share one engine: three of them try it whole.
+# The suite compiles for most of its time, so it has three parts. Fast are all laws of each first
+# example, except that the linearized variants share one engine, which three of them try whole.
+# Slow, for CI, is what further variants and settings can break by their own terms; the rest is
+# thorough (`scripts/test --all`). What is not fast is compiled with fewer optimisations.
 WHOLE = ("Linear", "GLA", "GatedDeltaNet")
 OF_A_VARIANT = ("refuses_the_rest", "is_strictly_causal", "steps_equal_parallel")
-# further settings of a linearized variant change its terms, and nothing around them
-OF_A_SETTING = ("equals_reference", "is_strictly_causal", "does_not_leak", "steps_equal_parallel")
+OF_A_SETTING = ("equals_reference", "is_strictly_causal")
 
 
 def cases():
     for kind in attn.MECHANISMS.values():
-        shared = issubclass(kind, Linearized)
+        whole = not issubclass(kind, Linearized) or kind.__name__ in WHOLE
         for n, example in enumerate(kind.examples()):
-            for law in OF_A_SETTING if shared and n else LAWS:
-                fast = not shared or example.name in WHOLE or law in OF_A_VARIANT
-                slow = [] if n == 0 and fast else [pytest.mark.slow]
-                yield pytest.param(example, law, marks=slow, id=f"{example!r}-{law}")
+            for law in LAWS:
+                fast = n == 0 and (whole or law in OF_A_VARIANT)
+                slow = law in OF_A_SETTING or (n == 0 and law == "does_not_leak")
+                marks = [] if fast else [pytest.mark.slow] if slow else [pytest.mark.thorough]
+                yield pytest.param(example, law, marks=marks, id=f"{example!r}-{law}")
 
 
 @pytest.fixture
 def compiled_quickly(request):
-    """Few optimisations for what is slow: most of its time is LLVM's."""
-    before = jax.config.jax_disable_most_optimizations
-    slow = request.node.get_closest_marker("slow") is not None
-    jax.config.update("jax_disable_most_optimizations", slow or before)
+    """Few optimisations for what is not fast: most of its time is LLVM's."""
+    name = "jax_disable_most_optimizations"
+    before = jax.config.read(name)
+    marked = any(request.node.get_closest_marker(tier) for tier in ("slow", "thorough"))
+    jax.config.update(name, marked or before)
     yield
-    jax.config.update("jax_disable_most_optimizations", before)
+    jax.config.update(name, before)
 
 
 @pytest.mark.usefixtures("compiled_quickly")

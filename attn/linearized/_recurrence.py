@@ -22,15 +22,15 @@ from attn.linearized import _decays
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Terms:
-    """What tokens [*L] bring to the recurrence; heads may be N, the query heads, or K. A key counts
+    """What tokens bring to the recurrence; heads may be N, the query heads, or K. A key counts
     exp(log_weight) times, apart so that neither part overflows."""
 
-    q: Float[Array, "*L N M"]
-    k: Float[Array, "*L K M"]
-    log_decay: Float[Array, "*L K #M"] | None = None  # at most 0; one a head or one a channel
-    erase: Float[Array, "*L N M"] | None = None
-    remove: Float[Array, "*L N M"] | None = None
-    log_weight: Float[Array, "*L K"] | None = None
+    q: Float[Array, "*B T N M"]
+    k: Float[Array, "*B S K M"]
+    log_decay: Float[Array, "*B S K #M"] | None = None  # at most 0; one a head or one a channel
+    erase: Float[Array, "*B S N M"] | None = None
+    remove: Float[Array, "*B S N M"] | None = None
+    log_weight: Float[Array, "*B S K"] | None = None
 
 
 @jax.tree_util.register_dataclass
@@ -54,11 +54,12 @@ class State:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """A stretch of the sequence, [B, C, ...]: `seen` says which keys are, `run` the document."""
+    """A stretch of queries and keys, as many of each once they are in order: `seen` says which keys
+    are, `run` the document."""
 
-    q: Float[Array, "B C N H"]
-    k: Float[Array, "B C K H"]
-    v: Float[Array, "B C K D"]
+    q: Float[Array, "*B C N H"]
+    k: Float[Array, "*B S K H"]
+    v: Float[Array, "*B S K D"]
     gates: dict[str, Array]
     seen: Any
     run: Any
@@ -165,6 +166,18 @@ def _order(run, before, C) -> Order:
     return Order(*past, from_state[:, :, None], to_state, from_state[..., -1])
 
 
+@dataclasses.dataclass(frozen=True)
+class _Ready:
+    """The `Terms` of a chunk, heads first: a state for each of K heads, G queries to each."""
+
+    q: Float[Array, "B K G C M"]
+    k: Float[Array, "B K C M"]
+    log_decay: Float[Array, "B K C #M"] | None
+    erase: Float[Array, "B K 1 C M"] | None
+    remove: Float[Array, "B K C M"] | None
+    log_weight: Float[Array, "B K C"] | None
+
+
 def _only(where, x):
     """x where `where`, whose axes are x's first ones, and 0 elsewhere."""
     if where is None:
@@ -268,7 +281,7 @@ def _prepared(form, learned, tokens):
         weight = jnp.where(shown, spread(weight), low(weight.dtype))
     decay = terms.log_decay
     decay = None if decay is None else hide(jnp.maximum(decay, _decays.FLOOR))
-    ready = Terms(
+    ready = _Ready(
         q=group(terms.q),
         k=hide(terms.k),
         log_decay=decay,
@@ -296,7 +309,7 @@ def isolate_gates(gates: dict[str, Array], n: int) -> tuple[dict, list[Float[Arr
     return clean, poison
 
 
-def _decayed(t: Terms, reads_before: bool, order: Order, top):
+def _decayed(t: _Ready, reads_before: bool, order: Order, top):
     """(rows, keys) -> what `_decays` says of them, as a function, and the next state's `top`."""
     dot = lambda rows, keys: jnp.einsum("bkrim,bkjm->bkrij", rows, keys)
     g = t.log_decay

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn._core import check_count
 from attn.linearized._family import Linearized
 from attn.linearized._recurrence import Terms
 from attn.linearized.feature_maps import hedgehog
@@ -20,19 +21,22 @@ def hedgehog_attention(
     *,
     mask: Mask = FULL,
     bias=None,
-    query_map: Float[Array, "N H H"],
-    key_map: Float[Array, "K H H"],
+    query_map: Float[Array, "N H F"],
+    key_map: Float[Array, "K H F"],
     activation: Literal["softmax", "exp"] = "softmax",
     chunk: int = 64,
 ) -> Float[Array, "*B T N D"]:
     """phi(q_i) . sum_j phi(k_j) v_j^T / phi(q_i) . sum_j phi(k_j), with maps learned for each head.
 
-    phi(x) = exp([x W, -x W]), or softmax([x W, -x W]) over its 2 H features, as the authors train
+    phi(x) = exp([x W, -x W]), or softmax([x W, -x W]) over its 2 F features, as the authors train
     it: W is the head's `query_map` or `key_map`. `distillation_loss` is what it is trained by.
     O(T) time and memory. Honours `Causal`, `Padding`, `Segments` joined by `&`, else
     NotImplementedError. Raises ValueError for maps of the wrong shape.
     """
-    record = Hedgehog(activation=activation, chunk=chunk)
+    shape = jnp.shape(query_map)
+    if len(shape) != 3 or shape[-1] == 0:
+        raise ValueError(f"query_map: expected [heads, head width, features], got {list(shape)}")
+    record = Hedgehog(activation=activation, features=shape[-1], chunk=chunk)
     return record(q, k, v, mask=mask, bias=bias, query_map=query_map, key_map=key_map)
 
 
@@ -54,21 +58,26 @@ def distillation_loss(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hedgehog(Linearized):
-    """Feature maps learned to mimic softmax's weights (Zhang et al. 2024)."""
+    """Feature maps learned to mimic softmax's weights (Zhang et al. 2024).
+
+    A map has `features` columns, as many as the head is wide by default.
+    """
 
     normalised: ClassVar = True
+    features: int | None = None
     activation: Literal["softmax", "exp"] = "softmax"
 
     def __post_init__(self):
         super().__post_init__()
         if self.activation not in ("softmax", "exp"):
             raise ValueError(f"activation: expected 'softmax' or 'exp', got {self.activation!r}")
+        if self.features is not None:
+            check_count("features", self.features)
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         # the identity, as the authors begin
-        eyes = lambda heads: jnp.broadcast_to(
-            jnp.eye(head_dim, dtype=jnp.float32), (heads, head_dim, head_dim)
-        )
+        eye = jnp.eye(head_dim, self.features or head_dim, dtype=jnp.float32)
+        eyes = lambda heads: jnp.broadcast_to(eye, (heads, *eye.shape))
         return {"query_map": eyes(num_heads), "key_map": eyes(num_kv_heads)}
 
     def terms(self, q, k, *, query_map, key_map):

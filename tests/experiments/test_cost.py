@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from attn import MECHANISMS, Causal, Softmax
+from attn.testing.cases import base_mask
 from experiments.measure import cost
 
 SHAPE = cost.Shape(B=2, T=48, N=4, K=2, H=8)
@@ -58,7 +59,8 @@ def test_inputs_are_rotated():
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_has_costs(name):
-    attend, arrays = cost.attention(MECHANISMS[name](), SHAPE)
+    mechanism = MECHANISMS[name]()
+    attend, arrays = cost.attention(mechanism, SHAPE, base_mask(mechanism))
     q, k, v, g = SHAPE.qkvg(0)
     shapes = jax.eval_shape(cost.forward_backward(attend), q, k, v, arrays, g)
     out, dq, dk, dv, d_arrays = shapes

@@ -33,7 +33,7 @@ def test_every_layer_and_head_is_drawn(trained, capsys):
     assert titles == [f"layer {n}, head {h}" for n in (1, 2) for h in (1, 2)]
     assert page.count("<image") == 5  # and the digit
     assert "http:" not in page
-    assert "Linear(feature_map=" in page
+    assert "Linear(" in page
     assert (trained / "attention.png").read_bytes().startswith(b"\x89PNG")
     assert (trained / "attention.svg").read_text().startswith('<svg xmlns="http')
 

@@ -121,7 +121,7 @@ def test_performer_takes_features_drawn_anew():
 
 def test_wrong_projections_are_named():
     q, k, v, _ = inputs(Performer())
-    with pytest.raises(ValueError, match=r"projection: expected \[features, 8\], got \[4, 7\]"):
+    with pytest.raises(ValueError, match=r"projection: expected \[4, 8\], got \[4, 7\]"):
         performer_attention(q, k, v, projection=jnp.ones((4, 7)))
     with pytest.raises(ValueError, match=r"projection: expected \[5, 8\], got \[4, 8\]"):
         Performer(features=5)(q, k, v, projection=jnp.ones((4, 8)))

@@ -176,9 +176,7 @@ def test_hedgehog_is_the_papers(activation, mask):
 
 def test_hedgehog_names_a_wrong_map():
     q, k, v, maps = inputs(Hedgehog())
-    with pytest.raises(
-        ValueError, match=r"key_map: expected \[2, 8, 'features'\], got \[4, 8, 8\]"
-    ):
+    with pytest.raises(ValueError, match=r"key_map: expected \[2, 8, 8\], got \[4, 8, 8\]"):
         hedgehog_attention(q, k, v, **{**maps, "key_map": maps["query_map"]})
 
 

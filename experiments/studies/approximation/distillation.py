@@ -25,12 +25,17 @@ def random_maps(width: int, features: int, seed: int = 0) -> dict:
     return {"query_map": of(keys[0]), "key_map": of(keys[1])}
 
 
+def student_of(maps: dict) -> attn.Hedgehog:
+    """The record that takes these maps."""
+    return attn.Hedgehog(features=maps["query_map"].shape[-1])
+
+
 def divergence(maps: dict, seeds, s: Settings, scale):
     """The distillation loss less the teacher's entropy, its least value: 0 if softmax is met."""
     x = jax.vmap(lambda seed: draw(seed, s.train_length, s.width, scale))(seeds)
     teacher = attn.dense_weights(x.q, x.k, mask=attn.FULL)
     loss = lambda student: attn.distillation_loss(student, teacher)
-    return loss(attn.Hedgehog().weights(x.q, x.k, **maps)) - loss(teacher)
+    return loss(student_of(maps).weights(x.q, x.k, **maps)) - loss(teacher)
 
 
 @functools.partial(jax.jit, static_argnames="s")

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 import attn
 from attn.linearized.feature_maps import draw_features, unit
+from experiments.studies.approximation.distillation import student_of
 from experiments.studies.approximation.inputs import Settings
 
 FOLD = {"performer": 1, "performer, independent rows": 2}  # of a draw's key
@@ -67,7 +68,7 @@ def plain() -> dict[str, Variant]:
 
 
 def hedgehog(maps: dict) -> Variant:
-    return Variant(attn.Hedgehog(), maps)
+    return Variant(student_of(maps), maps)
 
 
 def every(s: Settings, seed: int, rfa_seed: int, scale: float, maps: dict) -> dict[str, Variant]:
