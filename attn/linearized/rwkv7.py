@@ -54,11 +54,13 @@ class RWKV7(Linearized):
     output_norm: bool = True
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
-        whole = lambda value: jnp.full((num_heads, head_dim), value, jnp.float32)
-        return {"k_k": whole(0.85), "k_a": whole(1.0)}
+        # as the authors' later training code does, from the first channel to the last
+        k_k = jnp.linspace(0.76, 0.66, num_heads * head_dim, dtype=jnp.float32)
+        k_a = jnp.full((num_heads, head_dim), 1.02, jnp.float32)
+        return {"k_k": k_k.reshape(num_heads, head_dim), "k_a": k_a}
 
     def gates(self, *, num_heads, num_kv_heads, head_dim):
-        # as the authors start their first layer
+        # as that code starts its first layer
         shape, width = (num_heads, head_dim), num_heads * head_dim
         rank = max(32, 32 * round(2.5 * math.sqrt(width) / 32))
         low_rank = lambda between: LowRank(rank=rank, between=between, down=ZEROS, up=TENTH)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import attn
+import attn.testing
 from attn import Causal, Segments
 from attn.testing import inputs
 
@@ -160,3 +161,14 @@ def test_values_without_width():
         mechanism = attn.MECHANISMS[kind]()
         q, k, v, gates = inputs(mechanism, T=4, S=4, D=0)
         assert mechanism(q, k, v, mask=Causal(), **gates).shape == (2, 4, 4, 0)
+
+
+def test_what_a_dtype_cannot_hold_is_infinite_in_it():
+    # law 1 meets it: the delta rule without unit keys has gradients of 1e5 in float16
+    close = lambda got: attn.testing.assert_close(
+        np.float16(got), np.array([1e5, 1.0]), dtype=jnp.float16, what="x", kind="gradient"
+    )
+    close([np.inf, 1.0])
+    for wrong in ([-np.inf, 1.0], [np.nan, 1.0], [np.inf, np.inf]):
+        with pytest.raises(attn.testing.BrokenLaw, match="not finite"):
+            close(wrong)
