@@ -95,9 +95,21 @@ from attn.masks import Segments as Segments
 from attn.masks import Strided as Strided
 from attn.masks import Window as Window
 from attn.mechanism import Mechanism as Mechanism
+from attn.sparse.axial import AxialPattern as AxialPattern
+from attn.sparse.axial import axial_attention as axial_attention
 from attn.sparse.bigbird import BigBird as BigBird
 from attn.sparse.bigbird import bigbird_pattern as bigbird_pattern
-from attn.sparse.bigbird import block_sparse_attention as block_sparse_attention
+from attn.sparse.block_sparse import block_sparse_attention as block_sparse_attention
+from attn.sparse.fixed import FixedPattern as FixedPattern
+from attn.sparse.fixed import fixed_attention as fixed_attention
+from attn.sparse.global_window import GlobalWindow as GlobalWindow
+from attn.sparse.global_window import global_window_attention as global_window_attention
+from attn.sparse.logsparse import LogSparse as LogSparse
+from attn.sparse.logsparse import logsparse_attention as logsparse_attention
+from attn.sparse.sinks import Sinks as Sinks
+from attn.sparse.sinks import sinks_attention as sinks_attention
+from attn.sparse.strided import StridedPattern as StridedPattern
+from attn.sparse.strided import strided_attention as strided_attention
 from attn.sparse.window import SlidingWindow as SlidingWindow
 from attn.sparse.window import window_attention as window_attention
 
@@ -130,6 +142,12 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "kda": KDA,
     "rwkv7": RWKV7,
     "window": SlidingWindow,
+    "global_window": GlobalWindow,
     "bigbird": BigBird,
+    "strided": StridedPattern,
+    "fixed": FixedPattern,
+    "sinks": Sinks,
+    "axial": AxialPattern,
+    "logsparse": LogSparse,
     "linformer": Linformer,
 }

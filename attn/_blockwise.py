@@ -4,7 +4,8 @@ Online softmax (Milakov & Gimelshein 2018, arXiv:1805.02867; Rabe & Staats 2021,
 arXiv:2112.05682) with the recomputing backward pass of FlashAttention (Dao et al. 2022,
 arXiv:2205.14135). Blocks that the static part of the mask empties are never visited; blocks it
 fills are visited without a mask. Scores are kept in base 2, because exp2 is cheaper than exp.
-Short sequences take `attn/_short.py`, which makes the same arrays without loops.
+Short sequences take `attn/_short.py`, which makes the same arrays without loops, and masks like a
+sliding window `attn/_strips.py`, which loops over blocks of queries alone.
 """
 
 import dataclasses
@@ -17,10 +18,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from attn import _short
+from attn import _short, _strips
 from attn._core import isolate, scaled, wide
 from attn._dropout import Dropout
-from attn._tiles import LOG2E, Tiling, huge, kept, words
+from attn._tiles import LOG2E, Tiling, coming_back, going_in, huge, kept, words
 from attn.biases import Bias
 from attn.masks import Mask
 
@@ -47,9 +48,9 @@ def blockwise(
     if B == 0 or T == 0 or S == 0 or D == 0:
         out = jnp.zeros((*batch, T, N, D), q.dtype)
         return out, jnp.full((*batch, T, N), -jnp.inf, wide(q).dtype)
-    short = block is None and max(T, S) <= SHORT
+    form = "loops"
     if block is None:
-        block = choose_blocks(mask, T, S, N)
+        form, block = choose(mask, T, S, N)
     block_q, block_k = block if isinstance(block, tuple) else (block, block)
     # score tiles of about 2 MB stay in cache
     fits = [r for r in range(1, B + 1) if B % r == 0 and r * N * block_q * block_k <= 2**19]
@@ -68,7 +69,7 @@ def blockwise(
     k, v = k.reshape(B, S, K, H), v.reshape(B, S, K, D)
     # jitted also when nothing else is: `shard_map` cannot run the rule of its derivative eagerly
     attend = jax.jit(_attend, static_argnums=(0, 1))
-    out, lse = attend(tiling, short, q, k, v, mask, bias, dropout)
+    out, lse = attend(tiling, form, q, k, v, mask, bias, dropout)
     return out.reshape(*batch, T, N, D).astype(k.dtype), lse.reshape(*batch, T, N)
 
 
@@ -82,25 +83,33 @@ BLOCKS = (
     (256, 512, 1.0),
     (512, 512, 1.02),
 )
+# (query block, relative time) of strips
+STRIPS = ((64, 1.2), (128, 1.0), (256, 1.0))
 SHORT = 512  # up to this length, rows of SHORT_ROWS queries against all keys that they see
 SHORT_ROWS = 128
 
 
-def choose_blocks(mask: Mask, T: int, S: int, N: int) -> tuple[int, int]:
-    """The block sizes that visit the least, weighed by how fast blocks of that size run; for short
+def choose(mask: Mask, T: int, S: int, N: int) -> tuple[str, tuple[int, int]]:
+    """The form and the block sizes that visit the least, weighed by how fast those run; for short
     sequences, rows of queries and all keys."""
     if max(T, S) <= SHORT:
-        return _even_block(T, SHORT_ROWS), S
+        return "short", (_even_block(T, SHORT_ROWS), S)
+    candidates = []
 
-    def cost(candidate):
-        block_q, block_k, rate = candidate
+    def weigh(form, count, block_q, block_k, rate):
+        too_large = max(1.0, N * block_q * block_k / 2**20)  # tiles of 4 MB leave the cache
+        cost = count * (block_q * block_k + 4096) * rate * too_large
+        candidates.append((cost, form, (block_q, block_k)))
+
+    for block_q, block_k, rate in BLOCKS:
         block_q, block_k = _even_block(T, block_q), _even_block(S, block_k)
         visited = mask.blocks(T, S, block_q, block_k)[0].sum()
-        too_large = max(1.0, N * block_q * block_k / 2**20)  # tiles of 4 MB leave the cache
-        return visited * (block_q * block_k + 4096) * rate * too_large
-
-    block_q, block_k, _ = min(BLOCKS, key=cost)
-    return _even_block(T, block_q), _even_block(S, block_k)
+        weigh("loops", visited, block_q, block_k, rate)
+    for block_q, rate in STRIPS:
+        block_q = _even_block(T, block_q)
+        starts, width = _strips.strips(mask, T, S, block_q)
+        weigh("strips", len(starts), block_q, width, rate)
+    return min(candidates)[1:]
 
 
 def _even_block(length: int, most: int) -> int:
@@ -110,21 +119,17 @@ def _even_block(length: int, most: int) -> int:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attend(tiling, short, q, k, v, mask, bias, dropout):
-    return _forward(tiling, short, q, k, v, mask, bias, dropout)[0]
+def _attend(tiling, form, q, k, v, mask, bias, dropout):
+    return _forward(tiling, form, q, k, v, mask, bias, dropout)[0]
 
 
-def _forward(tiling, short, q, k, v, mask, bias, dropout):
+def _forward(tiling, form, q, k, v, mask, bias, dropout):
     t = tiling
-    run = _short.forward if short else _forward_tile
+    run = {"short": _short.forward, "strips": _strips.forward, "loops": _forward_tile}[form]
 
     def tile(n):
-        # in float32 from here on, and poison where a key or value is not finite
-        qn, kn, vn = t.take((q, k, v), n)
-        kn, (vn, poison) = kn.astype(q.dtype), isolate(vn.astype(q.dtype))
-        kn = kn + (poison + isolate(kn)[1])[..., None]
         rest = t.take(mask, n), _rows(t, bias, n), t.take(dropout, n)
-        return run(t, qn * LOG2E, kn, vn, *rest)
+        return run(t, *t.take((q, k, v), n), *rest)
 
     out, lse = map(t.merge, lax.map(tile, jnp.arange(t.count)))
     lse = lse / LOG2E
@@ -135,6 +140,7 @@ def _forward_tile(t, q, k, v, mask, bias, dropout):
     visit = _visited(t, mask)
     (full_at, full_n), (part_at, part_n) = map(_lists, visit)
     drop = words(t, dropout)
+    q, k, v = going_in(q, k, v)
     qs = t.to_blocks(q, t.block_q)  # [T/b, R K, G b, H]
     ks, vs = t.to_blocks(k, t.block_k).mT, t.to_blocks(v, t.block_k)  # [S/c, R K, H, c], [.., c, D]
     big = huge(q.dtype)
@@ -175,12 +181,11 @@ def _forward_tile(t, q, k, v, mask, bias, dropout):
     return t.from_blocks(out, t.T, N), t.from_blocks(lse, t.T, N)[..., 0]
 
 
-def _backward(tiling, short, saved, cotangents):
+def _backward(tiling, form, saved, cotangents):
     t, ((q, k, v, mask, bias, dropout, out, lse), learned) = tiling, saved
     symbolic = jax.custom_derivatives.SymbolicZero
     cotangents = [jnp.zeros(x.shape, x.dtype) if type(x) is symbolic else x for x in cotangents]
-    dtype = q.dtype
-    run = _short.backward if short else _backward_tile
+    run = {"short": _short.backward, "strips": _strips.backward, "loops": _backward_tile}[form]
 
     def tile(d_bias, n):
         qn, kn, vn, out_n, lse_n, do, d_lse = t.take((q, k, v, out, lse, *cotangents), n)
@@ -190,9 +195,8 @@ def _backward(tiling, short, saved, cotangents):
         do, poison = isolate(do)
         lse_n = lse_n + poison  # a NaN that comes back reaches what its row sees, nothing else
         delta = (do * isolate(out_n)[0]).sum(-1) - d_lse
-        qn, kn, vn = (isolate(x.astype(dtype))[0] for x in (qn, kn, vn))
         rest = t.take(mask, n), _rows(t, bias, n), t.take(dropout, n), _rows(t, d_bias, n)
-        dq, dk, dv, d_part = run(t, qn * LOG2E, kn, vn, do, lse_n * LOG2E, delta, *rest)
+        dq, dk, dv, d_part = run(t, qn, kn, vn, do, lse_n * LOG2E, delta, *rest)
         if learned.bias:
             d_bias = d_bias.with_rows(d_part, n * t.rows)
         return d_bias, (dq, (dk / LOG2E).astype(k.dtype), dv.astype(v.dtype))
@@ -211,9 +215,9 @@ class _Learned:
     bias: bool = dataclasses.field(metadata={"static": True})
 
 
-def _saving_forward(tiling, short, *arguments):
+def _saving_forward(tiling, form, *arguments):
     learned = any(x.perturbed for x in jax.tree.leaves(arguments[4]))
-    result, saved = _forward(tiling, short, *jax.tree.map(lambda x: x.value, arguments))
+    result, saved = _forward(tiling, form, *jax.tree.map(lambda x: x.value, arguments))
     return result, (saved, _Learned(learned))
 
 
@@ -225,6 +229,7 @@ def _backward_tile(t, q, k, v, do, lse, delta, mask, bias, dropout, d_bias):
     visit = _visited(t, mask)
     (full_at, full_n), (part_at, part_n) = (_lists(x.T) for x in visit)
     drop = words(t, dropout)
+    q, k, v = coming_back(q, k, v)
     qs, dos = t.to_blocks(q, t.block_q), t.to_blocks(do, t.block_q)
     ks, vs = t.to_blocks(k, t.block_k), t.to_blocks(v, t.block_k)
     lses = t.to_blocks(lse[..., None], t.block_q, fill=jnp.inf)[..., 0]

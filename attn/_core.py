@@ -200,6 +200,24 @@ def dense_attention(
     return attend_materialized(s, seen, v, sinks=sinks, dropout=dropout)
 
 
+def merged(parts):
+    """The output and log-sum-exp over all keys from those over disjoint parts of them."""
+    outs, lses = zip(*parts)
+    lse = jnp.stack(lses)
+    # rows that are NaN are worked out as 0 and made NaN again: 0 * NaN would reach what they saw
+    lost = jnp.isnan(lse)
+    clean, poison = isolate(jnp.stack([wide(o) for o in outs]))
+    poison = jax.lax.stop_gradient((poison + jnp.where(lost, jnp.nan, 0)).sum(0))
+    nothing = (lse == -jnp.inf) | lost
+    empty = nothing.all(0)
+    # rows that see nothing in any part would be -inf - -inf
+    total = jax.nn.logsumexp(jnp.where(empty, 0, jnp.where(lost, -jnp.inf, lse)), axis=0)
+    shares = jnp.where(nothing, 0, jnp.exp(jnp.where(nothing, 0, lse - total)))
+    out = (clean * shares[..., None]).sum(0) + poison[..., None]
+    total = jnp.where(empty, -jnp.inf, total) + poison
+    return out.astype(outs[0].dtype), total
+
+
 def check_count(name: str, value, *, least: int = 1) -> None:
     """Raise ValueError unless `value` is an integer from `least` to 2^30."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)

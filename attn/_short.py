@@ -5,28 +5,23 @@ range of keys that it may see, cut out at trace time. The arithmetic is `_blockw
 import jax.numpy as jnp
 import numpy as np
 
-from attn._tiles import Tiling, huge, kept, words
+from attn._tiles import Tiling, coming_back, going_in, kept, whole_rows, words
 
 
 def forward(t: Tiling, q, k, v, mask, bias, dropout):
     """The output [R, T, N, D] and base-2 log-sum-exp [R, T, N] of one tile of batch rows."""
     drop = words(t, dropout)
+    q, k, v = going_in(q, k, v)
     qs = t.to_blocks(q, t.block_q)  # [T/b, R K, G b, H]
     (k,), (v,) = t.to_blocks(k, t.S), t.to_blocks(v, t.S)  # [R K, S, H], [R K, S, D]
     outs, lses = [], []
     for a, keys, i, j, masked in _rows(t, mask):
         s, seen = t.scores(qs[a] @ k[:, keys].mT, mask, bias, i, j, masked=masked)
-        s = jnp.where(jnp.isnan(s), huge(s.dtype), s)
-        if masked:
-            s = jnp.where(seen, s, -jnp.inf)
-        m = s.max(-1, keepdims=True)
-        m = jnp.where(m == -jnp.inf, 0, m)
-        p = jnp.exp2(s - m)
-        total = jnp.where(m >= huge(s.dtype), jnp.nan, p.sum(-1, keepdims=True))
+        p, total, lse = whole_rows(s, seen)
         if drop is not None:
             p = jnp.where(kept(drop, a, 0)[..., keys], p / (1 - drop.rate), 0)
         outs.append(p @ v[:, keys] / jnp.where(total == 0, 1, total))
-        lses.append(jnp.where(total == 0, -jnp.inf, m + jnp.log2(total)))
+        lses.append(lse)
     N = t.K * t.G
     return t.from_blocks(jnp.stack(outs), t.T, N), t.from_blocks(jnp.stack(lses), t.T, N)[..., 0]
 
@@ -34,6 +29,7 @@ def forward(t: Tiling, q, k, v, mask, bias, dropout):
 def backward(t: Tiling, q, k, v, do, lse, delta, mask, bias, dropout, d_bias):
     """The gradients of one tile of batch rows."""
     drop = words(t, dropout)
+    q, k, v = coming_back(q, k, v)
     qs, dos = t.to_blocks(q, t.block_q), t.to_blocks(do, t.block_q)
     (k,), (v,) = t.to_blocks(k, t.S), t.to_blocks(v, t.S)
     lses = t.to_blocks(lse[..., None], t.block_q, fill=jnp.inf)[..., 0]

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from attn._core import isolate
 from attn._dropout import Dropout, keep
 
 LOG2E = math.log2(math.e)
@@ -120,6 +121,32 @@ class Tiling:
         if self.logit_cap is None:
             return used, ds, ds
         return used, ds, ds * (1 - jnp.square(jnp.tanh(raw / (self.logit_cap * LOG2E))))
+
+
+def going_in(q, k, v):
+    """What the forward pass meets, of q's dtype: q in base 2, and poison where a key or value is
+    not finite."""
+    k, (v, poison) = k.astype(q.dtype), isolate(v.astype(q.dtype))
+    return q * LOG2E, k + (poison + isolate(k)[1])[..., None], v
+
+
+def coming_back(q, k, v):
+    """What the backward pass meets: q in base 2, and zeros where anything is not finite."""
+    q, k, v = (isolate(x.astype(q.dtype))[0] for x in (q, k, v))
+    return q * LOG2E, k, v
+
+
+def whole_rows(s, seen):
+    """The weights exp2(s - m) of rows that meet all their keys at once, their sum, and the base-2
+    log-sum-exp; sums are NaN where a seen score is, and 0 where none is (`seen` None: all are)."""
+    s = jnp.where(jnp.isnan(s), huge(s.dtype), s)
+    if seen is not None:
+        s = jnp.where(seen, s, -jnp.inf)
+    m = s.max(-1, keepdims=True)
+    m = jnp.where(m == -jnp.inf, 0, m)
+    p = jnp.exp2(s - m)
+    total = jnp.where(m >= huge(s.dtype), jnp.nan, p.sum(-1, keepdims=True))
+    return p, total, jnp.where(total == 0, -jnp.inf, m + jnp.log2(total))
 
 
 def words(t: Tiling, dropout: Dropout | None):

@@ -30,6 +30,10 @@ class Bias:
         """The whole bias: O(T S) memory."""
         return self.at(jnp.arange(T)[:, None], jnp.arange(S)[None, :])
 
+    def reordered(self, queries: Int[Array, " T"], keys: Int[Array, " S"]) -> "Bias":
+        """That of tokens in another order: (i, j) is (queries[i], keys[j]) of this one."""
+        return Reordered(self, queries, keys)
+
     # What the blockwise engine asks, with answers for a bias without batch axes:
 
     def prepare(self, batch: tuple[int, ...], T: int, S: int, block: tuple[int, int]) -> "Bias":
@@ -139,6 +143,19 @@ def _strip(x: Float[Array, "N X"], rows: int) -> Float[Array, "N rows X-rows"]:
 
 
 @_bias
+class Reordered(Bias):
+    """`bias` of tokens that stand in another order."""
+
+    bias: Bias = dataclasses.field(metadata={"rank": 0})
+    queries: Int[Array, " T"] = dataclasses.field(metadata={"rank": 1})
+    keys: Int[Array, " S"] = dataclasses.field(metadata={"rank": 1})
+
+    def at(self, i, j):
+        look = lambda x, index: x[jnp.minimum(index, len(x) - 1)]
+        return self.bias.at(look(self.queries, i), look(self.keys, j))
+
+
+@_bias
 class ArrayBias(Bias):
     """Any array that broadcasts to [*B, N, T, S] (all axes present, 1 where it broadcasts)."""
 
@@ -153,6 +170,11 @@ class ArrayBias(Bias):
         T, S = self.values.shape[-2:]
         # an axis of 1 broadcasts; past the end the mask hides what is read
         return self.values[..., jnp.minimum(i, T - 1), jnp.minimum(j, S - 1)]
+
+    def reordered(self, queries, keys):
+        x = self.values
+        x = x if x.shape[-2] == 1 else jnp.take(x, queries, axis=-2)
+        return ArrayBias(x if x.shape[-1] == 1 else jnp.take(x, keys, axis=-1))
 
     def prepare(self, batch, T, S, block):
         x = _merged(self.values, batch, 3)
@@ -196,6 +218,9 @@ class Decay(Bias):
         i, j = jnp.broadcast_arrays(*(jnp.asarray(x) for x in (i, j)))
         read = lambda x, at: jnp.moveaxis(x, -1, -2)[..., jnp.minimum(at, x.shape[-2] - 1)]
         return _between(read(self.queries, i), read(self.keys, j))
+
+    def reordered(self, queries, keys):
+        return Decay(jnp.take(self.queries, queries, axis=-2), jnp.take(self.keys, keys, axis=-2))
 
     def prepare(self, batch, T, S, block):
         pad = lambda x, to: jnp.pad(x, ((0, 0), (0, to - x.shape[1]), (0, 0)))

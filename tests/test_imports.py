@@ -9,7 +9,17 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 FAMILIES = ("dense", "linearized", "sparse", "compressed")
-CORE = {"masks", "positions", "biases", "_core", "_cache", "_dropout", "_tiles", "_short"}
+CORE = {
+    "masks",
+    "positions",
+    "biases",
+    "_core",
+    "_cache",
+    "_dropout",
+    "_tiles",
+    "_short",
+    "_strips",
+}
 CORE |= {"_blockwise", "kernels", "mechanism", "gates"}
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
-from attn._core import check_block, check_qkv, dense_attention, dense_weights, isolate, wide
+from attn._core import check_block, check_qkv, dense_attention, dense_weights, isolate, merged, wide
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.kernels.call import Call
@@ -117,14 +117,7 @@ def merge(
     """
     if not parts:
         raise ValueError("parts: expected at least one (output, log-sum-exp), got none")
-    outs, lses = zip(*parts)
-    lse = jnp.stack(lses)
-    empty = (lse == -jnp.inf).all(0)
-    # rows that see nothing in any part would be -inf - -inf
-    total = jax.nn.logsumexp(jnp.where(empty, 0, lse), axis=0)
-    shares = jnp.where(lse == -jnp.inf, 0, jnp.exp(lse - total))
-    out = sum(wide(o) * share[..., None] for o, share in zip(outs, shares))
-    return out.astype(outs[0].dtype), jnp.where(empty, -jnp.inf, total)
+    return merged(parts)
 
 
 def check_cap(logit_cap: float | None) -> None:

@@ -31,6 +31,7 @@ from attn.masks.static import Causal as Causal
 from attn.masks.static import Dilated as Dilated
 from attn.masks.static import Fixed as Fixed
 from attn.masks.static import Global as Global
+from attn.masks.static import LogDistance as LogDistance
 from attn.masks.static import Prefix as Prefix
 from attn.masks.static import Random as Random
 from attn.masks.static import Strided as Strided

@@ -15,6 +15,7 @@ from attn.masks.static import (
     Dilated,
     Fixed,
     Global,
+    LogDistance,
     Prefix,
     Random,
     Strided,
@@ -33,6 +34,7 @@ STATIC_TERMS = (
     Random,
     Blocks,
     Axial,
+    LogDistance,
 )
 TERMS = (*STATIC_TERMS, Padding, Segments, Array)
 _KINDS = {kind.__name__: kind for kind in (And, Or, Not, *TERMS)}

@@ -127,6 +127,22 @@ class Strided(Mask):
 
 
 @_term
+class LogDistance(Mask):
+    """|i - j| is 0 or a power of two (LogSparse, Li et al. 2019, arXiv:1907.00235)."""
+
+    def _at(self, i, j):
+        apart = abs(i - j)
+        return (apart & (apart - 1)) == 0
+
+    def _tiles(self, i0, i1, j0, j1):
+        # distances in the block reach from `least` to `most`
+        least = np.maximum(np.maximum(i0 - j1, j0 - i1), 0)
+        most = np.maximum(i1 - j0, j1 - i0)
+        power = 2 ** np.floor(np.log2(np.maximum(most, 1))).astype(np.int64)
+        return (least == 0) | (power >= least), most <= 2
+
+
+@_term
 class Fixed(Mask):
     """The same block, or one of the last `summary` keys of any block (Sparse Transformer's fixed
     pattern, Child et al. 2019, arXiv:1904.10509). `Fixed(b, 0)` is block-local."""

@@ -1,16 +1,16 @@
 """Sliding-window attention (Beltagy et al. 2020, arXiv:2004.05150): O(T w) time and O(T) memory."""
 
 import dataclasses
-from typing import ClassVar
 
 from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._blockwise import blockwise
-from attn._core import check_block, check_qkv, dense_attention, dense_weights
+from attn._core import check_block, check_qkv
+from attn._dropout import as_dropout
 from attn.biases import Bias
-from attn.masks import FULL, TERMS, Causal, Mask, Window
-from attn.mechanism import Mechanism
+from attn.masks import FULL, Causal, Mask, Window
+from attn.sparse.block_sparse import Patterned
 
 
 def window_attention(
@@ -23,6 +23,8 @@ def window_attention(
     mask: Mask = FULL,
     bias: Bias | Float[Array, "*#B #N #T #S"] | None = None,
     scale: float | Array | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: Array | None = None,
     block: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """softmax(scale q k^T + bias) v over keys i - left <= j <= i + right that `mask` shows.
@@ -32,43 +34,23 @@ def window_attention(
     """
     check_block(block)
     mask, bias = check_qkv(q, k, v, Window(left, right) & mask, bias)
-    return blockwise(q, k, v, mask, bias, scale=scale, block=block)[0]
+    dropout = as_dropout(dropout_rate, dropout_key, q, k)
+    return blockwise(q, k, v, mask, bias, scale=scale, block=block, dropout=dropout)[0]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SlidingWindow(Mechanism):
+class SlidingWindow(Patterned):
     """Exact softmax over a sliding window (Beltagy et al. 2020): `left` before, `right` after."""
 
-    honours: ClassVar = (*TERMS, Bias)
     left: int = 64
     right: int = 64
-    block: int | None = None
 
     def __post_init__(self):
+        super().__post_init__()
         Window(self.left, self.right)  # refuses what is not a window
-        check_block(self.block)
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None):
-        return window_attention(
-            q,
-            k,
-            v,
-            left=self.left,
-            right=self.right,
-            mask=mask,
-            bias=bias,
-            block=self.block,
-        )
-
-    def reference(self, q, k, v, *, mask=FULL, bias=None):
-        return dense_attention(q, k, v, mask=Window(self.left, self.right) & mask, bias=bias)
-
-    def weights(self, q, k, *, mask=FULL, bias=None):
-        return dense_weights(q, k, mask=Window(self.left, self.right) & mask, bias=bias)
-
-    def flops(self, T, S, N, K, H, D):
-        pairs = round(Window(self.left, self.right).density(T, S) * T * S)
-        return 2 * pairs * N * (H + D)
+    def pattern(self, T, S):
+        return Window(self.left, self.right)
 
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"

@@ -54,6 +54,7 @@ def masks_for(mechanism: Mechanism, *, T: int, S: int, batch=(2,)) -> dict[str, 
         found["all joined"] = joined[0] & joined[1]
         for mask in joined[2:]:
             found["all joined"] &= mask
+    found.pop("LogDistance", None)
     for a, b in (("Dilated", "Strided"), ("Random", "Axial"), ("Blocks", "Fixed")):
         if {a, b} <= honoured:
             found[f"{a} | {b}"] = found.pop(a) | found.pop(b)
@@ -88,6 +89,7 @@ def term_examples(*, T: int, S: int, batch=(2,)) -> dict[str, Mask]:
         "Random": masks.Random(4, 2, 0),
         "Blocks": masks.Blocks(tuple(map(tuple, layout.tolist())), 5),
         "Axial": masks.Axial(4, 5),
+        "LogDistance": masks.LogDistance(),
         "Padding": masks.Padding(jnp.asarray(lengths)),
         # ids out of order on purpose: a document need not be one run of tokens
         "Segments": masks.Segments(

@@ -1,0 +1,120 @@
+"""Blockwise softmax where a mask leaves each block of queries one strip of keys, all of about the
+same width, as a sliding window does: a loop over the blocks of queries, each strip cut out where it
+lies and met at once. The arithmetic is `_blockwise`'s.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from attn._dropout import Dropout, keep
+from attn._tiles import Tiling, coming_back, going_in, whole_rows
+from attn.masks import Mask
+
+STEP = 32  # strips begin and end at multiples of this
+
+
+def strips(mask: Mask, T: int, S: int, block_q: int) -> tuple[np.ndarray, int]:
+    """(where the strip of each block of queries begins, how wide all of them are)."""
+    some = mask.blocks(T, S, block_q, STEP)[0]
+    seen = some.any(1)
+    first = np.where(seen, np.argmax(some, 1), 0) * STEP
+    end = np.where(seen, (some.shape[1] - np.argmax(some[:, ::-1], 1)) * STEP, 1)
+    width = min(S, int((end - first).max()))
+    return np.minimum(first, S - width).astype(np.int32), width
+
+
+def forward(t: Tiling, q, k, v, mask, bias, dropout):
+    """The output [R, T, N, D] and base-2 log-sum-exp [R, T, N] of one tile of batch rows."""
+    starts, width, queries, cut = _geometry(t, mask)
+    q, dropout = queries(q), _padded(queries, dropout)
+
+    def block(a, carry):
+        outs, lses = carry
+        row, start = a * t.block_q, starts[a]
+        qa, keys, values = going_in(cut(q, row), cut(k, start, width), cut(v, start, width))
+        i, j = _indices(t, row, start, width)
+        s, seen = t.scores(qa @ keys.mT, mask, bias, i, j, masked=True)
+        p, total, lse = whole_rows(s, seen)
+        if dropout is not None:
+            stays = keep(*_words(dropout, cut, row, start, width, transposed=False), dropout.rate)
+            p = jnp.where(stays, p / (1 - dropout.rate), 0)
+        out = p @ values / jnp.where(total == 0, 1, total)
+        return _put(t, outs, out, row), _put(t, lses, lse, row)
+
+    outs = jnp.zeros_like(q, shape=(*q.shape[:-1], v.shape[-1]))
+    carry = outs, jnp.zeros_like(q[..., :1])
+    outs, lses = lax.fori_loop(0, len(starts), block, carry)
+    return outs[:, : t.T], lses[:, : t.T, :, 0]
+
+
+def backward(t: Tiling, q, k, v, do, lse, delta, mask, bias, dropout, d_bias):
+    """The gradients of one tile of batch rows."""
+    starts, width, queries, cut = _geometry(t, mask)
+    q, do, delta = queries(q), queries(do), queries(delta[..., None])
+    lse, dropout = queries(lse[..., None], jnp.inf), _padded(queries, dropout)
+
+    def block(a, carry):
+        dq, dk, dv, d_bias = carry
+        row, start = a * t.block_q, starts[a]
+        qa, keys, values = coming_back(cut(q, row), cut(k, start, width), cut(v, start, width))
+        doa = cut(do, row)
+        i, j = _indices(t, row, start, width)
+        stays = None
+        if dropout is not None:
+            stays = keep(*_words(dropout, cut, row, start, width, transposed=True), dropout.rate)
+        # transposed scores [R K, c, G b]
+        used, d_biased, ds = t.back(
+            keys @ qa.mT, values @ doa.mT, cut(lse, row)[..., 0], cut(delta, row)[..., 0],
+            mask, bias, i, j, masked=True, stays=stays, rate=dropout and dropout.rate,
+        )  # fmt: skip
+        if d_bias is not None:
+            d_bias = bias.add_tile(d_bias, t.unarrange(d_biased), i, j)
+        dq = _put(t, dq, (keys.mT @ ds).mT, row)
+        dk = _put(t, dk, cut(dk, start, width) + ds @ qa, start)
+        dv = _put(t, dv, cut(dv, start, width) + used @ doa, start)
+        return dq, dk, dv, d_bias
+
+    carry = *(jnp.zeros_like(x, dtype=q.dtype) for x in (q, k, v)), d_bias
+    dq, dk, dv, d_bias = lax.fori_loop(0, len(starts), block, carry)
+    return dq[:, : t.T], dk, dv, d_bias
+
+
+def _geometry(t: Tiling, mask):
+    """Where strips begin, their width, what pads queries to whole blocks, and what cuts `length`
+    tokens of [R, L, heads, W] out as [R K, (heads / K) length, W]."""
+    starts, width = strips(mask, t.T, t.S, t.block_q)
+    more = -t.T % t.block_q
+
+    def queries(x, fill=0.0):
+        pad = [(0, 0), (0, more)] + [(0, 0)] * (x.ndim - 2)
+        return jnp.pad(x, pad, constant_values=fill) if more else x
+
+    def cut(x, start, length=t.block_q):
+        return t.to_blocks(lax.dynamic_slice_in_dim(x, start, length, 1), length)[0]
+
+    return jnp.asarray(starts), width, queries, cut
+
+
+def _put(t: Tiling, x, new, start):
+    """x [R, L, heads, W] with `new`, as `cut` gives it, back in its place."""
+    length = new.shape[1] * t.K // x.shape[2]
+    return lax.dynamic_update_slice_in_dim(
+        x, t.from_blocks(new[None], length, x.shape[2]), start, 1
+    )
+
+
+def _indices(t: Tiling, row, start, width):
+    return row + jnp.arange(t.block_q)[:, None], start + jnp.arange(width)[None, :]
+
+
+def _padded(queries, dropout: Dropout | None) -> Dropout | None:
+    if dropout is None:
+        return None
+    rows = queries(dropout.rows[..., None], 0)
+    return Dropout(rows, dropout.columns[..., None], dropout.rate)
+
+
+def _words(dropout: Dropout, cut, row, start, width, *, transposed):
+    rows, columns = cut(dropout.rows, row), cut(dropout.columns, start, width)
+    return (rows.mT, columns) if transposed else (rows, columns.mT)

@@ -1,0 +1,132 @@
+"""Patterns that are scattered where tokens lie, and together where tokens are sorted.
+
+Every stride-th token is one in each block of keys; sorted by position modulo the stride they are
+neighbours, and a pattern that jumps is block diagonal. Masks, biases and dropout are still those of
+the tokens' own positions.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int
+
+from attn._blockwise import blockwise
+from attn._dropout import Dropout
+from attn.biases import Bias
+from attn.masks import FULL, Mask
+from attn.masks.language import _term
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Positions in another order, or some of them, as a hashable constant."""
+
+    at: tuple[int, ...]
+
+    @classmethod
+    def of(cls, at: Int[np.ndarray, " L"]) -> "Places":
+        return cls(tuple(np.asarray(at).tolist()))
+
+    def array(self) -> Int[np.ndarray, " L"]:
+        return np.asarray(self.at, np.int32)
+
+
+@_term
+class Reordered(Mask):
+    """`mask` of tokens that stand in another order: (i, j) is (queries[i], keys[j]) of it."""
+
+    mask: Mask = dataclasses.field(metadata={"child": True})
+    queries: Places
+    keys: Places
+
+    def _at(self, i, j):
+        xp = np if isinstance(i, np.ndarray) and isinstance(j, np.ndarray) else jnp
+        there = True
+        places = []
+        for index, at in ((i, self.queries.array()), (j, self.keys.array())):
+            there = there & (index < len(at))
+            places.append(xp.asarray(at)[xp.minimum(index, len(at) - 1)])
+        return self.mask._at(*places) & there
+
+    def _tiles(self, i0, i1, j0, j1):
+        # by the rectangle of positions around each block
+        (i0, i1), (j0, j1) = _around(self.queries, i0, i1), _around(self.keys, j0, j1)
+        some, every = self.mask._tiles(i0, i1, j0, j1)
+        return some, every
+
+    def terms(self):
+        yield from self.mask.terms()
+
+
+@_term
+class SameGroup(Mask):
+    """Query and key of one number; where numbers are sorted, the groups are blocks."""
+
+    queries: Places
+    keys: Places
+
+    def _at(self, i, j):
+        xp = np if isinstance(i, np.ndarray) and isinstance(j, np.ndarray) else jnp
+        look = lambda x, index: xp.asarray(x)[xp.minimum(index, len(x) - 1)]
+        return look(self.queries.array(), i) == look(self.keys.array(), j)
+
+    def _tiles(self, i0, i1, j0, j1):
+        (i0, i1), (j0, j1) = _around(self.queries, i0, i1), _around(self.keys, j0, j1)
+        return (i0 <= j1) & (j0 <= i1), (i0 == i1) & (j0 == j1) & (i0 == j0)
+
+
+def _around(places: Places, first, last):
+    """The least and the largest place of each range, of the shape of `first`."""
+    at = places.array()
+    ends = [(at[a : b + 1].min(), at[a : b + 1].max()) for a, b in zip(first.flat, last.flat)]
+    low, high = np.asarray(ends, np.int64).reshape(*first.shape, 2).transpose(2, 0, 1)
+    return low, high
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of a pattern, disjoint from the others: its pairs, and the queries and keys it is
+    about in the order in which it is dense (None: all, as they lie). `near` holds at least the
+    pattern's pairs, in that order: what is outside is never visited."""
+
+    pattern: Mask
+    queries: Places | None = None
+    keys: Places | None = None
+    near: Mask = FULL
+
+
+def by_residue(pattern: Mask, n: int, T: int, S: int) -> Part:
+    """A pattern of pairs whose positions are equal modulo n."""
+    order = lambda L: np.lexsort((np.arange(L), np.arange(L) % n))
+    rows, columns = order(T), order(S)
+    near = SameGroup(Places.of(rows % n), Places.of(columns % n))
+    return Part(pattern, Places.of(rows), Places.of(columns), near)
+
+
+def attend_part(part: Part, q, k, v, mask: Mask, bias: Bias | None, *, scale, dropout, block):
+    """The output and log-sum-exp of one part, of checked arguments (`mask` bound to lengths)."""
+    T, S = q.shape[-3], k.shape[-3]
+    mask = mask & part.pattern.sized(T, S)
+    options = {"scale": scale, "block": block}
+    if part.queries is None and part.keys is None:
+        return blockwise(q, k, v, mask & part.near, bias, dropout=dropout, **options)
+    everything = lambda L: Places.of(np.arange(L))
+    rows, columns = part.queries or everything(T), part.keys or everything(S)
+    seen = Reordered(mask, rows, columns) & part.near
+    rows, columns = rows.array(), columns.array()
+    take = lambda x, at, axis: jnp.take(x, at, axis=x.ndim - axis)
+    if dropout is not None:
+        words = take(dropout.rows, rows, 2), take(dropout.columns, columns, 2)
+        dropout = Dropout(*words, dropout.rate)
+    q, k, v = take(q, rows, 3), take(k, columns, 3), take(v, columns, 3)
+    bias = None if bias is None else bias.reordered(rows, columns)
+    out, lse = blockwise(q, k, v, seen, bias, dropout=dropout, **options)
+    # back to where the queries lie; one that this part is not about sees nothing in it
+    back = np.full(T, len(rows), np.int32)
+    back[rows] = np.arange(len(rows))
+    if len(rows) < T:
+        more = lambda x, axis: [(0, 0)] * (x.ndim - axis) + [(0, 1)] + [(0, 0)] * (axis - 1)
+        out = jnp.pad(out, more(out, 3))
+        lse = jnp.pad(lse, more(lse, 2), constant_values=-jnp.inf)
+    return take(out, back, 3), take(lse, back, 2)

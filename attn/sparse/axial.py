@@ -1,0 +1,54 @@
+"""Axial attention (Ho et al. 2019, arXiv:1912.12180): the row and the column of a raster."""
+
+import dataclasses
+
+from jaxtyping import Array, Float
+
+from attn._core import check_count
+from attn.biases import Bias
+from attn.masks import FULL, Axial, Fixed, Mask
+from attn.sparse._reorder import Part, by_residue
+from attn.sparse.block_sparse import Patterned
+
+
+def axial_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    height: int,
+    width: int,
+    mask: Mask = FULL,
+    bias: Bias | Float[Array, "*#B #N #T #S"] | None = None,
+) -> Float[Array, "*B T N D"]:
+    """softmax(q k^T / sqrt(H) + bias) v over the row and the column of a height x width raster.
+
+    One normaliser for both (Ho et al. 2019, arXiv:1912.12180, attend to one axis a layer). Places
+    from height * width on see nothing and are not seen. O(T (height + width)) time, for columns are
+    neighbours once sorted. Takes any mask and bias. Raises ValueError for sides below 1.
+    """
+    return AxialPattern(height=height, width=width)(q, k, v, mask=mask, bias=bias)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AxialPattern(Patterned):
+    """Softmax over the same row and the same column of an image (Ho et al. 2019)."""
+
+    height: int
+    width: int
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_count("height", self.height)
+        check_count("width", self.width)
+
+    def pattern(self, T, S):
+        return Axial(self.height, self.width)
+
+    def parts(self, T, S):
+        whole, row = self.pattern(T, S), Fixed(self.width, 0)
+        return Part(whole & row), by_residue(whole & ~row, self.width, T, S)
+
+    @classmethod
+    def examples(cls):
+        return cls(height=4, width=5, block=8), cls(height=7, width=3)

@@ -1,0 +1,50 @@
+"""Attention sinks (StreamingLLM, Xiao et al. 2023, arXiv:2309.17453): first tokens and a window."""
+
+import dataclasses
+
+from jaxtyping import Array, Float
+
+from attn._core import check_count
+from attn.biases import Bias
+from attn.masks import FULL, Mask, Prefix, Window
+from attn.sparse.block_sparse import Patterned
+
+
+def sinks_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    sinks: int = 4,
+    window: int = 256,
+    mask: Mask = FULL,
+    bias: Bias | Float[Array, "*#B #N #T #S"] | None = None,
+) -> Float[Array, "*B T N D"]:
+    """softmax(q k^T / sqrt(H) + bias) v over the first `sinks` keys and those less than `window`
+    away.
+
+    StreamingLLM's pattern (Xiao et al. 2023, arXiv:2309.17453); under `Causal` it is the paper's,
+    apart from positions, which are the tokens' own and not those in its cache. O(T (window +
+    sinks)) time, O(T) memory. Takes any mask and bias. Raises ValueError for a window below 1.
+    """
+    return Sinks(sinks=sinks, window=window)(q, k, v, mask=mask, bias=bias)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sinks(Patterned):
+    """Softmax over the first tokens and a window (StreamingLLM, Xiao et al. 2023)."""
+
+    sinks: int = 4
+    window: int = 256
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_count("sinks", self.sinks, least=0)
+        check_count("window", self.window)
+
+    def pattern(self, T, S):
+        return Prefix(self.sinks) | Window(self.window - 1, self.window - 1)
+
+    @classmethod
+    def examples(cls):
+        return cls(sinks=2, window=4, block=8), cls(sinks=0, window=1)

@@ -1,0 +1,76 @@
+"""The engine's form for sliding windows: what the laws ask, at lengths where it is not chosen."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attn
+from attn import Causal, Padding, Window, _blockwise, _strips
+from attn.testing import check, inputs
+
+LAWS = (
+    "equals_reference",
+    "is_strictly_causal",
+    "does_not_leak",
+    "sees_nothing_gives_zero",
+    "any_length_works",
+    "transforms_agree",
+)
+
+
+@pytest.fixture
+def by_strips(monkeypatch):
+    """Every call without a block runs by strips of blocks of 8 queries."""
+
+    def choose(mask, T, S, N):
+        return "strips", (8, _strips.strips(mask, T, S, 8)[1])
+
+    monkeypatch.setattr(_blockwise, "choose", choose)
+    monkeypatch.setattr(_strips, "STEP", 4)
+
+
+@pytest.mark.usefixtures("by_strips")
+@pytest.mark.parametrize("law", LAWS)
+def test_laws_hold(law):
+    check(attn.SlidingWindow(left=3, right=2), only=[law]).raise_if_broken()
+
+
+@pytest.mark.usefixtures("by_strips")
+@pytest.mark.parametrize("name", ["t5", "array", "none"])
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_bias_dropout_and_cap_equal_the_materialized_ones(name, rate):
+    q, k, v, _ = inputs(attn.Softmax(), T=45, S=45)
+    normal = lambda *shape: jnp.asarray(np.random.default_rng(5).normal(size=shape), jnp.float32)
+    bias = {"t5": attn.Relative(normal(32, 4)), "array": normal(2, 4, 45, 45), "none": None}[name]
+    mask = Window(9, 4) & Padding(jnp.array([13, 45]))
+    options = {"mask": mask, "dropout_rate": rate, "logit_cap": 4.0}
+    options["dropout_key"] = jax.random.key(1) if rate else None
+
+    def run(implementation):
+        def loss(q, k, v, bias):
+            more = {"bias": bias, "implementation": implementation}
+            return (attn.dot_product_attention(q, k, v, **more, **options) ** 2).sum()
+
+        return jax.tree.leaves(jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))(q, k, v, bias))
+
+    for want, got in zip(run("materialized"), run("blockwise")):
+        np.testing.assert_allclose(got, want, rtol=0, atol=3e-6 * np.abs(want).max())
+
+
+def test_strips_hold_all_that_is_seen():
+    for mask in (Window(5, 0), Window(0, 9), Causal() & Window(3, 3), Causal(-20) & Window(40, 0)):
+        starts, width = _strips.strips(mask, 203, 190, 16)
+        seen = mask.array(203, 190)
+        for a, start in enumerate(starts):
+            rows = seen[16 * a : 16 * a + 16]
+            assert rows.sum() == rows[:, start : start + width].sum()
+
+
+def test_windows_run_by_strips_and_dense_masks_do_not():
+    chosen = functools.partial(_blockwise.choose, T=4096, S=4096, N=4)
+    assert chosen(Window(255, 0))[0] == "strips"
+    assert chosen(Causal())[0] == "loops"
+    assert chosen(Window(255, 0) | attn.Global((0,)))[0] == "loops"
