@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from attn._places import Places
 from attn.positions import t5_bucket
 
 
@@ -30,7 +31,7 @@ class Bias:
         """The whole bias: O(T S) memory."""
         return self.at(jnp.arange(T)[:, None], jnp.arange(S)[None, :])
 
-    def reordered(self, queries: Int[Array, " T"], keys: Int[Array, " S"]) -> "Bias":
+    def reordered(self, queries: Places, keys: Places) -> "Bias":
         """That of tokens in another order: (i, j) is (queries[i], keys[j]) of this one."""
         return Reordered(self, queries, keys)
 
@@ -147,11 +148,11 @@ class Reordered(Bias):
     """`bias` of tokens that stand in another order."""
 
     bias: Bias = dataclasses.field(metadata={"rank": 0})
-    queries: Int[Array, " T"] = dataclasses.field(metadata={"rank": 1})
-    keys: Int[Array, " S"] = dataclasses.field(metadata={"rank": 1})
+    queries: Places
+    keys: Places
 
     def at(self, i, j):
-        look = lambda x, index: x[jnp.minimum(index, len(x) - 1)]
+        look = lambda x, index: jnp.asarray(x.array())[jnp.minimum(index, len(x.at) - 1)]
         return self.bias.at(look(self.queries, i), look(self.keys, j))
 
 
@@ -173,8 +174,8 @@ class ArrayBias(Bias):
 
     def reordered(self, queries, keys):
         x = self.values
-        x = x if x.shape[-2] == 1 else jnp.take(x, queries, axis=-2)
-        return ArrayBias(x if x.shape[-1] == 1 else jnp.take(x, keys, axis=-1))
+        x = x if x.shape[-2] == 1 else jnp.take(x, queries.array(), axis=-2)
+        return ArrayBias(x if x.shape[-1] == 1 else jnp.take(x, keys.array(), axis=-1))
 
     def prepare(self, batch, T, S, block):
         x = _merged(self.values, batch, 3)
@@ -220,7 +221,8 @@ class Decay(Bias):
         return _between(read(self.queries, i), read(self.keys, j))
 
     def reordered(self, queries, keys):
-        return Decay(jnp.take(self.queries, queries, axis=-2), jnp.take(self.keys, keys, axis=-2))
+        take = lambda x, at: jnp.take(x, at.array(), axis=-2)
+        return Decay(take(self.queries, queries), take(self.keys, keys))
 
     def prepare(self, batch, T, S, block):
         pad = lambda x, to: jnp.pad(x, ((0, 0), (0, to - x.shape[1]), (0, 0)))

@@ -9,27 +9,13 @@ import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int
 
 from attn._blockwise import blockwise
 from attn._dropout import Dropout
+from attn._places import Places
 from attn.biases import Bias
 from attn.masks import FULL, Mask
 from attn.masks.language import _term
-
-
-@dataclasses.dataclass(frozen=True)
-class Places:
-    """Positions in another order, or some of them, as a hashable constant."""
-
-    at: tuple[int, ...]
-
-    @classmethod
-    def of(cls, at: Int[np.ndarray, " L"]) -> "Places":
-        return cls(tuple(np.asarray(at).tolist()))
-
-    def array(self) -> Int[np.ndarray, " L"]:
-        return np.asarray(self.at, np.int32)
 
 
 @_term
@@ -114,13 +100,13 @@ def attend_part(part: Part, q, k, v, mask: Mask, bias: Bias | None, *, scale, dr
     everything = lambda L: Places.of(np.arange(L))
     rows, columns = part.queries or everything(T), part.keys or everything(S)
     seen = Reordered(mask, rows, columns) & part.near
+    bias = None if bias is None else bias.reordered(rows, columns)
     rows, columns = rows.array(), columns.array()
     take = lambda x, at, axis: jnp.take(x, at, axis=x.ndim - axis)
     if dropout is not None:
         words = take(dropout.rows, rows, 2), take(dropout.columns, columns, 2)
         dropout = Dropout(*words, dropout.rate)
     q, k, v = take(q, rows, 3), take(k, columns, 3), take(v, columns, 3)
-    bias = None if bias is None else bias.reordered(rows, columns)
     out, lse = blockwise(q, k, v, seen, bias, dropout=dropout, **options)
     # back to where the queries lie; one that this part is not about sees nothing in it
     back = np.full(T, len(rows), np.int32)

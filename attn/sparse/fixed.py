@@ -7,9 +7,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from attn._core import check_count
+from attn._places import Places
 from attn.biases import Bias
 from attn.masks import FULL, Fixed, Mask
-from attn.sparse._reorder import Part, Places
+from attn.sparse._reorder import Part
 from attn.sparse.block_sparse import Patterned
 
 

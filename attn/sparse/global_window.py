@@ -5,9 +5,10 @@ import dataclasses
 from jaxtyping import Array, Float
 
 from attn._core import check_count
+from attn._places import Places
 from attn.biases import Bias
 from attn.masks import FULL, Global, Mask, Window
-from attn.sparse._reorder import Part, Places
+from attn.sparse._reorder import Part
 from attn.sparse.block_sparse import Patterned
 
 
