@@ -1,0 +1,134 @@
+"""Each pattern is the one its paper draws; parts are disjoint and make it up; work is as claimed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attn
+from attn import Causal, _blockwise
+from attn._places import Places
+from attn.masks import FULL
+from attn.sparse._reorder import Part, Reordered, SameGroup
+from attn.testing import inputs
+
+T = 37
+
+
+def drawn(define):
+    return np.array([[define(i, j) for j in range(T)] for i in range(T)])
+
+
+def power_of_two(n):
+    return n in (0, 1, 2, 4, 8, 16, 32)
+
+
+PAPERS = {
+    attn.SlidingWindow(left=5, right=2): lambda i, j: -5 <= j - i <= 2,
+    attn.GlobalWindow(window=2, positions=(0, 9)): lambda i, j: (
+        abs(i - j) <= 2 or i in (0, 9) or j in (0, 9)
+    ),
+    attn.StridedPattern(stride=6): lambda i, j: abs(i - j) <= 6 or (i - j) % 6 == 0,
+    attn.StridedPattern(): lambda i, j: abs(i - j) <= 7 or (i - j) % 7 == 0,
+    attn.FixedPattern(block_size=6, summary=2): lambda i, j: i // 6 == j // 6 or j % 6 >= 4,
+    attn.Sinks(sinks=3, window=4): lambda i, j: j < 3 or abs(i - j) < 4,
+    attn.AxialPattern(height=6, width=6): lambda i, j: (
+        i < 36 and j < 36 and (i // 6 == j // 6 or i % 6 == j % 6)
+    ),
+    attn.LogSparse(window=4): lambda i, j: abs(i - j) < 4 or power_of_two(abs(i - j)),
+}
+
+
+@pytest.mark.parametrize("mechanism", PAPERS, ids=repr)
+def test_pattern_is_the_papers(mechanism):
+    np.testing.assert_array_equal(mechanism.pattern(T, T).array(T, T), drawn(PAPERS[mechanism]))
+
+
+def of_part(part: Part, T, S):
+    """The pairs of a part, drawn where the tokens lie."""
+    queries = part.queries or Places.of(np.arange(T))
+    keys = part.keys or Places.of(np.arange(S))
+    seen = Reordered(part.pattern.sized(T, S), queries, keys)
+    drawn = seen.array(len(queries.at), len(keys.at))
+    near = part.near.array(len(queries.at), len(keys.at))
+    assert not (drawn & ~near).any()
+    where = np.zeros((T, S), int)
+    where[np.ix_(queries.at, keys.at)] = drawn
+    return where
+
+
+@pytest.mark.parametrize("mechanism", PAPERS, ids=repr)
+@pytest.mark.parametrize("S", [T, 23])
+def test_parts_are_disjoint_and_make_the_pattern(mechanism, S):
+    parts = sum(of_part(part, T, S) for part in mechanism.parts(T, S))
+    np.testing.assert_array_equal(parts, mechanism.pattern(T, S).array(T, S).astype(int))
+
+
+@pytest.mark.parametrize("block", [4, 16])
+def test_blocks_of_what_is_reordered_hold_all_that_is_seen(block):
+    order = np.lexsort((np.arange(T), np.arange(T) % 5))
+    places = Places.of(order)
+    for mask in (Causal(), attn.Window(4, 2), attn.Strided(5), SameGroup(places, places)):
+        mask = mask if isinstance(mask, SameGroup) else Reordered(mask, places, places)
+        whole, (some, every) = mask.array(T, T), mask.blocks(T, T, block, block)
+        for a, b in np.ndindex(some.shape):
+            tile = whole[a * block :, b * block :][:block, :block]
+            assert some[a, b] or not tile.any()
+            assert tile.all() or not every[a, b]
+
+
+def visited(mechanism, T, block=128):
+    """Scores looked at, when blocks are of 128."""
+    count = 0
+    for part in mechanism.parts(T, T):
+        queries = part.queries or Places.of(np.arange(T))
+        keys = part.keys or Places.of(np.arange(T))
+        mask = Reordered(part.pattern.sized(T, T), queries, keys) & part.near
+        count += mask.blocks(len(queries.at), len(keys.at), block, block)[0].sum() * block**2
+    return count
+
+
+@pytest.mark.parametrize("kind", ["strided", "fixed"])
+def test_square_root_patterns_visit_few_blocks(kind):
+    growth = [visited(attn.MECHANISMS[kind](), T) for T in (4096, 16384)]
+    assert growth[1] < 4**1.6 * growth[0]  # T^1.5, and whole blocks
+
+
+def test_biases_and_dropout_are_those_of_the_tokens_own_places():
+    mechanism = attn.StridedPattern(stride=4, dropout_rate=0.3)
+    q, k, v, _ = inputs(mechanism)
+    normal = lambda *shape: jnp.asarray(np.random.default_rng(5).normal(size=shape), jnp.float32)
+    for bias in (attn.Relative(normal(32, 4)), normal(2, 4, 19, 19), None):
+        options = {"mask": Causal(), "dropout_key": jax.random.key(1), "bias": bias}
+        got, want = mechanism(q, k, v, **options), mechanism.reference(q, k, v, **options)
+        np.testing.assert_allclose(got, want, rtol=0, atol=3e-6)
+
+
+def test_a_part_that_nobody_is_about_is_nothing():
+    mechanism = attn.GlobalWindow(window=2, positions=(50,))
+    q, k, v, _ = inputs(mechanism)
+    want = attn.window_attention(q, k, v, left=2, right=2, mask=FULL)
+    np.testing.assert_array_equal(mechanism(q, k, v), want)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        (lambda: attn.GlobalWindow(window=-1), "window"),
+        (lambda: attn.GlobalWindow(positions=(-1,)), "positions"),
+        (lambda: attn.StridedPattern(stride=0), "stride"),
+        (lambda: attn.FixedPattern(block_size=2, summary=3), "summary"),
+        (lambda: attn.Sinks(window=0), "window"),
+        (lambda: attn.AxialPattern(height=0, width=2), "height"),
+        (lambda: attn.LogSparse(window=0), "window"),
+        (lambda: attn.SlidingWindow(dropout_rate=1.0), "dropout_rate"),
+    ],
+)
+def test_settings_that_mean_nothing_are_named(wrong, match):
+    with pytest.raises(ValueError, match=match):
+        wrong()
+
+
+def test_the_plan_of_a_long_sequence_is_quick_to_make():
+    form, _ = _blockwise.choose(attn.Window(256, 0), 65536, 65536, 4)
+    assert form == "strips"
