@@ -99,11 +99,16 @@ from attn.sparse.axial import AxialPattern as AxialPattern
 from attn.sparse.axial import axial_attention as axial_attention
 from attn.sparse.bigbird import BigBird as BigBird
 from attn.sparse.bigbird import bigbird_pattern as bigbird_pattern
+from attn.sparse.block_sparse import BlockSparse as BlockSparse
 from attn.sparse.block_sparse import block_sparse_attention as block_sparse_attention
+from attn.sparse.dilated import DilatedSegments as DilatedSegments
+from attn.sparse.dilated import dilated_attention as dilated_attention
 from attn.sparse.fixed import FixedPattern as FixedPattern
 from attn.sparse.fixed import fixed_attention as fixed_attention
 from attn.sparse.global_window import GlobalWindow as GlobalWindow
 from attn.sparse.global_window import global_window_attention as global_window_attention
+from attn.sparse.local_2d import Local2DPattern as Local2DPattern
+from attn.sparse.local_2d import local_2d_attention as local_2d_attention
 from attn.sparse.logsparse import LogSparse as LogSparse
 from attn.sparse.logsparse import logsparse_attention as logsparse_attention
 from attn.sparse.sinks import Sinks as Sinks
@@ -148,6 +153,9 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "fixed": FixedPattern,
     "sinks": Sinks,
     "axial": AxialPattern,
+    "local_2d": Local2DPattern,
+    "dilated": DilatedSegments,
     "logsparse": LogSparse,
+    "block_sparse": BlockSparse,
     "linformer": Linformer,
 }

@@ -94,22 +94,52 @@ def choose(mask: Mask, T: int, S: int, N: int) -> tuple[str, tuple[int, int]]:
     sequences, rows of queries and all keys."""
     if max(T, S) <= SHORT:
         return "short", (_even_block(T, SHORT_ROWS), S)
-    candidates = []
+    return (_cached_choice if mask.static else _choice)(mask, T, S, N)
 
-    def weigh(form, count, block_q, block_k, rate):
+
+def _choice(mask, T, S, N):
+    def cost(count, block_q, block_k, rate):
         too_large = max(1.0, N * block_q * block_k / 2**20)  # tiles of 4 MB leave the cache
-        cost = count * (block_q * block_k + 4096) * rate * too_large
-        candidates.append((cost, form, (block_q, block_k)))
+        return count * (block_q * block_k + 4096) * rate * too_large
 
+    candidates = []
     for block_q, block_k, rate in BLOCKS:
         block_q, block_k = _even_block(T, block_q), _even_block(S, block_k)
-        visited = mask.blocks(T, S, block_q, block_k)[0].sum()
-        weigh("loops", visited, block_q, block_k, rate)
+        rows = _some_rows(-(-T // block_q))
+        visited = mask.blocks(T, S, block_q, block_k, rows)[0].mean(0).sum() * -(-T // block_q)
+        candidates.append((cost(visited, block_q, block_k, rate), "loops", (block_q, block_k)))
+    best = min(candidates)
     for block_q, rate in STRIPS:
         block_q = _even_block(T, block_q)
-        starts, width = _strips.strips(mask, T, S, block_q)
-        weigh("strips", len(starts), block_q, width, rate)
-    return min(candidates)[1:]
+        count = -(-T // block_q)
+        # a strip is as wide as the widest row asks: some rows say whether all are worth a look
+        for rows in (_some_rows(count), slice(None)):
+            _, width = _strips.strips(mask, T, S, block_q, rows)
+            candidate = cost(count, block_q, width, rate), "strips", (block_q, width)
+            if candidate >= best:
+                break
+        else:
+            best = candidate
+    return best[1:]
+
+
+_cached_choice = functools.lru_cache(maxsize=256)(_choice)
+
+
+def _some_rows(count: int):
+    """Which blocks of queries are looked at to estimate what all of them visit."""
+    return np.unique(np.linspace(0, count - 1, 64).round().astype(int))
+
+
+def visited_scores(mask: Mask, T: int, S: int, N: int, block=None) -> int:
+    """How many scores are computed for a mask: those of all visited blocks."""
+    form = "loops"
+    if block is None:
+        form, block = choose(mask, T, S, N)
+    block_q, block_k = block if isinstance(block, tuple) else (block, block)
+    if form != "loops":  # every block of queries meets a strip of keys
+        return -(-T // block_q) * block_q * block_k
+    return int(mask.blocks(T, S, block_q, block_k)[0].sum()) * block_q * block_k
 
 
 def _even_block(length: int, most: int) -> int:

@@ -8,6 +8,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
@@ -18,7 +19,8 @@ from attn.masks import Mask, Padding
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """The last L keys and values, token t at t mod L, and how many tokens there were."""
+    """The last L keys and values, token t at t mod L, and how many tokens there were. Where the
+    first P are `pinned`, they stay and the others take turns in the L - P slots after them."""
 
     k: Float[Array, "*B K L H"]
     v: Float[Array, "*B K L D"]
@@ -32,20 +34,29 @@ def empty(batch, num_kv_heads, head_dim, value_dim, size, dtype) -> Cache:
     return Cache(zeros(head_dim), zeros(value_dim), zeros(), jnp.int32(0))
 
 
-def fill(k: Float[Array, "*B T K H"], v: Float[Array, "*B T K D"], size: int) -> Cache:
+def _slot(t, size: int, pinned: int):
+    """Where token t goes."""
+    return jnp.where(t < pinned, t, pinned + (t - pinned) % (size - pinned))
+
+
+def fill(
+    k: Float[Array, "*B T K H"], v: Float[Array, "*B T K D"], size: int, pinned: int = 0
+) -> Cache:
     """The cache after T tokens at once."""
     T = k.shape[-3]
     k, v, poison = _clean(k, v)
-    # the last `size` tokens, each in its slot
-    last = jnp.arange(max(0, T - size), T)
+    # those that are still there, each in its slot
+    first, rest = min(pinned, T), size - pinned
+    last = np.concatenate([np.arange(first), np.arange(max(first, T - rest), T)])
+    slots = _slot(last, size, pinned)
     cache = empty(k.shape[:-3], k.shape[-3], k.shape[-1], v.shape[-1], size, k.dtype)
-    put = lambda x, new, axis: x.at[(..., last % size, *(slice(None),) * axis)].set(
+    put = lambda x, new, axis: x.at[(..., slots, *(slice(None),) * axis)].set(
         jnp.take(new, last, axis=new.ndim - 1 - axis)
     )
     return Cache(put(cache.k, k, 1), put(cache.v, v, 1), put(cache.poison, poison, 0), jnp.int32(T))
 
 
-def append(cache: Cache, k, v) -> Cache:
+def append(cache: Cache, k, v, pinned: int = 0) -> Cache:
     """The cache with one token more, over the oldest when full.
 
     Raises ValueError unless k and v are one token in the shape the cache was made for.
@@ -55,7 +66,7 @@ def append(cache: Cache, k, v) -> Cache:
         want = [*batch, 1, K, width]
         if list(new.shape) != want:
             raise ValueError(f"{name}: expected one token {want}, got {list(new.shape)}")
-    slot, axis = cache.length % L, len(batch) + 1
+    slot, axis = _slot(cache.length, L, pinned), len(batch) + 1
     put = lambda x, new: lax.dynamic_update_slice_in_dim(x, new.astype(x.dtype), slot, axis)
     k, v, poison = _clean(k, v)
     return Cache(put(cache.k, k), put(cache.v, v), put(cache.poison, poison), cache.length + 1)
@@ -87,10 +98,10 @@ def unless_forgotten(cache: Cache, out):
 
 
 def step(
-    cache: Cache, q, k, v, *, scale=None, logit_cap=None, sinks=None, bias=None
+    cache: Cache, q, k, v, *, scale=None, logit_cap=None, sinks=None, bias=None, seen=True, pinned=0
 ) -> tuple[Cache, Float[Array, "*B 1 N D"]]:
     """Append one token and attend by softmax to what is there, in float32: reads the cache once.
-    `bias` is [*B, N, 1, L], for each slot.
+    `bias` is [*B, N, 1, L], for each slot; `seen` [L] which slots the token sees.
 
     Raises ValueError as `append` does, and unless q is one token too.
     """
@@ -98,7 +109,7 @@ def step(
     N = q.shape[-2]
     if list(q.shape) != [*batch, 1, N, H] or N % K:
         raise ValueError(f"q: expected one token {[*batch, 1, 'N', H]}, got {list(q.shape)}")
-    cache = append(cache, k, v)
+    cache = append(cache, k, v, pinned)
     q = scaled(q, scale).reshape(*batch, K, N // K, H)
 
     def attend(cache):
@@ -108,7 +119,7 @@ def step(
             s = logit_cap * jnp.tanh(s / logit_cap)
         s = (s + cache.poison[..., None, :].astype(s.dtype)).reshape(*batch, N, 1, L)
         s = s if bias is None else s + bias
-        w = masked_softmax(s, (jnp.arange(L) < cache.length)[None, None], sinks)
+        w = masked_softmax(s, ((jnp.arange(L) < cache.length) & seen)[None, None], sinks)
         w = w.reshape(*batch, K, N // K, L)
         return jnp.einsum("...kgl,...kld->...kgd", w, cache.v.astype(w.dtype))
 

@@ -225,6 +225,12 @@ def check_count(name: str, value, *, least: int = 1) -> None:
         raise ValueError(f"{name}: expected an integer from {least} to 2^30, got {value!r}")
 
 
+def check_choice(name: str, value, choices: tuple[str, ...]) -> None:
+    """Raise ValueError unless `value` is one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
+
+
 def check_block(block: int | tuple[int, int] | None) -> None:
     """Raise ValueError unless `block` is None, a positive integer or two."""
     pair = isinstance(block, tuple) and len(block) == 2

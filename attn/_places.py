@@ -8,13 +8,16 @@ from jaxtyping import Int
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """The token at place n is the one at position at[n]."""
+    """The token at place n is the one at position array()[n]; kept as bytes, which hash at once."""
 
-    at: tuple[int, ...]
+    data: bytes = dataclasses.field(repr=False)
 
     @classmethod
     def of(cls, at: Int[np.ndarray, " L"]) -> "Places":
-        return cls(tuple(np.asarray(at).tolist()))
+        return cls(np.asarray(at, np.int32).tobytes())
 
     def array(self) -> Int[np.ndarray, " L"]:
-        return np.asarray(self.at, np.int32)
+        return np.frombuffer(self.data, np.int32)
+
+    def __len__(self) -> int:
+        return len(self.data) // 4

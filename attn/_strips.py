@@ -14,9 +14,10 @@ from attn.masks import Mask
 STEP = 32  # strips begin and end at multiples of this
 
 
-def strips(mask: Mask, T: int, S: int, block_q: int) -> tuple[np.ndarray, int]:
-    """(where the strip of each block of queries begins, how wide all of them are)."""
-    some = mask.blocks(T, S, block_q, STEP)[0]
+def strips(mask: Mask, T: int, S: int, block_q: int, rows=slice(None)) -> tuple[np.ndarray, int]:
+    """(where the strip of each block of queries begins, how wide all of them are); of these `rows`
+    of blocks."""
+    some = mask.blocks(T, S, block_q, STEP, rows)[0]
     seen = some.any(1)
     first = np.where(seen, np.argmax(some, 1), 0) * STEP
     end = np.where(seen, (some.shape[1] - np.argmax(some[:, ::-1], 1)) * STEP, 1)

@@ -9,6 +9,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
@@ -34,6 +35,10 @@ class Bias:
     def reordered(self, queries: Places, keys: Places) -> "Bias":
         """That of tokens in another order: (i, j) is (queries[i], keys[j]) of this one."""
         return Reordered(self, queries, keys)
+
+    def of_heads(self, heads: Int[np.ndarray, " n"]) -> "Bias":
+        """That of some of the heads."""
+        raise NotImplementedError(f"bias: {type(self).__name__} must define of_heads(heads) here")
 
     # What the blockwise engine asks, with answers for a bias without batch axes:
 
@@ -83,6 +88,9 @@ class Alibi(Bias):
         slopes = self.slopes.reshape((-1,) + (1,) * max(jnp.ndim(i), jnp.ndim(j)))
         return -slopes * jnp.abs(i - j).astype(self.slopes.dtype)
 
+    def of_heads(self, heads):
+        return Alibi(self.slopes[heads])
+
 
 @_bias
 class Relative(Bias):
@@ -106,6 +114,9 @@ class Relative(Bias):
             bidirectional=self.bidirectional,
         )
         return jnp.moveaxis(self.table[bucket], -1, 0)
+
+    def of_heads(self, heads):
+        return dataclasses.replace(self, table=self.table[:, heads])
 
     def prepare(self, batch, T, S, block):
         # all distances that differ, drawn once for the rows of a block: each tile is a slice
@@ -152,7 +163,7 @@ class Reordered(Bias):
     keys: Places
 
     def at(self, i, j):
-        look = lambda x, index: jnp.asarray(x.array())[jnp.minimum(index, len(x.at) - 1)]
+        look = lambda x, index: jnp.asarray(x.array())[jnp.minimum(index, len(x) - 1)]
         return self.bias.at(look(self.queries, i), look(self.keys, j))
 
 
@@ -176,6 +187,10 @@ class ArrayBias(Bias):
         x = self.values
         x = x if x.shape[-2] == 1 else jnp.take(x, queries.array(), axis=-2)
         return ArrayBias(x if x.shape[-1] == 1 else jnp.take(x, keys.array(), axis=-1))
+
+    def of_heads(self, heads):
+        x = self.values
+        return self if x.shape[-3] == 1 else ArrayBias(jnp.take(x, heads, axis=-3))
 
     def prepare(self, batch, T, S, block):
         x = _merged(self.values, batch, 3)
@@ -223,6 +238,9 @@ class Decay(Bias):
     def reordered(self, queries, keys):
         take = lambda x, at: jnp.take(x, at.array(), axis=-2)
         return Decay(take(self.queries, queries), take(self.keys, keys))
+
+    def of_heads(self, heads):
+        return jax.tree.map(lambda x: x[..., heads], self)
 
     def prepare(self, batch, T, S, block):
         pad = lambda x, to: jnp.pad(x, ((0, 0), (0, to - x.shape[1]), (0, 0)))

@@ -17,14 +17,18 @@ from attn.masks import (
     Axial,
     Blocks,
     Causal,
+    Coarse,
     Dilated,
     Fixed,
     Global,
+    Local2D,
+    LogDistance,
     Padding,
     Prefix,
     Random,
     Segments,
     Strided,
+    Summary,
     Window,
     from_json,
 )
@@ -121,6 +125,42 @@ DRAWINGS = [
         """,
     ),
     (
+        LogDistance(),
+        """
+        # # # . #
+        # # # # .
+        # # # # #
+        . # # # #
+        """,
+    ),
+    (
+        Local2D(2, 2, 0),
+        """
+        # . . . .
+        . # . . .
+        . . # . .
+        . . . # .
+        """,
+    ),
+    (
+        Summary(3, 1),
+        """
+        . . # . .
+        . . # . .
+        . . # . .
+        . . # . .
+        """,
+    ),
+    (
+        Coarse(Causal(), 2),
+        """
+        # # . . .
+        # # . . .
+        # # # # .
+        # # # # .
+        """,
+    ),
+    (
         ~Window(1, 1),
         """
         . . # # #
@@ -174,6 +214,11 @@ STATIC = [
     Blocks((), 4),
     Axial(3, 4),
     Axial(4, 1),
+    LogDistance(),
+    Local2D(3, 4, 1),
+    Summary(4, 1),
+    Summary(3, 3),
+    Coarse(Window(1, 0) | Random(1, 1, 2), 3),
     Causal() & Window(3, 0),
     Causal() | Prefix(3),
     ~Causal(),
@@ -331,6 +376,11 @@ def test_a_mask_is_an_argument_of_a_jitted_function(mask):
         (lambda: Global((-1,)), ValueError, "positions"),
         (lambda: Prefix(-1), ValueError, "n"),
         (lambda: Axial(0, 2), ValueError, "height"),
+        (lambda: Local2D(2, 0, 1), ValueError, "width"),
+        (lambda: Local2D(2, 2, -1), ValueError, "reach"),
+        (lambda: Summary(2, 3), ValueError, "summary"),
+        (lambda: Coarse(Causal(), 0), ValueError, "size"),
+        (lambda: Coarse(Padding(jnp.array([1])), 2), TypeError, "mask"),
         (lambda: Padding(), ValueError, "lengths"),
         (lambda: Padding(jnp.array([1.0])), TypeError, "lengths"),
         (lambda: Padding(keys=jnp.array([1])), TypeError, "keys"),

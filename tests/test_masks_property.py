@@ -18,6 +18,10 @@ terms = st.one_of(
     st.integers(1, 6).flatmap(lambda b: st.builds(masks.Fixed, st.just(b), st.integers(0, b))),
     st.builds(masks.Random, size, st.integers(0, 3), small),
     st.builds(masks.Axial, size, size),
+    st.builds(masks.Local2D, size, size, st.integers(0, 3)),
+    st.builds(masks.Summary, st.just(6), st.integers(0, 6)),
+    st.builds(lambda left, n: masks.Coarse(masks.Window(left, 0), n), st.integers(0, 3), size),
+    st.just(masks.LogDistance()),
 )
 compositions = st.recursive(
     terms,

@@ -101,7 +101,7 @@ def test_bigbird(terms):
             pattern[i, j] = a == b or a == 0 or b == 0
     drawn = attn.Random(1, 1, 0).array(3, 4)
     pattern |= np.repeat(np.repeat(drawn, 3, 0), 3, 1)
-    assert (mechanism.pattern(T, S).array(T, S) == pattern).all()
+    assert (mechanism.patterns(T, S)[0].array(T, S) == pattern).all()
     same(mechanism, lambda q, k, v, m: oracle.softmax(q, k, v, m & pattern), **terms)
 
 

@@ -28,11 +28,14 @@ from attn.masks.serial import from_json as from_json
 from attn.masks.static import Axial as Axial
 from attn.masks.static import Blocks as Blocks
 from attn.masks.static import Causal as Causal
+from attn.masks.static import Coarse as Coarse
 from attn.masks.static import Dilated as Dilated
 from attn.masks.static import Fixed as Fixed
 from attn.masks.static import Global as Global
+from attn.masks.static import Local2D as Local2D
 from attn.masks.static import LogDistance as LogDistance
 from attn.masks.static import Prefix as Prefix
 from attn.masks.static import Random as Random
 from attn.masks.static import Strided as Strided
+from attn.masks.static import Summary as Summary
 from attn.masks.static import Window as Window

@@ -92,10 +92,11 @@ class Mask:
         T, S = _natural("T", T), _natural("S", S)
         return self.sized(T, S).at(np.arange(T)[:, None], np.arange(S)[None, :])
 
-    def blocks(self, T: int, S: int, block_q: int, block_k: int):
+    def blocks(self, T: int, S: int, block_q: int, block_k: int, rows=slice(None)):
         """(some, every), each bool[ceil(T/block_q), ceil(S/block_k)]: blocks to visit, and to
-        visit unmasked. Arrays inside the mask are unknown here, so they only clear `every`."""
-        i0 = np.arange(0, T, block_q)[:, None]
+        visit unmasked; of these `rows`, an index. Arrays inside the mask are unknown here, so they
+        only clear `every`."""
+        i0 = np.arange(0, T, block_q)[rows, None]
         j0 = np.arange(0, S, block_k)[None, :]
         i1 = np.minimum(i0 + block_q, T) - 1
         j1 = np.minimum(j0 + block_k, S) - 1

@@ -12,13 +12,16 @@ from attn.masks.static import (
     Axial,
     Blocks,
     Causal,
+    Coarse,
     Dilated,
     Fixed,
     Global,
+    Local2D,
     LogDistance,
     Prefix,
     Random,
     Strided,
+    Summary,
     Window,
 )
 
@@ -35,6 +38,9 @@ STATIC_TERMS = (
     Blocks,
     Axial,
     LogDistance,
+    Local2D,
+    Coarse,
+    Summary,
 )
 TERMS = (*STATIC_TERMS, Padding, Segments, Array)
 _KINDS = {kind.__name__: kind for kind in (And, Or, Not, *TERMS)}

@@ -1,5 +1,6 @@
 """Static terms: integers only, hashable; they tell at trace time which blocks are empty."""
 
+import dataclasses
 import functools
 
 import jax.numpy as jnp
@@ -127,6 +128,75 @@ class Strided(Mask):
 
 
 @_term
+class Summary(Mask):
+    """Keys that are among the last `summary` of their block (Child et al. 2019)."""
+
+    block: int
+    summary: int
+
+    def __post_init__(self):
+        Fixed(self.block, self.summary)  # refuses the same
+
+    def _at(self, i, j):
+        return (i == i) & (j % self.block >= self.block - self.summary)
+
+    def _tiles(self, i0, i1, j0, j1):
+        b, c = self.block, self.summary
+        some = (j1 % b >= b - c) | ((j1 // b > j0 // b) & (c > 0))
+        every = (j0 // b == j1 // b) & (j0 % b >= b - c) | (c == b)
+        return np.broadcast_arrays(some, every, i0 + j0)[:2]
+
+
+@_term
+class Local2D(Mask):
+    """At most `reach` rows and columns away in a height x width raster (Parmar et al. 2018,
+    arXiv:1802.05751, in squares); positions past the raster see nothing."""
+
+    height: int
+    width: int
+    reach: int
+
+    def __post_init__(self):
+        object.__setattr__(self, "height", _natural("height", self.height, 1))
+        object.__setattr__(self, "width", _natural("width", self.width, 1))
+        object.__setattr__(self, "reach", _natural("reach", self.reach))
+
+    def _at(self, i, j):
+        w, size = self.width, self.height * self.width
+        inside = (i >= 0) & (i < size) & (j >= 0) & (j < size)
+        near = (abs(i // w - j // w) <= self.reach) & (abs(i % w - j % w) <= self.reach)
+        return inside & near
+
+    def _tiles(self, i0, i1, j0, j1):
+        w, size = self.width, self.height * self.width
+        apart = np.maximum(i0 // w - j1 // w, j0 // w - i1 // w)
+        some = (apart <= self.reach) & (i0 < size) & (j0 < size)
+        return some, some & False
+
+
+@_term
+class Coarse(Mask):
+    """Blocks of `size` queries and keys as `mask` has them: (i, j) is (i // size, j // size)."""
+
+    mask: Mask = dataclasses.field(metadata={"child": True})
+    size: int
+
+    def __post_init__(self):
+        if not isinstance(self.mask, Mask) or not self.mask.static:
+            raise TypeError("mask: expected a static mask (no arrays) of blocks")
+        object.__setattr__(self, "size", _natural("size", self.size, 1))
+
+    def sized(self, T, S):
+        return Coarse(self.mask.sized(-(-T // self.size), -(-S // self.size)), self.size)
+
+    def _at(self, i, j):
+        return self.mask._at(i // self.size, j // self.size)
+
+    def _tiles(self, *bounds):
+        return self.mask._tiles(*(x // self.size for x in bounds))
+
+
+@_term
 class LogDistance(Mask):
     """|i - j| is 0 or a power of two (LogSparse, Li et al. 2019, arXiv:1907.00235)."""
 
@@ -208,16 +278,24 @@ class Random(Mask):
         return _look_up(self.layout(), self.block, i, j)
 
     def _tiles(self, i0, i1, j0, j1):
-        return _layout_tiles(self.layout(), self.block, i0, i1, j0, j1)
+        self.layout()  # refuses one without a size
+        return _layout_tiles(_drawn_sums(self), self.block, i0, i1, j0, j1)
+
+
+@functools.lru_cache(maxsize=32)
+def _drawn_sums(term: Random):
+    return _sums(_draw_blocks(term))
 
 
 @functools.lru_cache(maxsize=32)
 def _draw_blocks(term: Random) -> Bool[np.ndarray, "rows columns"]:
     rows, columns = (-(-n // term.block) for n in term.size)
+    if term.per_row >= columns:
+        return np.ones((rows, columns), bool)
+    drawn = _hash(term.seed, np.arange(rows)[:, None], np.arange(columns)[None, :])
+    least = np.argpartition(drawn, term.per_row, axis=1)[:, : term.per_row]
     layout = np.zeros((rows, columns), bool)
-    for a in range(rows):
-        rank = np.argsort(_hash(term.seed, a, np.arange(columns)), kind="stable")
-        layout[a, rank[: term.per_row]] = True
+    np.put_along_axis(layout, least, True, axis=1)
     return layout
 
 
@@ -242,7 +320,7 @@ class Blocks(Mask):
         return _look_up(self._grid(), self.size, i, j)
 
     def _tiles(self, i0, i1, j0, j1):
-        return _layout_tiles(self._grid(), self.size, i0, i1, j0, j1)
+        return _layout_tiles(_sums(self._grid()), self.size, i0, i1, j0, j1)
 
     def _grid(self):
         return np.asarray(self.layout, bool).reshape(len(self.layout), -1 if self.layout else 0)
@@ -288,10 +366,15 @@ def _look_up(layout, size, i, j):
     return layout[row, column]
 
 
-def _layout_tiles(layout, size, i0, i1, j0, j1):
-    """Blocks of a layout under a rectangle, counted by an integral image."""
-    total = np.pad(np.cumsum(np.cumsum(layout, 0), 1), ((1, 0), (1, 0)))
-    rows, cols = layout.shape
+def _sums(layout):
+    """The integral image of a layout: how many blocks lie above and left of each corner."""
+    total = np.cumsum(np.cumsum(layout, 0, dtype=np.int32), 1, dtype=np.int32)
+    return np.pad(total, ((1, 0), (1, 0)))
+
+
+def _layout_tiles(total, size, i0, i1, j0, j1):
+    """Blocks of a layout under a rectangle, counted by its integral image."""
+    rows, cols = total.shape[0] - 1, total.shape[1] - 1
     a, b = np.minimum(i0 // size, rows), np.minimum(i1 // size + 1, rows)
     c, d = np.minimum(j0 // size, cols), np.minimum(j1 // size + 1, cols)
     count = total[b, d] - total[a, d] - total[b, c] + total[a, c]

@@ -62,12 +62,36 @@ class SameGroup(Mask):
         return (i0 <= j1) & (j0 <= i1), (i0 == i1) & (j0 == j1) & (i0 == j0)
 
 
+@_term
+class Around(Mask):
+    """Points of a plane at most `reach` apart in both coordinates."""
+
+    queries: tuple[Places, Places]
+    keys: tuple[Places, Places]
+    reach: int
+
+    def _at(self, i, j):
+        xp = np if isinstance(i, np.ndarray) and isinstance(j, np.ndarray) else jnp
+        look = lambda x, index: xp.asarray(x.array())[xp.minimum(index, len(x) - 1)]
+        apart = [abs(look(a, i) - look(b, j)) for a, b in zip(self.queries, self.keys)]
+        return (apart[0] <= self.reach) & (apart[1] <= self.reach)
+
+    def _tiles(self, i0, i1, j0, j1):
+        some, every = True, True
+        for rows, columns in zip(self.queries, self.keys):
+            (a0, a1), (b0, b1) = _around(rows, i0, i1), _around(columns, j0, j1)
+            some = some & (a0 - b1 <= self.reach) & (b0 - a1 <= self.reach)
+            every = every & (a1 - b0 <= self.reach) & (b1 - a0 <= self.reach)
+        return some, every
+
+
 def _around(places: Places, first, last):
     """The least and the largest place of each range, of the shape of `first`."""
     at = places.array()
-    ends = [(at[a : b + 1].min(), at[a : b + 1].max()) for a, b in zip(first.flat, last.flat)]
-    low, high = np.asarray(ends, np.int64).reshape(*first.shape, 2).transpose(2, 0, 1)
-    return low, high
+    ends = np.stack([first.ravel(), last.ravel() + 1], -1).ravel()
+    # of the ranges, which reduceat takes at every other place, the last may end with the array
+    extremes = lambda ufunc: ufunc.reduceat(np.append(at, at[-1]), ends)[::2].reshape(first.shape)
+    return extremes(np.minimum).astype(np.int64), extremes(np.maximum).astype(np.int64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,16 +114,27 @@ def by_residue(pattern: Mask, n: int, T: int, S: int) -> Part:
     return Part(pattern, Places.of(rows), Places.of(columns), near)
 
 
+def laid_out(part: Part, T: int, S: int, mask: Mask = FULL) -> tuple[Mask, int, int]:
+    """What a part shows of `mask`, in its order of queries and keys, and how many those are."""
+    mask = mask & part.pattern.sized(T, S)
+    if part.queries is None and part.keys is None:
+        return mask & part.near, T, S
+    rows, columns = _order(part.queries, T), _order(part.keys, S)
+    return Reordered(mask, rows, columns) & part.near, len(rows), len(columns)
+
+
+def _order(places: Places | None, length: int) -> Places:
+    return Places.of(np.arange(length)) if places is None else places
+
+
 def attend_part(part: Part, q, k, v, mask: Mask, bias: Bias | None, *, scale, dropout, block):
     """The output and log-sum-exp of one part, of checked arguments (`mask` bound to lengths)."""
     T, S = q.shape[-3], k.shape[-3]
-    mask = mask & part.pattern.sized(T, S)
+    seen, _, _ = laid_out(part, T, S, mask)
     options = {"scale": scale, "block": block}
     if part.queries is None and part.keys is None:
-        return blockwise(q, k, v, mask & part.near, bias, dropout=dropout, **options)
-    everything = lambda L: Places.of(np.arange(L))
-    rows, columns = part.queries or everything(T), part.keys or everything(S)
-    seen = Reordered(mask, rows, columns) & part.near
+        return blockwise(q, k, v, seen, bias, dropout=dropout, **options)
+    rows, columns = _order(part.queries, T), _order(part.keys, S)
     bias = None if bias is None else bias.reordered(rows, columns)
     rows, columns = rows.array(), columns.array()
     take = lambda x, at, axis: jnp.take(x, at, axis=x.ndim - axis)

@@ -42,12 +42,12 @@ class AxialPattern(Patterned):
         check_count("height", self.height)
         check_count("width", self.width)
 
-    def pattern(self, T, S):
-        return Axial(self.height, self.width)
+    def patterns(self, T, S):
+        return (Axial(self.height, self.width),)
 
     def parts(self, T, S):
-        whole, row = self.pattern(T, S), Fixed(self.width, 0)
-        return Part(whole & row), by_residue(whole & ~row, self.width, T, S)
+        whole, row = Axial(self.height, self.width), Fixed(self.width, 0)
+        return ((Part(whole & row), by_residue(whole & ~row, self.width, T, S)),)
 
     @classmethod
     def examples(cls):

@@ -3,19 +3,17 @@
 import dataclasses
 
 from attn._core import check_count
-from attn.masks import Blocks, Global, Mask, Random, Window
+from attn.masks import Coarse, Global, Mask, Random, Window
 from attn.sparse.block_sparse import Patterned
 
 
 def bigbird_pattern(
-    T: int, S: int, *, block_size: int, window: int, global_blocks: int, random: int, seed: int
+    *, block_size: int, window: int, global_blocks: int, random: int, seed: int
 ) -> Mask:
     """The union, block by block: `window` neighbours on each side, the first `global_blocks` in
     both directions, and `random` blocks a row drawn over the whole sequence by `seed`."""
-    rows, columns = -(-T // block_size), -(-S // block_size)
-    blocks = Window(window, window) | Global(tuple(range(global_blocks))) | Random(1, random, seed)
-    layout = blocks.array(rows, columns)
-    return Blocks(tuple(map(tuple, layout.tolist())), block_size)
+    first = Global(tuple(range(global_blocks)))
+    return Coarse(Window(window, window) | first | Random(1, random, seed), block_size)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,16 +32,15 @@ class BigBird(Patterned):
         for name, low in least.items():
             check_count(name, getattr(self, name), least=low)
 
-    def pattern(self, T, S):
-        return bigbird_pattern(
-            T,
-            S,
+    def patterns(self, T, S):
+        pattern = bigbird_pattern(
             block_size=self.block_size,
             window=self.window,
             global_blocks=self.global_blocks,
             random=self.random,
             seed=self.seed,
         )
+        return (pattern.sized(T, S),)
 
     @classmethod
     def examples(cls):

@@ -2,7 +2,8 @@
 
 A pattern is a static mask, so it is data: drawable, with a density, joined with any other mask. Its
 parts (`_reorder.py`) say in which order of the tokens it is made of dense blocks; each part runs by
-`attn/_blockwise.py`, and their outputs are merged by their log-sum-exps.
+`attn/_blockwise.py`, and their outputs are merged by their log-sum-exps. Heads may have patterns of
+their own.
 """
 
 import abc
@@ -11,9 +12,11 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from attn import _cache
+from attn._blockwise import visited_scores
 from attn._core import (
     check_block,
     check_qkv,
@@ -23,9 +26,9 @@ from attn._core import (
 )
 from attn._dropout import Dropout, as_dropout, check_rate, dropout_of
 from attn.biases import Bias
-from attn.masks import FULL, TERMS, Causal, Mask, Padding
+from attn.masks import FULL, TERMS, Causal, Global, Mask, Padding, Strided, Window, from_json
 from attn.mechanism import Mechanism
-from attn.sparse._reorder import Part, attend_part
+from attn.sparse._reorder import Part, attend_part, laid_out
 
 
 def block_sparse_attention(
@@ -33,7 +36,7 @@ def block_sparse_attention(
     k: Float[Array, "*B S K H"],
     v: Float[Array, "*B S K D"],
     *,
-    pattern: Mask,
+    pattern: Mask | Sequence[Mask],
     mask: Mask = FULL,
     bias: Bias | Float[Array, "*#B #N #T #S"] | None = None,
     scale: float | Array | None = None,
@@ -43,22 +46,23 @@ def block_sparse_attention(
 ) -> Float[Array, "*B T N D"]:
     """softmax(scale q k^T + bias) v over the pairs that the static `pattern` and `mask` both show.
 
-    Exact for any pattern; only blocks that it touches are visited, of a size chosen by what is
-    visited (or `block`). O(visited blocks) time, O(T + S) memory. Raises TypeError for a pattern
-    that holds arrays (those belong in `mask`).
+    Exact for any pattern; of several, head n has the n-th, over and over. Only blocks that a
+    pattern touches are visited, of a size chosen by what is visited (or `block`). O(visited
+    blocks) time, O(T + S) memory. Raises TypeError for a pattern that holds arrays (those belong
+    in `mask`).
     """
-    if not isinstance(pattern, Mask) or not pattern.static:
-        raise TypeError("pattern: expected a static mask (no arrays); put Padding and such in mask")
+    patterns = (pattern,) if isinstance(pattern, Mask) else tuple(pattern)
+    if not patterns or not all(isinstance(p, Mask) and p.static for p in patterns):
+        raise TypeError("pattern: expected static masks (no arrays); put Padding and such in mask")
     check_block(block)
     mask, bias = check_qkv(q, k, v, mask, bias)
     dropout = as_dropout(dropout_rate, dropout_key, q, k)
-    return attend_parts(
-        (Part(pattern),), q, k, v, mask, bias, scale=scale, dropout=dropout, block=block
-    )
+    parts = tuple((Part(p),) for p in patterns)
+    return attend_parts(parts, q, k, v, mask, bias, scale=scale, dropout=dropout, block=block)
 
 
 def attend_parts(
-    parts: Sequence[Part],
+    parts: Sequence[Sequence[Part]],
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],
     v: Float[Array, "*B S K D"],
@@ -69,15 +73,43 @@ def attend_parts(
     dropout: Dropout | None = None,
     block: int | None = None,
 ) -> Float[Array, "*B T N D"]:
-    """Softmax over the pairs of disjoint parts that `mask` shows, of checked arguments."""
-    options = {"scale": scale, "dropout": dropout, "block": block}
-    done = [attend_part(part, q, k, v, mask, bias, **options) for part in parts]
-    return done[0][0] if len(done) == 1 else merged(done)[0]
+    """Softmax over the pairs of parts that `mask` shows, of checked arguments; head n has the n-th
+    parts, over and over. A pair that is in two parts counts twice."""
+
+    def attend(n, q, k, v, bias, dropout):
+        options = {"scale": scale, "dropout": dropout, "block": block}
+        done = [attend_part(part, q, k, v, mask, bias, **options) for part in parts[n]]
+        return done[0][0] if len(done) == 1 else merged(done)[0]
+
+    return by_head(attend, len(parts), q, k, v, bias, dropout)
+
+
+def by_head(attend, count: int, q, k, v, bias=None, dropout=None) -> Float[Array, "*B T N D"]:
+    """attend(n, q, k, v, bias, dropout) of the heads n, n + count, n + 2 count and so on, for each
+    n below `count`; as one array with its heads in order."""
+    if count == 1:
+        return attend(0, q, k, v, bias, dropout)
+    N, K = q.shape[-2], k.shape[-2]
+    outs, order = [], []
+    for n in range(min(count, N)):
+        heads = np.arange(n, N, count)
+        # where every key head has as many of these heads, they share it as before
+        shared = (N // K) % count == 0
+        keys = np.arange(K) if shared else heads * K // N
+        few = lambda x, at, axis=-2: jnp.take(x, at, axis=axis)
+        drop = dropout
+        if drop is not None:
+            drop = Dropout(few(drop.rows, heads, -1), few(drop.columns, keys, -1), drop.rate)
+        of = None if bias is None else bias.of_heads(heads)
+        outs.append(attend(n, few(q, heads), few(k, keys), few(v, keys), of, drop))
+        order.append(heads)
+    back = np.argsort(np.concatenate(order))
+    return jnp.take(jnp.concatenate(outs, -2), back, axis=-2)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Patterned(Mechanism):
-    """A variant is its `pattern`, and the `parts` by which that is run; all else is here.
+    """A variant is its `patterns`, and the `parts` by which they are run; all else is here.
 
     It decodes with a cache of all tokens, of which a step sees the row of its pattern, drawn for
     max_length tokens.
@@ -92,12 +124,35 @@ class Patterned(Mechanism):
         check_block(self.block)
 
     @abc.abstractmethod
-    def pattern(self, T: int, S: int) -> Mask:
-        """Which pairs are visible at these lengths, as data: drawable, with a density."""
+    def patterns(self, T: int, S: int) -> tuple[Mask, ...]:
+        """Which pairs are visible at these lengths, as data: drawable, with a density; of several
+        patterns head n has the n-th, over and over."""
 
-    def parts(self, T: int, S: int) -> tuple[Part, ...]:
-        """The pattern in disjoint parts, each with the order in which it is dense."""
-        return (Part(self.pattern(T, S)),)
+    def parts(self, T: int, S: int) -> tuple[tuple[Part, ...], ...]:
+        """Each pattern in disjoint parts, each with the order in which it is dense."""
+        return tuple((Part(pattern),) for pattern in self.patterns(T, S))
+
+    def density(self, T: int, S: int) -> float:
+        """The share of the T x S pairs that is visible, without other masks; mean over heads."""
+        count = lambda mask, rows, columns: mask.density(rows, columns) * rows * columns
+        shares = [sum(count(*laid_out(p, T, S)) for p in parts) for parts in self.parts(T, S)]
+        return float(np.mean(shares)) / max(T * S, 1)
+
+    def visited(self, T: int, S: int, N: int = 4) -> float:
+        """The share of the T x S scores, of dense attention's work, that visited blocks compute."""
+        shares = [
+            sum(visited_scores(*laid_out(part, T, S), N, self.block) for part in parts)
+            for parts in self.parts(T, S)
+        ]
+        return float(np.mean(shares)) / max(T * S, 1)
+
+    def describe(self, T: int, S: int | None = None) -> str:
+        """One line: the density and the share of dense attention's operations, at these lengths."""
+        S = T if S is None else S
+        return (
+            f"{self.name} at {T} x {S}: {self.density(T, S):.2%} of pairs visible, "
+            f"{self.visited(T, S):.2%} of dense FLOPs visited"
+        )
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None):
         mask, bias = check_qkv(q, k, v, mask, bias)
@@ -107,15 +162,23 @@ class Patterned(Mechanism):
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None):
         mask, bias = check_qkv(q, k, v, mask, bias)
-        mask = mask & self.pattern(q.shape[-3], k.shape[-3])
+        patterns = self.patterns(q.shape[-3], k.shape[-3])
+        attend = lambda n, q, k, v, bias, dropout: dense_attention(
+            q, k, v, mask=mask & patterns[n], bias=bias, dropout=dropout
+        )
         dropout = dropout_of(self, dropout_key, q, k)
-        return dense_attention(q, k, v, mask=mask, bias=bias, dropout=dropout)
+        return by_head(attend, len(patterns), q, k, v, bias, dropout)
 
     def weights(self, q, k, *, mask=FULL, bias=None):
-        return dense_weights(q, k, mask=mask & self.pattern(q.shape[-3], k.shape[-3]), bias=bias)
+        mask, bias = check_qkv(q, k, k, mask, bias)
+        patterns = self.patterns(q.shape[-3], k.shape[-3])
+        last = lambda n, q, k, v, bias, _: jnp.moveaxis(
+            dense_weights(q, k, mask=mask & patterns[n], bias=bias), -3, -2
+        )
+        return jnp.moveaxis(by_head(last, len(patterns), q, k, k, bias), -2, -3)
 
     def flops(self, T, S, N, K, H, D):
-        return 2 * round(self.pattern(T, S).density(T, S) * T * S) * N * (H + D)
+        return 2 * round(self.density(T, S) * T * S) * N * (H + D)
 
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
@@ -128,13 +191,52 @@ class Patterned(Mechanism):
 
     def _rows(self, q, k, v, max_length):
         """The causal output of the first tokens of `max_length`."""
-        mask, _ = check_qkv(q, k, v, Causal() & self.pattern(max_length, max_length))
-        return attend_parts((Part(FULL),), q, k, v, mask, None, block=self.block)
+        causal = [Causal() & pattern for pattern in self.patterns(max_length, max_length)]
+        parts = tuple((Part(pattern.sized(max_length, max_length)),) for pattern in causal)
+        return attend_parts(parts, q, k, v, FULL, None, block=self.block)
 
     def step(self, state, q, k, v):
         check_qkv(q, k, v, FULL)
         length = state.k.shape[-2]
-        seen = self.pattern(length, length).sized(length, length)
-        row = seen.at(state.length[None, None], jnp.arange(length)[None])[0]
-        attend = lambda q, k, v, mask: dense_attention(q, k, v, mask=mask & Padding(keys=row))
+        patterns = [pattern.sized(length, length) for pattern in self.patterns(length, length)]
+        at = state.length[None, None], jnp.arange(length)[None]
+
+        def attend(q, k, v, mask):
+            row = lambda n: mask & Padding(keys=patterns[n].at(*at)[0])
+            one = lambda n, q, k, v, *_: dense_attention(q, k, v, mask=row(n))
+            return by_head(one, len(patterns), q, k, v)
+
         return _cache.decode(state, attend, q, k, v)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockSparse(Patterned):
+    """Softmax over any static masks, by the blocks they touch; head n has the n-th, over and over.
+
+    `masks` are kept as the JSON texts of `Mask.to_json`, and may be given so.
+    """
+
+    masks: tuple[str, ...]
+
+    def __post_init__(self):
+        super().__post_init__()
+        given = (self.masks,) if isinstance(self.masks, Mask | str) else tuple(self.masks)
+        if not given:
+            raise ValueError("masks: expected at least one mask, got none")
+        for mask in given:
+            if not isinstance(mask, Mask | str):
+                raise TypeError(f"masks: expected masks or their JSON, got {mask!r}")
+            if not (mask if isinstance(mask, Mask) else from_json(mask)).static:
+                raise TypeError("masks: expected static masks; put Padding and such in mask")
+        texts = tuple(m.to_json() if isinstance(m, Mask) else m for m in given)
+        object.__setattr__(self, "masks", texts)
+
+    def patterns(self, T, S):
+        return tuple(map(from_json, self.masks))
+
+    @classmethod
+    def examples(cls):
+        return (
+            cls(masks=Window(3, 1) | Global((0, 7)), block=8),
+            cls(masks=(Window(2, 2), Strided(4), Causal())),
+        )

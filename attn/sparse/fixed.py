@@ -6,12 +6,13 @@ import math
 import numpy as np
 from jaxtyping import Array, Float
 
-from attn._core import check_count
+from attn._core import check_choice, check_count
 from attn._places import Places
 from attn.biases import Bias
-from attn.masks import FULL, Fixed, Mask
+from attn.masks import FULL, Fixed, Mask, Summary
 from attn.sparse._reorder import Part
 from attn.sparse.block_sparse import Patterned
+from attn.sparse.strided import HEADS
 
 
 def fixed_attention(
@@ -23,16 +24,18 @@ def fixed_attention(
     bias: Bias | Float[Array, "*#B #N #T #S"] | None = None,
     block_size: int | None = None,
     summary: int = 1,
+    heads: str = "merged",
 ) -> Float[Array, "*B T N D"]:
     """softmax(q k^T / sqrt(H) + bias) v over the query's own block and the last `summary` keys of
     every block.
 
-    The fixed pattern of the Sparse Transformer (Child et al. 2019, arXiv:1904.10509) with its two
-    kinds of heads merged; under `Causal` it is the paper's. Blocks are of sqrt(S) tokens, rounded
+    The fixed pattern of the Sparse Transformer (Child et al. 2019, arXiv:1904.10509): its two kinds
+    of heads "merged", each seeing both, or "alternating", the even ones their block and the odd
+    ones the last keys; under `Causal` it is the paper's. Blocks are of sqrt(S) tokens, rounded
     up, unless `block_size` is given: O(T sqrt(T) summary) time. Takes any mask and bias. Raises
-    ValueError for a block below 1 or a summary longer than it.
+    ValueError for a block below 1, a summary longer than it, and other `heads`.
     """
-    record = FixedPattern(block_size=block_size, summary=summary)
+    record = FixedPattern(block_size=block_size, summary=summary, heads=heads)
     return record(q, k, v, mask=mask, bias=bias)
 
 
@@ -43,26 +46,40 @@ class FixedPattern(Patterned):
 
     block_size: int | None = None
     summary: int = 1
+    heads: str = "merged"
 
     def __post_init__(self):
         super().__post_init__()
+        check_choice("heads", self.heads, HEADS)
         check_count("summary", self.summary, least=0)
         if self.block_size is not None:
             check_count("block_size", self.block_size)
             Fixed(self.block_size, self.summary)  # refuses a summary longer than a block
 
-    def pattern(self, T, S):
+    def _whole(self, S: int) -> Fixed:
         size = self.block_size or max(1, math.isqrt(max(S - 1, 0)) + 1)
         return Fixed(size, min(self.summary, size))
 
+    def patterns(self, T, S):
+        whole = self._whole(S)
+        if self.heads == "merged":
+            return (whole,)
+        return Fixed(whole.block, 0), Summary(whole.block, whole.summary)
+
     def parts(self, T, S):
-        whole = self.pattern(T, S)
-        own = Fixed(whole.block, 0)
-        last = np.flatnonzero(np.arange(S) % whole.block >= whole.block - whole.summary)
-        if not len(last):
-            return (Part(own),)
-        return Part(own), Part(whole & ~own, keys=Places.of(last))
+        whole = self._whole(S)
+        own, last = Fixed(whole.block, 0), Summary(whole.block, whole.summary)
+        at = np.flatnonzero(np.arange(S) % whole.block >= whole.block - whole.summary)
+        if self.heads == "alternating":
+            return (Part(own),), (Part(last, keys=Places.of(at)) if len(at) else Part(~FULL),)
+        if not len(at):
+            return ((Part(own),),)
+        return ((Part(own), Part(whole & ~own, keys=Places.of(at))),)
 
     @classmethod
     def examples(cls):
-        return cls(block_size=5, summary=2, block=8), cls()
+        return (
+            cls(block_size=5, summary=2, block=8),
+            cls(),
+            cls(block_size=4, heads="alternating"),
+        )

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 from jaxtyping import Array, Float
 
 from attn._core import check_count
@@ -45,8 +46,8 @@ class GlobalWindow(Patterned):
         check_count("window", self.window, least=0)
         object.__setattr__(self, "positions", Global(tuple(self.positions)).positions)
 
-    def pattern(self, T, S):
-        return Window(self.window, self.window) | Global(self.positions)
+    def patterns(self, T, S):
+        return (Window(self.window, self.window) | Global(self.positions),)
 
     def parts(self, T, S):
         near = Window(self.window, self.window)
@@ -54,13 +55,13 @@ class GlobalWindow(Patterned):
         rows, columns = there(T), there(S)
         seen = [Part(near)]
         # all tokens see the global ones; those see the rest
-        if columns.at:
+        if len(columns):
             seen.append(Part(~near, keys=columns))
-        if rows.at:
-            others = Places.of([j for j in range(S) if j not in set(columns.at)])
-            if others.at:
+        if len(rows):
+            others = Places.of(np.setdiff1d(np.arange(S), columns.array()))
+            if len(others):
                 seen.append(Part(~near, queries=rows, keys=others))
-        return tuple(seen)
+        return (tuple(seen),)
 
     @classmethod
     def examples(cls):

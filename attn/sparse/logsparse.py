@@ -39,8 +39,8 @@ class LogSparse(Patterned):
         super().__post_init__()
         check_count("window", self.window)
 
-    def pattern(self, T, S):
-        return LogDistance() | Window(self.window - 1, self.window - 1)
+    def patterns(self, T, S):
+        return (LogDistance() | Window(self.window - 1, self.window - 1),)
 
     @classmethod
     def examples(cls):

@@ -4,9 +4,10 @@ import dataclasses
 
 from jaxtyping import Array, Float
 
-from attn._core import check_count
+from attn import _cache
+from attn._core import check_count, check_qkv
 from attn.biases import Bias
-from attn.masks import FULL, Mask, Prefix, Window
+from attn.masks import FULL, Causal, Mask, Prefix, Window
 from attn.sparse.block_sparse import Patterned
 
 
@@ -42,8 +43,23 @@ class Sinks(Patterned):
         check_count("sinks", self.sinks, least=0)
         check_count("window", self.window)
 
-    def pattern(self, T, S):
-        return Prefix(self.sinks) | Window(self.window - 1, self.window - 1)
+    def patterns(self, T, S):
+        return (Prefix(self.sinks) | Window(self.window - 1, self.window - 1),)
+
+    def init_state(
+        self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
+    ):
+        size = self.sinks + self.window
+        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)
+
+    def prefill(self, q, k, v, *, max_length):
+        cache = _cache.fill(k, v, self.sinks + self.window, self.sinks)
+        return cache, self(q, k, v, mask=Causal())
+
+    def step(self, state, q, k, v):
+        check_qkv(q, k, v, FULL)
+        state, out = _cache.step(state, q, k, v, pinned=self.sinks)
+        return state, out.astype(q.dtype)
 
     @classmethod
     def examples(cls):

@@ -5,11 +5,13 @@ import math
 
 from jaxtyping import Array, Float
 
-from attn._core import check_count
+from attn._core import check_choice, check_count
 from attn.biases import Bias
 from attn.masks import FULL, Mask, Strided, Window
 from attn.sparse._reorder import Part, by_residue
 from attn.sparse.block_sparse import Patterned
+
+HEADS = ("merged", "alternating")
 
 
 def strided_attention(
@@ -20,15 +22,17 @@ def strided_attention(
     mask: Mask = FULL,
     bias: Bias | Float[Array, "*#B #N #T #S"] | None = None,
     stride: int | None = None,
+    heads: str = "merged",
 ) -> Float[Array, "*B T N D"]:
     """softmax(q k^T / sqrt(H) + bias) v over keys at most `stride` away or a multiple of it away.
 
-    The strided pattern of the Sparse Transformer (Child et al. 2019, arXiv:1904.10509) with its two
-    kinds of heads merged; under `Causal` it is the paper's. `stride` is sqrt(S), rounded up, unless
+    The strided pattern of the Sparse Transformer (Child et al. 2019, arXiv:1904.10509): its two
+    kinds of heads "merged", each seeing both, or "alternating", the even ones near keys and the odd
+    ones every stride-th; under `Causal` it is the paper's. `stride` is sqrt(S), rounded up, unless
     given: O(T sqrt(T)) time, for the tokens of one residue are neighbours once sorted by it. Takes
-    any mask and bias. Raises ValueError for a stride below 1.
+    any mask and bias. Raises ValueError for a stride below 1 and other `heads`.
     """
-    return StridedPattern(stride=stride)(q, k, v, mask=mask, bias=bias)
+    return StridedPattern(stride=stride, heads=heads)(q, k, v, mask=mask, bias=bias)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,24 +40,29 @@ class StridedPattern(Patterned):
     """Softmax over neighbours and every stride-th token (Sparse Transformer, Child et al. 2019)."""
 
     stride: int | None = None
+    heads: str = "merged"
 
     def __post_init__(self):
         super().__post_init__()
+        check_choice("heads", self.heads, HEADS)
         if self.stride is not None:
             check_count("stride", self.stride)
 
     def _stride(self, S: int) -> int:
         return self.stride or max(1, math.isqrt(max(S - 1, 0)) + 1)
 
-    def pattern(self, T, S):
+    def patterns(self, T, S):
         n = self._stride(S)
-        return Window(n, n) | Strided(n)
+        near, far = Window(n, n), Strided(n)
+        return (near | far,) if self.heads == "merged" else (near, far)
 
     def parts(self, T, S):
         n = self._stride(S)
-        near = Window(n, n)
-        return Part(near), by_residue(Strided(n) & ~near, n, T, S)
+        near, far = Window(n, n), Strided(n)
+        if self.heads == "merged":
+            return ((Part(near), by_residue(far & ~near, n, T, S)),)
+        return (Part(near),), (by_residue(far, n, T, S),)
 
     @classmethod
     def examples(cls):
-        return cls(stride=4, block=8), cls()
+        return cls(stride=4, block=8), cls(), cls(stride=5, heads="alternating")

@@ -2,15 +2,16 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
-from attn._blockwise import blockwise
-from attn._core import check_block, check_qkv
+from attn._core import check_count, check_qkv
 from attn._dropout import as_dropout
 from attn.biases import Bias
-from attn.masks import FULL, Causal, Mask, Window
-from attn.sparse.block_sparse import Patterned
+from attn.masks import FULL, Causal, Mask, Strided, Window
+from attn.sparse._reorder import Part, by_residue
+from attn.sparse.block_sparse import Patterned, attend_parts
 
 
 def window_attention(
@@ -20,6 +21,7 @@ def window_attention(
     *,
     left: int,
     right: int,
+    rate: int = 1,
     mask: Mask = FULL,
     bias: Bias | Float[Array, "*#B #N #T #S"] | None = None,
     scale: float | Array | None = None,
@@ -27,45 +29,62 @@ def window_attention(
     dropout_key: Array | None = None,
     block: int | None = None,
 ) -> Float[Array, "*B T N D"]:
-    """softmax(scale q k^T + bias) v over keys i - left <= j <= i + right that `mask` shows.
+    """softmax(scale q k^T + bias) v over keys i - left <= j <= i + right that `mask` shows; those
+    keys `rate` apart, in a dilated window.
 
-    `Window(left, right)` and `mask` are joined: blocks outside are never visited. `block` is chosen
-    by what is visited if None. Raises ValueError for a negative left or right.
+    Blocks outside are never visited; `block` is chosen by what is visited if None. O(T (left +
+    right)) time, O(T) memory. Raises ValueError for a negative left or right and a rate below 1.
     """
-    check_block(block)
-    mask, bias = check_qkv(q, k, v, Window(left, right) & mask, bias)
+    record = SlidingWindow(left=left, right=right, rate=rate, block=block)
+    mask, bias = check_qkv(q, k, v, mask, bias)
     dropout = as_dropout(dropout_rate, dropout_key, q, k)
-    return blockwise(q, k, v, mask, bias, scale=scale, block=block, dropout=dropout)[0]
+    parts = record.parts(q.shape[-3], k.shape[-3])
+    return attend_parts(parts, q, k, v, mask, bias, scale=scale, dropout=dropout, block=block)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SlidingWindow(Patterned):
-    """Exact softmax over a sliding window (Beltagy et al. 2020): `left` before, `right` after."""
+    """Exact softmax over a sliding window (Beltagy et al. 2020): `left` before, `right` after,
+    `rate` apart."""
 
     left: int = 64
     right: int = 64
+    rate: int = 1
 
     def __post_init__(self):
         super().__post_init__()
-        Window(self.left, self.right)  # refuses what is not a window
+        check_count("rate", self.rate)
+        self.patterns(0, 0)  # refuses what is not a window
 
-    def pattern(self, T, S):
-        return Window(self.left, self.right)
+    def patterns(self, T, S):
+        window = Window(self.left * self.rate, self.right * self.rate)
+        return (window if self.rate == 1 else window & Strided(self.rate),)
+
+    def parts(self, T, S):
+        (window,) = self.patterns(T, S)
+        return ((Part(window) if self.rate == 1 else by_residue(window, self.rate, T, S),),)
 
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
         # not capped by max_length: a shorter ring would forget keys that are still in the window
-        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, self.left + 1, dtype)
+        size = self.left * self.rate + 1
+        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)
 
     def prefill(self, q, k, v, *, max_length):
-        return _cache.fill(k, v, self.left + 1), self(q, k, v, mask=Causal())
+        return _cache.fill(k, v, self.left * self.rate + 1), self(q, k, v, mask=Causal())
 
     def step(self, state, q, k, v):
         check_qkv(q, k, v, FULL)
-        state, out = _cache.step(state, q, k, v)
+        # how far back the token of each slot lies
+        back = (state.length - jnp.arange(state.k.shape[-2])) % state.k.shape[-2]
+        state, out = _cache.step(state, q, k, v, seen=back % self.rate == 0)
         return state, out.astype(q.dtype)
 
     @classmethod
     def examples(cls):
-        return cls(left=3, right=2, block=8), cls(left=0, right=0), cls(left=40, right=0, block=8)
+        return (
+            cls(left=3, right=2, block=8),
+            cls(left=2, right=1, rate=3),
+            cls(left=40, right=0, block=8),
+        )

@@ -54,10 +54,13 @@ def masks_for(mechanism: Mechanism, *, T: int, S: int, batch=(2,)) -> dict[str, 
         found["all joined"] = joined[0] & joined[1]
         for mask in joined[2:]:
             found["all joined"] &= mask
-    found.pop("LogDistance", None)
-    for a, b in (("Dilated", "Strided"), ("Random", "Axial"), ("Blocks", "Fixed")):
-        if {a, b} <= honoured:
-            found[f"{a} | {b}"] = found.pop(a) | found.pop(b)
+    for a, b, c in (
+        ("Dilated", "Strided", "LogDistance"),
+        ("Random", "Axial", "Local2D"),
+        ("Blocks", "Summary", "Coarse"),
+    ):
+        if {a, b, c} <= honoured:
+            found[f"{a} | {b} & {c}"] = found.pop(a) | (found.pop(b) & found.pop(c))
     if {"Causal", "Prefix", "Window", "Global"} <= honoured:
         found["Causal | Prefix"] = masks.Causal() | found.pop("Prefix")
         found["~Window & Causal"] = ~masks.Window(2, 2) & masks.Causal()
@@ -90,6 +93,9 @@ def term_examples(*, T: int, S: int, batch=(2,)) -> dict[str, Mask]:
         "Blocks": masks.Blocks(tuple(map(tuple, layout.tolist())), 5),
         "Axial": masks.Axial(4, 5),
         "LogDistance": masks.LogDistance(),
+        "Local2D": masks.Local2D(4, 5, 1),
+        "Summary": masks.Summary(4, 2),
+        "Coarse": masks.Coarse(masks.Causal() | masks.Random(1, 1, 0), 3),
         "Padding": masks.Padding(jnp.asarray(lengths)),
         # ids out of order on purpose: a document need not be one run of tokens
         "Segments": masks.Segments(

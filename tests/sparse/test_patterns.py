@@ -1,4 +1,4 @@
-"""Each pattern is the one its paper draws; parts are disjoint and make it up; work is as claimed."""
+"""Each pattern is the one its paper draws, its parts make it up, and its work is as claimed."""
 
 import jax
 import jax.numpy as jnp
@@ -36,12 +36,59 @@ PAPERS = {
         i < 36 and j < 36 and (i // 6 == j // 6 or i % 6 == j % 6)
     ),
     attn.LogSparse(window=4): lambda i, j: abs(i - j) < 4 or power_of_two(abs(i - j)),
+    attn.SlidingWindow(left=3, right=1, rate=4): lambda i, j: j - i in (-12, -8, -4, 0, 4),
+    attn.Local2DPattern(height=6, width=6, reach=2): lambda i, j: (
+        i < 36 and j < 36 and abs(i // 6 - j // 6) <= 2 and abs(i % 6 - j % 6) <= 2
+    ),
 }
 
 
 @pytest.mark.parametrize("mechanism", PAPERS, ids=repr)
 def test_pattern_is_the_papers(mechanism):
-    np.testing.assert_array_equal(mechanism.pattern(T, T).array(T, T), drawn(PAPERS[mechanism]))
+    (pattern,) = mechanism.patterns(T, T)
+    np.testing.assert_array_equal(pattern.array(T, T), drawn(PAPERS[mechanism]))
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "of_head"),
+    [
+        (
+            attn.StridedPattern(stride=6, heads="alternating"),
+            (lambda i, j: abs(i - j) <= 6, lambda i, j: (i - j) % 6 == 0),
+        ),
+        (
+            attn.FixedPattern(block_size=6, summary=2, heads="alternating"),
+            (lambda i, j: i // 6 == j // 6, lambda i, j: j % 6 >= 4),
+        ),
+    ],
+    ids=["strided", "fixed"],
+)
+def test_alternating_heads_are_the_papers_two_kinds(mechanism, of_head):
+    for n, pattern in enumerate(mechanism.patterns(T, T)):
+        np.testing.assert_array_equal(pattern.array(T, T), drawn(of_head[n]))
+        parts = sum(of_part(part, T, T) for part in mechanism.parts(T, T)[n])
+        np.testing.assert_array_equal(parts, drawn(of_head[n]))
+    q, k, v, _ = inputs(mechanism, T=T, S=T)
+    out = mechanism(q, k, v)
+    for head in range(4):
+        seen = attn.Array(jnp.asarray(drawn(of_head[head % 2]))[None])
+        want = attn.dot_product_attention(q, k, v, mask=seen)
+        np.testing.assert_allclose(out[..., head, :], want[..., head, :], rtol=0, atol=2e-6)
+
+
+def test_dilated_segments_are_a_softmax_weighed_by_how_often_a_pair_is_met():
+    mechanism = attn.DilatedSegments(segments=(5, 10, 20), rates=(1, 2, 4))
+    q, k, v, _ = inputs(mechanism, T=T, S=T)
+    out = np.asarray(mechanism(q, k, v))
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    for b, i, n in [(0, 0, 0), (1, 7, 1), (0, 11, 3), (1, 36, 2)]:
+        top = bottom = 0.0
+        for w, r in zip(mechanism.segments, mechanism.rates):
+            for j in range(T):
+                if i // w == j // w and i % r == j % r == n % r:
+                    e = np.exp(q[b, i, n] @ k[b, j, n // 2] / np.sqrt(8))
+                    top, bottom = top + e * v[b, j, n // 2], bottom + e
+        np.testing.assert_allclose(out[b, i, n], top / bottom, rtol=0, atol=2e-6)
 
 
 def of_part(part: Part, T, S):
@@ -49,19 +96,22 @@ def of_part(part: Part, T, S):
     queries = part.queries or Places.of(np.arange(T))
     keys = part.keys or Places.of(np.arange(S))
     seen = Reordered(part.pattern.sized(T, S), queries, keys)
-    drawn = seen.array(len(queries.at), len(keys.at))
-    near = part.near.array(len(queries.at), len(keys.at))
+    drawn = seen.array(len(queries), len(keys))
+    near = part.near.array(len(queries), len(keys))
     assert not (drawn & ~near).any()
     where = np.zeros((T, S), int)
-    where[np.ix_(queries.at, keys.at)] = drawn
+    where[np.ix_(queries.array(), keys.array())] = drawn
     return where
 
 
 @pytest.mark.parametrize("mechanism", PAPERS, ids=repr)
 @pytest.mark.parametrize("S", [T, 23])
 def test_parts_are_disjoint_and_make_the_pattern(mechanism, S):
-    parts = sum(of_part(part, T, S) for part in mechanism.parts(T, S))
-    np.testing.assert_array_equal(parts, mechanism.pattern(T, S).array(T, S).astype(int))
+    ((of_all,), (pattern,)) = mechanism.parts(T, S), mechanism.patterns(T, S)
+    parts = sum(of_part(part, T, S) for part in of_all)
+    np.testing.assert_array_equal(parts, pattern.array(T, S).astype(int))
+    want = float(pattern.array(T, S).mean())
+    assert abs(mechanism.density(T, S) - want) < 1e-9
 
 
 @pytest.mark.parametrize("block", [4, 16])
@@ -77,21 +127,12 @@ def test_blocks_of_what_is_reordered_hold_all_that_is_seen(block):
             assert tile.all() or not every[a, b]
 
 
-def visited(mechanism, T, block=128):
-    """Scores looked at, when blocks are of 128."""
-    count = 0
-    for part in mechanism.parts(T, T):
-        queries = part.queries or Places.of(np.arange(T))
-        keys = part.keys or Places.of(np.arange(T))
-        mask = Reordered(part.pattern.sized(T, T), queries, keys) & part.near
-        count += mask.blocks(len(queries.at), len(keys.at), block, block)[0].sum() * block**2
-    return count
-
-
 @pytest.mark.parametrize("kind", ["strided", "fixed"])
 def test_square_root_patterns_visit_few_blocks(kind):
-    growth = [visited(attn.MECHANISMS[kind](), T) for T in (4096, 16384)]
+    mechanism = attn.MECHANISMS[kind](block=128)
+    growth = [mechanism.visited(T, T) * T * T for T in (4096, 16384)]
     assert growth[1] < 4**1.6 * growth[0]  # T^1.5, and whole blocks
+    assert "of pairs visible" in mechanism.describe(4096)
 
 
 def test_biases_and_dropout_are_those_of_the_tokens_own_places():
@@ -121,12 +162,34 @@ def test_a_part_that_nobody_is_about_is_nothing():
         (lambda: attn.Sinks(window=0), "window"),
         (lambda: attn.AxialPattern(height=0, width=2), "height"),
         (lambda: attn.LogSparse(window=0), "window"),
+        (lambda: attn.Local2DPattern(height=2, width=2, reach=-1), "reach"),
+        (lambda: attn.SlidingWindow(rate=0), "rate"),
+        (lambda: attn.SlidingWindow(left=-1), "left"),
+        (lambda: attn.DilatedSegments(segments=(4,), rates=(1, 2)), "rates"),
+        (lambda: attn.DilatedSegments(segments=(0,), rates=(1,)), "segments"),
+        (lambda: attn.StridedPattern(heads="both"), "heads"),
+        (lambda: attn.BlockSparse(masks=()), "masks"),
+        (lambda: attn.BlockSparse(masks="{}"), "term"),
         (lambda: attn.SlidingWindow(dropout_rate=1.0), "dropout_rate"),
     ],
 )
 def test_settings_that_mean_nothing_are_named(wrong, match):
     with pytest.raises(ValueError, match=match):
         wrong()
+
+
+def test_a_records_masks_are_plain_text():
+    record = attn.BlockSparse(masks=(attn.Window(2, 2), attn.Strided(4)))
+    assert record == attn.BlockSparse(masks=record.masks)
+    assert record.patterns(9, 9) == (attn.Window(2, 2), attn.Strided(4))
+
+
+def test_sinks_keep_a_cache_of_their_own_size():
+    mechanism = attn.Sinks(sinks=2, window=4)
+    state = mechanism.init_state(
+        (1,), num_heads=1, num_kv_heads=1, head_dim=4, value_dim=4, max_length=1000
+    )
+    assert state.k.shape == (1, 1, 6, 4)
 
 
 def test_the_plan_of_a_long_sequence_is_quick_to_make():

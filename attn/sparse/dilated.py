@@ -1,0 +1,139 @@
+"""LongNet's dilated attention (Ding et al. 2023, arXiv:2307.02486): segments, thinned as they
+grow."""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from attn import _cache
+from attn._core import (
+    check_count,
+    check_qkv,
+    dense_attention,
+    dense_weights,
+    refuse_rest,
+    wide,
+)
+from attn._places import Places
+from attn.masks import FULL, TERMS, Causal, Fixed, Mask
+from attn.masks import Array as Shown
+from attn.mechanism import Mechanism
+from attn.sparse._reorder import Part
+from attn.sparse.block_sparse import attend_parts, by_head
+
+
+def dilated_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    segments: tuple[int, ...] = (2048, 8192, 32768),
+    rates: tuple[int, ...] = (1, 4, 16),
+    mask: Mask = FULL,
+    bias=None,
+) -> Float[Array, "*B T N D"]:
+    """softmax(q k^T / sqrt(H) + log c) v, where c_ij counts the segment lengths w with rates r
+    that join i and j: floor(i / w) = floor(j / w), and i = j = n modulo r for head n.
+
+    LongNet (Ding et al. 2023, arXiv:2307.02486), whose sum of the outputs of all (w, r), weighed by
+    their softmax denominators, this is. O(T sum_w w / r) time, O(T) memory. Takes any mask;
+    raises NotImplementedError for a bias, ValueError for lists of different lengths, and for
+    numbers below 1.
+    """
+    return DilatedSegments(segments=segments, rates=rates)(q, k, v, mask=mask, bias=bias)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DilatedSegments(Mechanism):
+    """Softmax over segments, the longer the thinner, other tokens for other heads (LongNet, Ding et
+    al. 2023)."""
+
+    honours: ClassVar = TERMS
+    segments: tuple[int, ...] = (2048, 8192, 32768)
+    rates: tuple[int, ...] = (1, 4, 16)
+
+    def __post_init__(self):
+        for name in ("segments", "rates"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+            for value in getattr(self, name):
+                check_count(name, value)
+        if len(self.segments) != len(self.rates) or not self.rates:
+            raise ValueError(
+                f"rates: expected one for each of {len(self.segments)} segments (at least one), "
+                f"got {len(self.rates)}"
+            )
+
+    @property
+    def _kinds(self) -> int:
+        """After so many heads the tokens that they take are the same again."""
+        return math.lcm(*self.rates)
+
+    def parts(self, T: int, S: int) -> tuple[tuple[Part, ...], ...]:
+        """For each kind of head, the pairs of each segment length, over the tokens it takes."""
+        every = lambda L, n, r: Places.of(np.arange(n % r, L, r))
+        some = lambda n, w, r: Part(Fixed(w, 0), every(T, n, r), every(S, n, r))
+        levels = [(w, r) for w, r in zip(self.segments, self.rates)]
+        there = lambda n, r: n % r < min(T, S)
+        return tuple(
+            tuple(some(n, w, r) for w, r in levels if there(n, r)) or (Part(~FULL),)
+            for n in range(self._kinds)
+        )
+
+    def counts(self, n: int, i: Int[Array, "T 1"], j: Int[Array, "1 S"]) -> Int[Array, "T S"]:
+        """How many segment lengths join query i of head n and key j."""
+        pairs = zip(self.segments, self.rates)
+        taken = lambda x, r: x % r == n % r
+        return sum(1 * ((i // w == j // w) & taken(i, r) & taken(j, r)) for w, r in pairs)
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+        mask, bias = check_qkv(q, k, v, mask, bias)
+        refuse_rest(self.name, FULL, bias, self.honours)
+        return attend_parts(self.parts(q.shape[-3], k.shape[-3]), q, k, v, mask, None)
+
+    def reference(self, q, k, v, *, mask=FULL, bias=None):
+        at = jnp.arange(q.shape[-3])[:, None], jnp.arange(k.shape[-3])[None]
+        return self._dense(dense_attention, at, q, k, v, mask)
+
+    def weights(self, q, k, *, mask=FULL, bias=None):
+        mask, bias = check_qkv(q, k, k, mask, bias)
+        refuse_rest(self.name, FULL, bias, self.honours)
+        at = jnp.arange(q.shape[-3])[:, None], jnp.arange(k.shape[-3])[None]
+        last = lambda q, k, v, **rest: jnp.moveaxis(dense_weights(q, k, **rest), -3, -2)
+        return jnp.moveaxis(self._dense(last, at, q, k, k, mask), -2, -3)
+
+    def _dense(self, attend, at, q, k, v, mask):
+        batch = (1,) * (q.ndim - 3)
+
+        def one(n, q, k, v, bias, dropout):
+            counts = self.counts(n, *at)
+            log = jnp.log(jnp.maximum(counts, 1).astype(wide(q).dtype))
+            seen = mask & Shown(jnp.broadcast_to(counts > 0, (*batch, *counts.shape)))
+            return attend(q, k, v, mask=seen, bias=log.reshape(*batch, 1, *log.shape))
+
+        return by_head(one, self._kinds, q, k, v)
+
+    def flops(self, T, S, N, K, H, D):
+        pairs = sum(-(-T // r) * min(w, S) // r for w, r in zip(self.segments, self.rates))
+        return 2 * pairs * N * (H + D)
+
+    def init_state(
+        self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
+    ):
+        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
+
+    def prefill(self, q, k, v, *, max_length):
+        return _cache.fill(k, v, max_length), self(q, k, v, mask=Causal())
+
+    def step(self, state, q, k, v):
+        check_qkv(q, k, v, FULL)
+        at = state.length[None, None], jnp.arange(state.k.shape[-2])[None]
+        attend = lambda q, k, v, mask: self._dense(dense_attention, at, q, k, v, mask)
+        return _cache.decode(state, attend, q, k, v)
+
+    @classmethod
+    def examples(cls):
+        return cls(segments=(5, 10, 20), rates=(1, 2, 4)), cls(segments=(6,), rates=(3,))
