@@ -45,7 +45,7 @@ class AxialPattern(Patterned):
     def patterns(self, T, S):
         return (Axial(self.height, self.width),)
 
-    def parts(self, T, S):
+    def pieces(self, T, S):
         whole, row = Axial(self.height, self.width), Fixed(self.width, 0)
         return ((Part(whole & row), by_residue(whole & ~row, self.width, T, S)),)
 

@@ -109,7 +109,7 @@ def by_head(attend, count: int, q, k, v, bias=None, dropout=None) -> Float[Array
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Patterned(Mechanism):
-    """A variant is its `patterns`, and the `parts` by which they are run; all else is here.
+    """A variant is its `patterns`, and the `pieces` by which they are run; all else is here.
 
     It decodes with a cache of all tokens, of which a step sees the row of its pattern, drawn for
     max_length tokens.
@@ -128,21 +128,21 @@ class Patterned(Mechanism):
         """Which pairs are visible at these lengths, as data: drawable, with a density; of several
         patterns head n has the n-th, over and over."""
 
-    def parts(self, T: int, S: int) -> tuple[tuple[Part, ...], ...]:
+    def pieces(self, T: int, S: int) -> tuple[tuple[Part, ...], ...]:
         """Each pattern in disjoint parts, each with the order in which it is dense."""
         return tuple((Part(pattern),) for pattern in self.patterns(T, S))
 
     def density(self, T: int, S: int) -> float:
         """The share of the T x S pairs that is visible, without other masks; mean over heads."""
         count = lambda mask, rows, columns: mask.density(rows, columns) * rows * columns
-        shares = [sum(count(*laid_out(p, T, S)) for p in parts) for parts in self.parts(T, S)]
+        shares = [sum(count(*laid_out(p, T, S)) for p in parts) for parts in self.pieces(T, S)]
         return float(np.mean(shares)) / max(T * S, 1)
 
     def visited(self, T: int, S: int, N: int = 4) -> float:
         """The share of the T x S scores, of dense attention's work, that visited blocks compute."""
         shares = [
             sum(visited_scores(*laid_out(part, T, S), N, self.block) for part in parts)
-            for parts in self.parts(T, S)
+            for parts in self.pieces(T, S)
         ]
         return float(np.mean(shares)) / max(T * S, 1)
 
@@ -157,7 +157,7 @@ class Patterned(Mechanism):
     def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None):
         mask, bias = check_qkv(q, k, v, mask, bias)
         dropout = dropout_of(self, dropout_key, q, k)
-        parts = self.parts(q.shape[-3], k.shape[-3])
+        parts = self.pieces(q.shape[-3], k.shape[-3])
         return attend_parts(parts, q, k, v, mask, bias, dropout=dropout, block=self.block)
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None):

@@ -72,7 +72,7 @@ class DilatedSegments(Mechanism):
         """After so many heads the tokens that they take are the same again."""
         return math.lcm(*self.rates)
 
-    def parts(self, T: int, S: int) -> tuple[tuple[Part, ...], ...]:
+    def pieces(self, T: int, S: int) -> tuple[tuple[Part, ...], ...]:
         """For each kind of head, the pairs of each segment length, over the tokens it takes."""
         every = lambda L, n, r: Places.of(np.arange(n % r, L, r))
         some = lambda n, w, r: Part(Fixed(w, 0), every(T, n, r), every(S, n, r))
@@ -92,7 +92,7 @@ class DilatedSegments(Mechanism):
     def __call__(self, q, k, v, *, mask=FULL, bias=None):
         mask, bias = check_qkv(q, k, v, mask, bias)
         refuse_rest(self.name, FULL, bias, self.honours)
-        return attend_parts(self.parts(q.shape[-3], k.shape[-3]), q, k, v, mask, None)
+        return attend_parts(self.pieces(q.shape[-3], k.shape[-3]), q, k, v, mask, None)
 
     def reference(self, q, k, v, *, mask=FULL, bias=None):
         at = jnp.arange(q.shape[-3])[:, None], jnp.arange(k.shape[-3])[None]

@@ -66,7 +66,7 @@ class FixedPattern(Patterned):
             return (whole,)
         return Fixed(whole.block, 0), Summary(whole.block, whole.summary)
 
-    def parts(self, T, S):
+    def pieces(self, T, S):
         whole = self._whole(S)
         own, last = Fixed(whole.block, 0), Summary(whole.block, whole.summary)
         at = np.flatnonzero(np.arange(S) % whole.block >= whole.block - whole.summary)

@@ -2,15 +2,19 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from attn._core import check_count
+from attn._core import check_count, check_qkv, dense_attention
+from attn._dropout import dropout_of
 from attn._places import Places
 from attn.biases import Bias
 from attn.masks import FULL, Global, Mask, Window
 from attn.sparse._reorder import Part
-from attn.sparse.block_sparse import Patterned
+from attn.sparse.block_sparse import Patterned, attend_parts
+
+NAMES = ("global_q", "global_k", "global_v")
 
 
 def global_window_attention(
@@ -22,46 +26,115 @@ def global_window_attention(
     positions: tuple[int, ...] = (0,),
     mask: Mask = FULL,
     bias: Bias | Float[Array, "*#B #N #T #S"] | None = None,
+    global_q: Float[Array, "*B T N H"] | None = None,
+    global_k: Float[Array, "*B S K H"] | None = None,
+    global_v: Float[Array, "*B S K D"] | None = None,
 ) -> Float[Array, "*B T N D"]:
     """softmax(q k^T / sqrt(H) + bias) v over keys at most `window` away, and `positions` that see
     all and are seen by all.
 
-    Longformer (Beltagy et al. 2020, arXiv:2004.05150), whose window of w is w / 2 on each side; one
-    set of projections for both. O(T (window + positions)) time, O(T) memory. Takes any mask and
+    Longformer (Beltagy et al. 2020, arXiv:2004.05150), whose window of w is w / 2 on each side.
+    Where global_q, global_k and global_v are given, all three, the queries at `positions` are those
+    and meet those keys and values. O(T (window + positions)) time, O(T) memory. Takes any mask and
     bias; a position past the sequence is no token of it. Raises ValueError for a negative window or
-    position.
+    position, and for some of the global arrays without the others or of other shapes.
     """
-    return GlobalWindow(window=window, positions=positions)(q, k, v, mask=mask, bias=bias)
+    given = dict(zip(NAMES, (global_q, global_k, global_v)))
+    given = {name: x for name, x in given.items() if x is not None}
+    record = GlobalWindow(window=window, positions=positions, separate=bool(given))
+    return record(q, k, v, mask=mask, bias=bias, **given)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GlobalWindow(Patterned):
-    """Softmax over a window and global tokens, both ways (Longformer, Beltagy et al. 2020)."""
+    """Softmax over a window and global tokens, both ways (Longformer, Beltagy et al. 2020);
+    `separate` projections for what global tokens ask."""
 
     window: int = 256
     positions: tuple[int, ...] = (0,)
+    separate: bool = False
 
     def __post_init__(self):
         super().__post_init__()
         check_count("window", self.window, least=0)
         object.__setattr__(self, "positions", Global(tuple(self.positions)).positions)
 
+    def gates(self, *, num_heads, num_kv_heads, head_dim):
+        shapes = (num_heads, head_dim), (num_kv_heads, head_dim), (num_kv_heads, head_dim)
+        return dict(zip(NAMES, shapes)) if self.separate else {}
+
     def patterns(self, T, S):
         return (Window(self.window, self.window) | Global(self.positions),)
 
-    def parts(self, T, S):
+    def pieces(self, T, S):
+        near, rows, columns = self._near_and_columns(T, S)
+        # what global tokens see beside these
+        others = Places.of(np.setdiff1d(np.arange(S), columns.array()))
+        if len(rows) and len(others):
+            near = (*near, Part(~Window(self.window, self.window), queries=rows, keys=others))
+        return (near,)
+
+    def _near_and_columns(self, T, S):
+        """The window, and global tokens as keys; where global queries and keys are."""
         near = Window(self.window, self.window)
         there = lambda L: Places.of([p for p in self.positions if p < L])
         rows, columns = there(T), there(S)
-        seen = [Part(near)]
-        # all tokens see the global ones; those see the rest
-        if len(columns):
-            seen.append(Part(~near, keys=columns))
-        if len(rows):
-            others = Places.of(np.setdiff1d(np.arange(S), columns.array()))
-            if len(others):
-                seen.append(Part(~near, queries=rows, keys=others))
-        return (tuple(seen),)
+        seen = (Part(near), Part(~near, keys=columns)) if len(columns) else (Part(near),)
+        return seen, rows, columns
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **given):
+        if not self.separate and not given:
+            return super().__call__(q, k, v, mask=mask, bias=bias, dropout_key=dropout_key)
+        asked = self._checked(q, k, v, mask, bias, given)
+        mask, bias = check_qkv(q, k, v, mask, bias)
+        options = {"dropout": dropout_of(self, dropout_key, q, k), "block": self.block}
+        parts, rows, _ = self._near_and_columns(q.shape[-3], k.shape[-3])
+        out = attend_parts((parts,), q, k, v, mask, bias, **options)
+        if not len(rows):
+            return out
+        everything = ((Part(FULL, queries=rows),),)
+        return self._by_row(attend_parts(everything, *asked, mask, bias, **options), out)
+
+    def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **given):
+        if not self.separate and not given:
+            return super().reference(q, k, v, mask=mask, bias=bias, dropout_key=dropout_key)
+        asked = self._checked(q, k, v, mask, bias, given)
+        mask, bias = check_qkv(q, k, v, mask, bias)
+        options = {"bias": bias, "dropout": dropout_of(self, dropout_key, q, k)}
+        (pattern,) = self.patterns(q.shape[-3], k.shape[-3])
+        out = dense_attention(q, k, v, mask=mask & pattern, **options)
+        return self._by_row(dense_attention(*asked, mask=mask, **options), out)
+
+    def _by_row(self, asked, out):
+        """The rows of global tokens, and those of all others."""
+        row = np.isin(np.arange(out.shape[-3]), self.positions)[:, None, None]
+        return jnp.where(row, asked, out)
+
+    def _checked(self, q, k, v, mask, bias, given):
+        """The global arrays in order. Raises ValueError unless they are as many, and as wide."""
+        if set(given) != set(NAMES if self.separate else ()):
+            wanted = ", ".join(NAMES) if self.separate else "none, without `separate`"
+            raise ValueError(f"{self.name}: expected the arrays {wanted}, got {sorted(given)}")
+        arrays = tuple(given[name] for name in NAMES)
+        for name, x, like in zip(NAMES, arrays, (q, k, v)):
+            if jnp.shape(x) != like.shape:
+                raise ValueError(f"{name}: expected {list(like.shape)}, got {list(jnp.shape(x))}")
+        arrays = tuple(x.astype(q.dtype) for x in arrays)
+        check_qkv(*arrays, mask, bias)
+        return arrays
+
+    def weights(self, q, k, *, mask=FULL, bias=None, **given):
+        if self.separate or given:
+            raise NotImplementedError(f"{self.name} with separate projections has no one matrix")
+        return super().weights(q, k, mask=mask, bias=bias)
+
+    def init_state(self, batch, **sizes):
+        if self.separate:
+            raise NotImplementedError(
+                f"{self.name} with separate projections does not decode token by token: a global "
+                "token asks of all, and is an encoder's"
+            )
+        return super().init_state(batch, **sizes)
 
     @classmethod
     def examples(cls):

@@ -55,7 +55,7 @@ class Local2DPattern(Patterned):
     def patterns(self, T, S):
         return (Local2D(self.height, self.width, self.reach),)
 
-    def parts(self, T, S):
+    def pieces(self, T, S):
         (pattern,) = self.patterns(T, S)
         (rows, at), (columns, of) = map(self._by_tile, (T, S))
         return ((Part(pattern, rows, columns, Around(at, of, self.reach)),),)

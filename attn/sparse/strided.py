@@ -56,7 +56,7 @@ class StridedPattern(Patterned):
         near, far = Window(n, n), Strided(n)
         return (near | far,) if self.heads == "merged" else (near, far)
 
-    def parts(self, T, S):
+    def pieces(self, T, S):
         n = self._stride(S)
         near, far = Window(n, n), Strided(n)
         if self.heads == "merged":

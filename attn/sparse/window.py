@@ -38,7 +38,7 @@ def window_attention(
     record = SlidingWindow(left=left, right=right, rate=rate, block=block)
     mask, bias = check_qkv(q, k, v, mask, bias)
     dropout = as_dropout(dropout_rate, dropout_key, q, k)
-    parts = record.parts(q.shape[-3], k.shape[-3])
+    parts = record.pieces(q.shape[-3], k.shape[-3])
     return attend_parts(parts, q, k, v, mask, bias, scale=scale, dropout=dropout, block=block)
 
 
@@ -60,7 +60,7 @@ class SlidingWindow(Patterned):
         window = Window(self.left * self.rate, self.right * self.rate)
         return (window if self.rate == 1 else window & Strided(self.rate),)
 
-    def parts(self, T, S):
+    def pieces(self, T, S):
         (window,) = self.patterns(T, S)
         return ((Part(window) if self.rate == 1 else by_residue(window, self.rate, T, S),),)
 

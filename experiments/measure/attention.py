@@ -138,9 +138,9 @@ def runs(shape: cost.Shape, **options) -> dict[str, str]:
 def _blocks(shape: cost.Shape, options: dict) -> str:
     # not public: a benchmark of another version of attn does without
     try:
-        from attn._blockwise import choose_blocks
+        from attn._blockwise import choose
 
-        sizes = choose_blocks(options["mask"], shape.T, shape.T, shape.N)
-        return " x ".join(map(str, sizes))
+        form, sizes = choose(options["mask"], shape.T, shape.T, shape.N)
+        return f"{form} {' x '.join(map(str, sizes))}"
     except (ImportError, TypeError):
         return ""

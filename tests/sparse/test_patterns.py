@@ -66,7 +66,7 @@ def test_pattern_is_the_papers(mechanism):
 def test_alternating_heads_are_the_papers_two_kinds(mechanism, of_head):
     for n, pattern in enumerate(mechanism.patterns(T, T)):
         np.testing.assert_array_equal(pattern.array(T, T), drawn(of_head[n]))
-        parts = sum(of_part(part, T, T) for part in mechanism.parts(T, T)[n])
+        parts = sum(of_part(part, T, T) for part in mechanism.pieces(T, T)[n])
         np.testing.assert_array_equal(parts, drawn(of_head[n]))
     q, k, v, _ = inputs(mechanism, T=T, S=T)
     out = mechanism(q, k, v)
@@ -107,7 +107,7 @@ def of_part(part: Part, T, S):
 @pytest.mark.parametrize("mechanism", PAPERS, ids=repr)
 @pytest.mark.parametrize("S", [T, 23])
 def test_parts_are_disjoint_and_make_the_pattern(mechanism, S):
-    ((of_all,), (pattern,)) = mechanism.parts(T, S), mechanism.patterns(T, S)
+    ((of_all,), (pattern,)) = mechanism.pieces(T, S), mechanism.patterns(T, S)
     parts = sum(of_part(part, T, S) for part in of_all)
     np.testing.assert_array_equal(parts, pattern.array(T, S).astype(int))
     want = float(pattern.array(T, S).mean())
@@ -195,3 +195,58 @@ def test_sinks_keep_a_cache_of_their_own_size():
 def test_the_plan_of_a_long_sequence_is_quick_to_make():
     form, _ = _blockwise.choose(attn.Window(256, 0), 65536, 65536, 4)
     assert form == "strips"
+
+
+def separate(T=21, seed=3):
+    """Arrays of a layer whose global tokens have projections of their own."""
+    mechanism = attn.GlobalWindow(window=2, positions=(0, 9), separate=True)
+    q, k, v, more = inputs(mechanism, T=T, S=T, D=8, seed=seed)
+    return mechanism, (q, k, v), more
+
+
+@pytest.mark.parametrize("mask", [FULL, attn.Padding(jnp.array([17, 21])), Causal()], ids=repr)
+def test_global_tokens_ask_by_their_own_projections(mask):
+    mechanism, qkv, more = separate()
+    call = lambda call: jax.value_and_grad(
+        lambda qkv, more: (call(*qkv, mask=mask, **more) ** 2).sum(), argnums=(0, 1)
+    )(qkv, more)
+    for got, want in zip(*map(jax.tree.leaves, map(call, (mechanism, mechanism.reference)))):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)
+    # a global row is dense attention of its own arrays, another knows nothing of those
+    out = np.asarray(mechanism(*qkv, mask=mask, **more))
+    asked = attn.dot_product_attention(*(more[f"global_{x}"] for x in "qkv"), mask=mask)
+    plain = attn.GlobalWindow(window=2, positions=(0, 9))(*qkv, mask=mask)
+    np.testing.assert_allclose(out[:, [0, 9]], asked[:, np.array([0, 9])], rtol=0, atol=2e-6)
+    others = np.setdiff1d(np.arange(21), [0, 9])
+    np.testing.assert_allclose(out[:, others], plain[:, others], rtol=0, atol=2e-6)
+
+
+def test_global_projections_are_all_or_none_and_of_the_same_shapes():
+    mechanism, qkv, more = separate()
+    with pytest.raises(ValueError, match="global_v"):
+        mechanism(*qkv, global_q=more["global_q"], global_k=more["global_k"])
+    with pytest.raises(ValueError, match="separate"):
+        attn.GlobalWindow()(*qkv, **more)
+    with pytest.raises(ValueError, match="global_k: expected"):
+        mechanism(*qkv, **{**more, "global_k": more["global_k"][:, 1:]})
+    with pytest.raises(NotImplementedError, match="decode"):
+        mechanism.init_state(
+            (1,), num_heads=1, num_kv_heads=1, head_dim=4, value_dim=4, max_length=9
+        )
+
+
+def test_a_layer_projects_for_global_tokens():
+    from flax import nnx
+
+    from attn.nn import Attention
+
+    mechanism = attn.GlobalWindow(window=2, positions=(0,), separate=True)
+    layer = Attention(16, num_heads=4, mechanism=mechanism, key=jax.random.key(0), max_length=12)
+    x = jax.random.normal(jax.random.key(1), (2, 12, 16))
+    loss = lambda layer: (layer(x)[:, 0] ** 2).sum()
+    gradients = jax.tree.leaves(nnx.grad(loss)(layer))
+    assert layer(x).shape == (2, 12, 16)
+    assert all(np.isfinite(g).all() for g in gradients)
+    grads = nnx.grad(loss)(layer)
+    for name in ("global_q", "global_k", "global_v"):
+        assert float(jnp.abs(grads.gates.projections[name]["kernel"][...]).max()) > 0

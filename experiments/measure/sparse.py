@@ -1,0 +1,90 @@
+"""Every sparse and compressed variant, over lengths at which what they claim can be seen."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attn import Causal, Mechanism
+from attn.sparse.block_sparse import Patterned
+from experiments.measure import cost, turns
+from experiments.measure.attention import labels
+from experiments.measure.options import Options
+from experiments.measure.turns import MODES, OURS, Contender, Group, Row
+from experiments.measure.verdict import Verdict, worst
+
+
+@dataclasses.dataclass(frozen=True)
+class Sparse:
+    """`variants` give each name its settings at T tokens, the first of them `attn`; `claims` are
+    the exponents p of T^p that their papers claim, `longest` how far a variant goes if not all the
+    way. A variant is judged up to `judged` tokens."""
+
+    title: str
+    variants: Mapping[str, Callable[[int], Mechanism]]
+    claims: Mapping[str, str]
+    lengths: tuple[int, ...]
+    longest: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    against: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    judged: int = 2048
+    modes: tuple[str, ...] = MODES
+
+    @property
+    def note(self) -> str:
+        T = self.lengths[0]
+        settings = "; ".join(f"{name}: {one(T)!r}" for name, one in self.variants.items())
+        claims = ", ".join(f"{name} {p}" for name, p in self.claims.items())
+        return (
+            f"`{OURS}` is {next(iter(self.variants))}. Claimed: {claims}. At T = {T:,}: {settings}. "
+            f"A variant is held against its own dense definition in float64, beyond {self.judged:,} "
+            "tokens it is not. Work is that of the scores in visited blocks, where there are "
+            "blocks: then a rate that is the same at all T says that time is proportional to it."
+        )
+
+    def rows(self, options: Options) -> Iterator[list[Row]]:
+        every = itertools.product(
+            options.dtypes or ("float32",), options.heads or ((4, 4),), options.widths or (64,),
+            options.lengths or self.lengths, self.modes,
+        )  # fmt: skip
+        for dtype, (N, K), width, T, mode in every:
+            shape = cost.Shape(1, T, N, K, width, dtype)
+            inputs = shape.inputs()
+            contenders = {
+                OURS if n == 0 else name: self.contender(one(T), shape, inputs, mode)
+                for n, (name, one) in enumerate(self.variants.items())
+                if T <= self.longest.get(name, T)
+            }
+            yield turns.measure(Group(labels(shape, mode), contenders), options)
+
+    def contender(self, mechanism: Mechanism, shape: cost.Shape, inputs, mode: str) -> Contender:
+        mask = Causal() if Causal in mechanism.requires else None
+        attend, arrays = cost.attention(mechanism, shape, *([mask] if mask else []))
+        judge = functools.partial(_judge, mechanism, shape, inputs[0], arrays, mask)
+        T, N, H = shape.T, shape.N, shape.H
+        work = float(mechanism.flops(T, T, N, shape.K, H, H))
+        if isinstance(mechanism, Patterned):
+            work = mechanism.visited(T, T, N) * T * T * N * 4 * H
+        return Contender(
+            lambda: turns.compiled_with_gates(attend, inputs, mode, arrays),
+            judge if shape.T <= self.judged else None,
+            ours=True,
+            work=work * shape.B * (1 if mode == MODES[0] else 2.5),
+        )
+
+
+def _judge(mechanism, shape, inputs, arrays, mask, results: Sequence[np.ndarray]) -> Verdict:
+    """The output and the gradients of q, k and v against the dense definition."""
+    options = {} if mask is None else {"mask": mask}
+    with jax.enable_x64(True):
+        wide = lambda x: jnp.asarray(np.asarray(x, np.float64))
+        q, k, v, g = (wide(x.astype(jnp.float32)) for x in inputs)
+        more = {name: wide(x) for name, x in arrays.items()}
+        define = lambda q, k, v: mechanism.reference(q, k, v, **options, **more)
+        exact = jax.jit(cost.forward_backward(define))(q, k, v, g)
+        exact = [np.asarray(x[-1]) for x in exact]
+    got = [np.asarray(x[-1], np.float64) for x in results[:4]]
+    return worst(got, exact, shape.dtype)

@@ -1,0 +1,1 @@
+"""What do Long Range Arena's local, sinkhorn, reformer and performer attend to?"""
