@@ -1,7 +1,7 @@
 """Linformer (Wang et al. 2020, arXiv:2006.04768): keys and values projected to R rows, O(T R)."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from attn.masks import FULL, Mask, Padding
 from attn.mechanism import Mechanism
 
 HONOURS = (Padding,)
+SHARING = ("none", "headwise", "key_value")
 
 
 def linformer_attention(
@@ -27,13 +28,14 @@ def linformer_attention(
     k: Float[Array, "*B S K H"],
     v: Float[Array, "*B S K D"],
     *,
-    key_projection: Float[Array, "K R L"],
-    value_projection: Float[Array, "K R L"],
+    key_projection: Float[Array, "#K R L"],
+    value_projection: Float[Array, "#K R L"] | None = None,
     mask: Mask = FULL,
     bias=None,
 ) -> Float[Array, "*B T N D"]:
     """softmax(q (E k)^T / sqrt(H)) (F v) with E, F [R, S] the first S <= L columns, per key head.
 
+    A projection with a first axis of 1 is shared by all heads; without a `value_projection` F = E.
     Padded keys are taken out before they are projected. Honours `Padding`; a projection mixes all
     positions, so `Causal` and the rest raise NotImplementedError. Raises ValueError for
     projections of the wrong shape or S > L.
@@ -53,13 +55,13 @@ def linformer_attention(
     return out.reshape(*batch, T, N, v.shape[-1]).astype(q.dtype)
 
 
-def _weights(q, k, padding, key_projection, value_projection):
-    """softmax over the R projected keys [*B, N, T, R], and F cut to S columns [K, R, S]."""
-    T, S, K = q.shape[-3], *k.shape[-3:-1]
+def _projections(key_projection, value_projection, S, K):
+    """E and F, checked and cut to S columns, [K, R, S]."""
+    value_projection = key_projection if value_projection is None else value_projection
     for name, x in (("key_projection", key_projection), ("value_projection", value_projection)):
-        if x.ndim != 3 or x.shape[0] != K or x.shape[2] < S or x.shape[1] == 0:
+        if x.ndim != 3 or x.shape[0] not in (1, K) or x.shape[2] < S or x.shape[1] == 0:
             raise ValueError(
-                f"{name}: expected [{K}, R, at least {S}] for {K} key heads and {S} keys, got "
+                f"{name}: expected [{K} or 1, R, at least {S}] for {K} key heads and {S} keys, got "
                 f"{list(x.shape)}; build the layer with a larger max_length for longer inputs"
             )
     if key_projection.shape[1] != value_projection.shape[1]:
@@ -67,8 +69,16 @@ def _weights(q, k, padding, key_projection, value_projection):
             f"value_projection: expected {key_projection.shape[1]} rows as key_projection, "
             f"got {value_projection.shape[1]}"
         )
+    both = key_projection, value_projection
+    return tuple(jnp.broadcast_to(x[..., :S], (K, x.shape[1], S)) for x in both)
+
+
+def _weights(q, k, padding, key_projection, value_projection):
+    """softmax over the R projected keys [*B, N, T, R], and F cut to S columns [K, R, S]."""
+    T, S, K = q.shape[-3], *k.shape[-3:-1]
     q, k = wide(q), wide(k)
-    e, f = (x[..., :S].astype(q.dtype) for x in (key_projection, value_projection))
+    both = _projections(key_projection, value_projection, S, K)
+    e, f = (x.astype(q.dtype) for x in both)
     live = jnp.full((T,), S > 0)
     if padding is not None:
         seen = padding.seen_keys(S)
@@ -80,15 +90,26 @@ def _weights(q, k, padding, key_projection, value_projection):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Linformer(Mechanism):
-    """Learned projections of the length to `features` rows (Wang et al. 2020), per key head."""
+    """Learned projections of the length to `features` rows (Wang et al. 2020), per key head.
+
+    `sharing` is the paper's: "headwise" has one E and one F for all heads of a layer, "key_value"
+    one array for all heads, keys and values. For its layerwise sharing hand one and the same
+    `key_projection` to `linformer_attention` in each layer.
+    """
 
     honours: ClassVar = HONOURS
     features: int = 64
+    sharing: Literal["none", "headwise", "key_value"] = "none"
 
     def __post_init__(self):
         check_count("features", self.features)
+        if self.sharing not in SHARING:
+            raise ValueError(f"sharing: expected one of {', '.join(SHARING)}, got {self.sharing!r}")
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, key_projection, value_projection):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, key_projection, value_projection=None):
+        if (value_projection is None) != (self.sharing == "key_value"):
+            takes = "key_projection alone" if value_projection is not None else "both projections"
+            raise ValueError(f"value_projection: sharing {self.sharing!r} takes {takes}")
         return linformer_attention(
             q,
             k,
@@ -99,17 +120,17 @@ class Linformer(Mechanism):
             value_projection=value_projection,
         )
 
-    def reference(self, q, k, v, *, mask=FULL, bias=None, key_projection, value_projection):
+    def reference(self, q, k, v, *, mask=FULL, bias=None, key_projection, value_projection=None):
         (padding,), _ = mask.take(*HONOURS)
         padding = padding if padding is not None else Padding(jnp.int32(k.shape[-3]))
         seen = padding.seen_keys(k.shape[-3])
         live = padding.seen_queries(q.shape[-3]) & seen.any(-1, keepdims=True)
-        e, f = (x[..., : k.shape[-3]] for x in (key_projection, value_projection))
+        e, f = _projections(key_projection, value_projection, *k.shape[-3:-1])
         k, v = (jnp.where(seen[..., None, None], wide(x), 0) for x in (k, v))
         k, v = jnp.einsum("krs,...skh->...rkh", e, k), jnp.einsum("krs,...skd->...rkd", f, v)
         return dense_attention(wide(q), k, v, mask=Padding(queries=live))
 
-    def weights(self, q, k, *, mask=FULL, bias=None, key_projection, value_projection):
+    def weights(self, q, k, *, mask=FULL, bias=None, key_projection, value_projection=None):
         mask, bias = check_qkv(q, k, k, mask, bias)
         (padding,), rest = mask.take(*HONOURS)
         refuse_rest("linformer", rest, bias, HONOURS)
@@ -123,9 +144,12 @@ class Linformer(Mechanism):
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         # variance 1 / R, as the Johnson-Lindenstrauss argument of the paper has it
-        shape = (num_kv_heads, self.features, max_length)
+        heads = num_kv_heads if self.sharing == "none" else 1
+        shape = (heads, self.features, max_length)
         draw = lambda key: jax.random.normal(key, shape, jnp.float32) * self.features**-0.5
         a, b = jax.random.split(key)
+        if self.sharing == "key_value":
+            return {"key_projection": draw(a)}
         return {"key_projection": draw(a), "value_projection": draw(b)}
 
     def flops(self, T, S, N, K, H, D):
@@ -133,4 +157,5 @@ class Linformer(Mechanism):
 
     @classmethod
     def examples(cls):
-        return cls(features=3), cls(features=16)
+        shared = cls(features=3, sharing="headwise"), cls(features=5, sharing="key_value")
+        return cls(features=3), cls(features=16), *shared

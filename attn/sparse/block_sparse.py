@@ -30,6 +30,9 @@ from attn.masks import FULL, TERMS, Causal, Global, Mask, Padding, Strided, Wind
 from attn.mechanism import Mechanism
 from attn.sparse._reorder import Part, attend_part, laid_out
 
+# of a paper whose heads are of two kinds: each sees both, or they take turns
+HEADS = ("merged", "alternating")
+
 
 def block_sparse_attention(
     q: Float[Array, "*B T N H"],

@@ -11,8 +11,7 @@ from attn._places import Places
 from attn.biases import Bias
 from attn.masks import FULL, Fixed, Mask, Summary
 from attn.sparse._reorder import Part
-from attn.sparse.block_sparse import Patterned
-from attn.sparse.strided import HEADS
+from attn.sparse.block_sparse import HEADS, Patterned
 
 
 def fixed_attention(

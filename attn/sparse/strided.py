@@ -9,9 +9,7 @@ from attn._core import check_choice, check_count
 from attn.biases import Bias
 from attn.masks import FULL, Mask, Strided, Window
 from attn.sparse._reorder import Part, by_residue
-from attn.sparse.block_sparse import Patterned
-
-HEADS = ("merged", "alternating")
+from attn.sparse.block_sparse import HEADS, Patterned
 
 
 def strided_attention(
