@@ -15,6 +15,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from attn._core import isolate, wide
+from attn.linearized import _sums
 from attn.linearized._recurrence import (
     Sizes,
     State,
@@ -22,11 +23,8 @@ from attn.linearized._recurrence import (
     advance,
     beside,
     check_state,
-    divide,
     empty_state,
     isolate_gates,
-    isolated_terms,
-    low,
     sizes,
     to_heads,
 )
@@ -73,7 +71,7 @@ def attend(
     if causal:
         out = in_order(offset)
     elif not ordered:
-        out = _sums(form, learned, tokens) if segments is None else in_order(S)
+        out = _unordered(form, learned, tokens) if segments is None else in_order(S)
     else:  # forward and backward, with the query's own key in both
         out = in_order(offset) + in_order(offset, reverse=True)
         if not form.reads_before:
@@ -126,30 +124,13 @@ def _sizes(form, learned, tokens: Tokens) -> Sizes:
     return sizes(form, q, k, {**gates, **learned})
 
 
-def _sums(form, learned, tokens: Tokens):
-    """Every query sees every key that is shown: phi(q) (sum phi(k) v^T)."""
-    n = tokens.seen.ndim
-    terms, q_poison, (k_poison,) = isolated_terms(form, learned, tokens.q, tokens.k, {}, n)
-    fq, fk, weight = terms.q, terms.k, terms.log_weight
-    v, v_poison = isolate(tokens.v)
-    poison = k_poison + v_poison  # [*B, S, K]: 0 where hidden, for that was zeroed before
-    shown = tokens.seen[..., None] & (poison == 0)
-    fk = jnp.where(shown[..., None], fk, 0)
-    if weight is not None:
-        weight = jnp.where(shown, weight, low(weight.dtype))
-        top = lax.stop_gradient(weight.max(-2, keepdims=True, initial=low(weight.dtype)))
-        fk = fk * jnp.exp(weight - top)[..., None]
-    *batch, T, N, M = fq.shape
-    K = fk.shape[-2]
-    fq = fq.reshape(*batch, T, K, N // K, M)
-    kv = jnp.einsum("...jkm,...jkd->...kmd", fk, v)
-    out = jnp.einsum("...ikgm,...kmd->...ikgd", fq, kv)
-    if form.normalised:
-        out = divide(out, jnp.einsum("...ikgm,...km->...ikg", fq, fk.sum(-3)))
-    out = out.reshape(*batch, T, N, -1)
-    some = tokens.seen.any(-1)[..., None, None]
-    met = to_heads(poison.sum(-2), N, -1)[..., None, :] + jnp.where(some, q_poison, 0)
-    return out + lax.stop_gradient(met)[..., None]
+def _unordered(form, learned, tokens: Tokens):
+    """Every query sees every key that is shown."""
+    n = tokens.seen.ndim - 1
+    flat = lambda x: x.reshape(-1, *x.shape[n:])
+    q, k, v, seen = map(flat, (tokens.q, tokens.k, tokens.v, tokens.seen))
+    out = _sums.attend(form, learned, q, k, v, seen)
+    return out.reshape(*tokens.seen.shape[:-1], *out.shape[1:])
 
 
 def _in_order(form, learned, tokens: Tokens, segments, offset: int, *, reverse=False):
