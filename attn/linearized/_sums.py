@@ -104,11 +104,13 @@ def _by_chunks(f, shared, tokens, shown):
 def _chunks(f, chunk, shared, tokens, shown):
     """Slices are cut and written in place: transposing the whole would cost more than the sums."""
     count = shown.shape[1] // chunk
-    one = jax.eval_shape(f, shared, *_cut((tokens, shown), 0, chunk))
     # under shard_map what is carried must vary over the mesh axes that the tokens vary over
     zero = tokens[0][0, 0, 0, 0] * 0
     many = lambda x: jnp.zeros((x.shape[0], x.shape[1] * count, *x.shape[2:]), x.dtype)
-    start = jax.tree.map(lambda x: many(x) + zero.astype(x.dtype), one)
+    # never computed: only the shapes of it are used
+    start = jax.tree.map(
+        lambda x: many(x) + zero.astype(x.dtype), f(shared, *_cut((tokens, shown), 0, chunk))
+    )
     body = lambda out, c: (_put(out, f(shared, *_cut((tokens, shown), c, chunk)), c), None)
     return lax.scan(body, start, jnp.arange(count))[0]
 
