@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from attn._core import seen_array, wide
 from attn.linearized._decays import FLOOR
-from attn.linearized._recurrence import divide, low
+from attn.linearized._recurrence import beside, divide, low, to_heads
 from attn.masks import Causal, Mask, Padding, Segments
 
 
@@ -17,9 +17,9 @@ def weights(form, q, k, gates, learned, mask: Mask) -> Float[Array, "*B N T S"]:
     S = k.shape[-3]
     shown = jnp.ones(S, bool) if padding is None else padding.seen_keys(S)
     seen = jnp.broadcast_to(seen_array(mask, T, S), (*batch, 1, T, S))
-    hide = lambda x: jnp.where(_beside(shown, x, len(batch)), wide(x), 0)
+    hide = lambda x: jnp.where(beside(shown, x, len(batch)), wide(x), 0)
     arrays = {**{name: hide(x) for name, x in gates.items()}, **learned}
-    q, k = jnp.where(_beside(seen.any(-1)[..., 0, :], q, len(batch)), wide(q), 0), hide(k)
+    q, k = jnp.where(beside(seen.any(-1)[..., 0, :], q, len(batch)), wide(q), 0), hide(k)
     t = form.terms(q, k, **arrays)
     ids = jnp.zeros(S, jnp.int32) if segments is None else segments.key_ids
     together = (ids[..., :, None] == ids[..., None, :]) & shown[..., None, :]  # [*B, j, l]
@@ -31,7 +31,7 @@ def weights(form, q, k, gates, learned, mask: Mask) -> Float[Array, "*B N T S"]:
         after = _scores(t, t.q, t.k, at, together, apart, back=True)
         w = jnp.where(seen & (j > at[:, None]), after, w)
     if t.log_weight is not None:
-        weight = jnp.swapaxes(_to_heads(t.log_weight, N, -1), -1, -2)[..., None, :]
+        weight = jnp.swapaxes(to_heads(t.log_weight, N, -1), -1, -2)[..., None, :]
         top = jnp.where(seen, weight, low(weight.dtype)).max(-1, keepdims=True)
         w = w * jnp.exp(jnp.where(seen, weight - jax.lax.stop_gradient(top), 0))
     if form.normalised:
@@ -41,7 +41,7 @@ def weights(form, q, k, gates, learned, mask: Mask) -> Float[Array, "*B N T S"]:
         strictly = (j < j[:, None]) & together[..., None, :, :]
         scores = lambda rows, keys, at, own: _scores(t, rows, keys, at, together, own)
         before = 0 if t.remove is None else 1
-        erase = _to_heads(t.erase, N, -2)
+        erase = to_heads(t.erase, N, -2)
         written = jnp.where(strictly, scores(erase, t.k, j, before), 0)
         key = t.k if t.remove is None else t.remove
         removed = jnp.where(strictly, scores(erase, key, j, before), 0)
@@ -59,10 +59,10 @@ def weights(form, q, k, gates, learned, mask: Mask) -> Float[Array, "*B N T S"]:
 def _scores(t, rows, keys, at, together, apart, *, back=False):
     """rows_i . keys_j exp(sum of the gates of j's document between them)."""
     N = t.q.shape[-2]
-    rows, keys = _to_heads(rows, N, -2), _to_heads(keys, N, -2)
+    rows, keys = to_heads(rows, N, -2), to_heads(keys, N, -2)
     if t.log_decay is None:
         return jnp.einsum("...inm,...jnm->...nij", rows, keys)
-    g = jnp.maximum(_to_heads(t.log_decay, N, -2), FLOOR)
+    g = jnp.maximum(to_heads(t.log_decay, N, -2), FLOOR)
     j = other = jnp.arange(keys.shape[-3])
     i = at[:, None, None]
     before = (other > j[:, None]) & (other <= i - apart)
@@ -81,7 +81,7 @@ def loop(form, q, k, v, gates, learned) -> Float[Array, "*B T N D"]:
     if t.log_weight is not None:
         k_weighted = t.k * jnp.exp(t.log_weight - t.log_weight.max())[..., None]
         t = type(t)(t.q, k_weighted)
-    first = lambda x: None if x is None else jnp.moveaxis(_to_heads(x, N, -2), len(batch), 0)
+    first = lambda x: None if x is None else jnp.moveaxis(to_heads(x, N, -2), len(batch), 0)
     g = jnp.zeros((1,) * len(batch) + (1, 1, 1)) if t.log_decay is None else t.log_decay
     g = jnp.broadcast_to(g, (*batch, T, *g.shape[-2:]))
     rows = tuple(map(first, (t.q, t.k, v, jnp.maximum(g, FLOOR), t.erase, t.remove)))
@@ -106,14 +106,5 @@ def loop(form, q, k, v, gates, learned) -> Float[Array, "*B T N D"]:
     start = jnp.zeros((*batch, N, M, D), q.dtype), jnp.zeros((*batch, N, M), q.dtype)
     out = jnp.moveaxis(jax.lax.scan(token, start, rows)[1], 0, len(batch))
     if form.adds_own:
-        out = out + form.own(q, k, **gates, **learned)[..., None] * _to_heads(v, N, -2)
+        out = out + form.own(q, k, **gates, **learned)[..., None] * to_heads(v, N, -2)
     return out
-
-
-def _to_heads(x, N, axis):
-    return jnp.repeat(x, N // x.shape[axis], axis=axis)
-
-
-def _beside(seen, x, n):
-    """seen [*B, L] beside x [*B, L, ...], with n batch axes."""
-    return seen.reshape(seen.shape + (1,) * (x.ndim - n - 1))

@@ -21,15 +21,14 @@ from jaxtyping import Array, Float
 
 from attn._core import apply_weights, check_count, check_qkv, refuse_rest, seen_array, wide
 from attn.linearized import _dense, _scan
-from attn.linearized._recurrence import Sizes, State, Terms, empty_state, sizes
+from attn.linearized._recurrence import Sizes, State, Terms, empty_state, sizes, to_heads
 from attn.masks import FULL, Causal, Padding, Segments
 from attn.mechanism import Mechanism
 
 
 def spread(k: Float[Array, "*L K M"], num_heads: int) -> Float[Array, "*L N M"]:
     """A key for each query head, where gates of a query head change it."""
-    times = num_heads // k.shape[-2]
-    return k if times == 1 else jnp.repeat(k, times, axis=-2)
+    return to_heads(k, num_heads, -2)
 
 
 def fixed(log_decay: Float[np.ndarray, "N"], k: Float[Array, "*L K H"]) -> Float[Array, "*L N 1"]:

@@ -51,6 +51,12 @@ class State:
     poison: Float[Array, "*B K"]
 
 
+def check_state(state, kind: type) -> None:
+    """Raise TypeError unless `state` is of the kind that a variant's `init_state` makes."""
+    if not isinstance(state, kind):
+        raise TypeError(f"state: expected that of `init_state`, got {type(state).__name__}")
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Tokens:
@@ -261,17 +267,13 @@ def _prepared(form, learned, tokens):
     """The terms, heads first ([B, K, C, ...], queries [B, K, G, C, M]) and 0 where hidden or not
     finite; the values; and the poison of keys [B, K, C] and queries [B, K, G, C]."""
     B, C, N = tokens.q.shape[:3]
-    (q, q_poison), (k, k_poison), (v, v_poison) = map(isolate, (tokens.q, tokens.k, tokens.v))
-    gates, gates_poison = isolate_gates(tokens.gates, 3)
-    terms = form.terms(q, k, **gates, **learned)
-    if form.squares:
-        (fq, q_over), (fk, k_over) = isolate(terms.q), isolate(terms.k)
-        terms = dataclasses.replace(terms, q=fq, k=fk)
-        q_poison, k_poison = q_poison + q_over, k_poison + k_over
+    arrays = tokens.q, tokens.k, tokens.gates
+    terms, q_poison, poisons = isolated_terms(form, learned, *arrays, 2)
+    v, v_poison = isolate(tokens.v)
     K = heads_of(terms)
-    spread = lambda x: _repeat(jnp.swapaxes(x, 1, 2), K // x.shape[2])
+    spread = lambda x: to_heads(jnp.swapaxes(x, 1, 2), K, 1)
     group = lambda x: jnp.swapaxes(x, 1, 2).reshape(B, K, N // K, C, *x.shape[3:])
-    poison = sum(map(spread, gates_poison), spread(k_poison + v_poison))
+    poison = sum(map(spread, poisons), spread(v_poison))
     poison = jnp.where(tokens.seen[:, None], poison, 0)
     shown = tokens.seen[:, None] & (poison == 0)
     hide = lambda x: None if x is None else jnp.where(shown[..., None], spread(x), 0)
@@ -292,9 +294,28 @@ def _prepared(form, learned, tokens):
     return ready, spread(v), poison, group(q_poison)
 
 
-def _repeat(x, times: int):
-    """Heads for those that share them; jnp.repeat copies even once."""
-    return x if times == 1 else jnp.repeat(x, times, axis=1)
+def to_heads(x, heads: int, axis: int):
+    """x for each of `heads` that share its own along an axis; jnp.repeat copies even once."""
+    times = heads // x.shape[axis]
+    return x if times == 1 else jnp.repeat(x, times, axis=axis)
+
+
+def beside(seen, x, n: int):
+    """seen [*B, L] beside x [*B, L, ...], with n batch axes."""
+    return seen.reshape(seen.shape + (1,) * (x.ndim - n - 1))
+
+
+def isolated_terms(form, learned, q, k, gates: dict[str, Array], n: int):
+    """The terms of what is finite, of tokens with n axes before heads; the poison of queries; and
+    those of keys and of each gate, which may be of other heads."""
+    (q, q_poison), (k, k_poison) = isolate(q), isolate(k)
+    gates, gates_poison = isolate_gates(gates, n + 1)
+    terms = form.terms(q, k, **gates, **learned)
+    if form.squares:
+        (fq, q_over), (fk, k_over) = isolate(terms.q), isolate(terms.k)
+        terms = dataclasses.replace(terms, q=fq, k=fk)
+        q_poison, k_poison = q_poison + q_over, k_poison + k_over
+    return terms, q_poison, [k_poison, *gates_poison]
 
 
 def isolate_gates(gates: dict[str, Array], n: int) -> tuple[dict, list[Float[Array, "*L K"]]]:

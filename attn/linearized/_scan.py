@@ -15,16 +15,18 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from attn._core import isolate, wide
+from attn.linearized import _sums
 from attn.linearized._recurrence import (
     Sizes,
     State,
     Tokens,
     advance,
-    divide,
+    beside,
+    check_state,
     empty_state,
     isolate_gates,
-    low,
     sizes,
+    to_heads,
 )
 from attn.masks import Causal, Padding, Segments
 
@@ -50,7 +52,7 @@ def attend(
     if padding is not None:
         seen_q, seen_k = padding.seen_queries(T), padding.seen_keys(S)
     # what is hidden may hold NaN: it is zeroed before any arithmetic touches it
-    hide = lambda x, seen: jnp.where(_against(seen, x, len(batch)), wide(x), 0)
+    hide = lambda x, seen: jnp.where(beside(seen, x, len(batch)), wide(x), 0)
     tokens = Tokens(
         q=hide(q, seen_q),
         k=hide(k, seen_k),
@@ -69,14 +71,14 @@ def attend(
     if causal:
         out = in_order(offset)
     elif not ordered:
-        out = _sums(form, learned, tokens) if segments is None else in_order(S)
+        out = _unordered(form, learned, tokens) if segments is None else in_order(S)
     else:  # forward and backward, with the query's own key in both
         out = in_order(offset) + in_order(offset, reverse=True)
         if not form.reads_before:
             out = out - _own_value(_own_score(form), learned, tokens, segments, offset)
     if form.adds_own:
         out = out + _own_value(form.own, learned, tokens, segments, offset)
-    out = jnp.where(_against(seen_q, out, len(batch)), out, 0)
+    out = jnp.where(beside(seen_q, out, len(batch)), out, 0)
     return out.astype(q.dtype)
 
 
@@ -105,8 +107,7 @@ def _check_state(form, state, learned, tokens: Tokens):
         tokens.seen.shape[:-1], _sizes(form, learned, tokens), tokens.v.shape[-1], tokens.q.dtype
     )
     want = jax.eval_shape(of)
-    if not isinstance(state, State):
-        raise TypeError(f"state: expected that of `init_state`, got {type(state).__name__}")
+    check_state(state, State)
     for field in dataclasses.fields(State):
         shape, came = (jnp.shape(getattr(x, field.name)) for x in (want, state))
         if shape != came:
@@ -123,37 +124,13 @@ def _sizes(form, learned, tokens: Tokens) -> Sizes:
     return sizes(form, q, k, {**gates, **learned})
 
 
-def _against(seen, x, n):
-    """seen [*B, L] beside x [*B, L, ...], with n batch axes."""
-    return seen.reshape(seen.shape + (1,) * (x.ndim - n - 1))
-
-
-def _sums(form, learned, tokens: Tokens):
-    """Every query sees every key that is shown: phi(q) (sum phi(k) v^T)."""
-    (q, q_poison), (k, k_poison), (v, v_poison) = map(isolate, (tokens.q, tokens.k, tokens.v))
-    terms = form.terms(q, k, **learned)
-    fq, fk, weight = terms.q, terms.k, terms.log_weight
-    if form.squares:
-        (fq, q_over), (fk, k_over) = isolate(fq), isolate(fk)
-        q_poison, k_poison = q_poison + q_over, k_poison + k_over
-    poison = k_poison + v_poison  # [*B, S, K]: 0 where hidden, for that was zeroed before
-    shown = tokens.seen[..., None] & (poison == 0)
-    fk = jnp.where(shown[..., None], fk, 0)
-    if weight is not None:
-        weight = jnp.where(shown, weight, low(weight.dtype))
-        top = lax.stop_gradient(weight.max(-2, keepdims=True, initial=low(weight.dtype)))
-        fk = fk * jnp.exp(weight - top)[..., None]
-    *batch, T, N, M = fq.shape
-    K = fk.shape[-2]
-    fq = fq.reshape(*batch, T, K, N // K, M)
-    kv = jnp.einsum("...jkm,...jkd->...kmd", fk, v)
-    out = jnp.einsum("...ikgm,...kmd->...ikgd", fq, kv)
-    if form.normalised:
-        out = divide(out, jnp.einsum("...ikgm,...km->...ikg", fq, fk.sum(-3)))
-    out = out.reshape(*batch, T, N, -1)
-    some = tokens.seen.any(-1)[..., None, None]
-    met = jnp.repeat(poison.sum(-2), N // K, -1)[..., None, :] + jnp.where(some, q_poison, 0)
-    return out + lax.stop_gradient(met)[..., None]
+def _unordered(form, learned, tokens: Tokens):
+    """Every query sees every key that is shown."""
+    n = tokens.seen.ndim - 1
+    flat = lambda x: x.reshape(-1, *x.shape[n:])
+    q, k, v, seen = map(flat, (tokens.q, tokens.k, tokens.v, tokens.seen))
+    out = _sums.attend(form, learned, q, k, v, seen)
+    return out.reshape(*tokens.seen.shape[:-1], *out.shape[1:])
 
 
 def _in_order(form, learned, tokens: Tokens, segments, offset: int, *, reverse=False):
@@ -179,7 +156,7 @@ def _in_order(form, learned, tokens: Tokens, segments, offset: int, *, reverse=F
     both = lambda x, before, after: jnp.pad(
         x, [(0, 0)] * n + [(before, after)] + [(0, 0)] * (x.ndim - n - 1)
     )
-    take = lambda x: jnp.take_along_axis(x, _against(order, x, n), axis=n)
+    take = lambda x: jnp.take_along_axis(x, beside(order, x, n), axis=n)
     of_keys = lambda x: take(both(x, 0, T))
     tokens = Tokens(
         q=take(both(tokens.q, S, 0)),
@@ -191,7 +168,7 @@ def _in_order(form, learned, tokens: Tokens, segments, offset: int, *, reverse=F
     )
     out = _scan(form, learned, state, tokens)[1]
     back = jnp.argsort(order, axis=-1)[..., S:]
-    return jnp.take_along_axis(out, _against(back, out, n), axis=n)
+    return jnp.take_along_axis(out, beside(back, out, n), axis=n)
 
 
 def _own_score(form):
@@ -218,9 +195,8 @@ def _own_value(weigh, learned, tokens: Tokens, segments, offset):
     gates, gates_poison = isolate_gates({name: own(x) for name, x in tokens.gates.items()}, n + 2)
     weight = weigh(q, k, **gates, **learned)
     N = q.shape[-2]
-    to_q = lambda x, axis: jnp.repeat(x, N // x.shape[axis], axis)
-    met = sum((to_q(p, -1) for p in (*gates_poison, k_poison + v_poison)), q_poison)
-    out = weight[..., None] * to_q(v, -2) + lax.stop_gradient(met)[..., None]
+    met = sum((to_heads(p, N, -1) for p in (*gates_poison, k_poison + v_poison)), q_poison)
+    out = weight[..., None] * to_heads(v, N, -2) + lax.stop_gradient(met)[..., None]
     return jnp.where(there[..., None, None], out, 0)
 
 

@@ -11,7 +11,7 @@ from attn import _cache
 from attn._blockwise import blockwise
 from attn._core import check_count, dense_scores, isolate, wide
 from attn.linearized._family import Linearized
-from attn.linearized._recurrence import State, Terms, divide
+from attn.linearized._recurrence import State, Terms, check_state, divide
 from attn.linearized.feature_maps import taylor
 from attn.masks import FULL, Causal, Mask, Padding, Segments
 
@@ -135,8 +135,7 @@ class Based(Linearized):
 
     def step(self, state, q, k, v):
         self._checked_tokens(q, k, v, {})
-        if not isinstance(state, Split):
-            raise TypeError(f"state: expected that of `init_state`, got {type(state).__name__}")
+        check_state(state, Split)
         if q.shape[-3] != 1:
             raise ValueError(f"q: expected one token [*B, 1, N, H], got {list(q.shape)}")
         near, query = state.near, wide(q)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from attn._core import check_count, check_qkv, wide
 from attn.linearized._family import Linearized
-from attn.linearized._recurrence import State, Terms
+from attn.linearized._recurrence import State, Terms, check_state
 from attn.linearized.feature_maps import cos_reweighted
 from attn.masks import FULL, Causal, Mask
 
@@ -102,8 +102,7 @@ class Cosformer(Linearized):
 
     def step(self, state, q, k, v):
         check_qkv(q, k, v, FULL)
-        if not isinstance(state, Placed):
-            raise TypeError(f"state: expected that of `init_state`, got {type(state).__name__}")
+        check_state(state, Placed)
         at = state.position + jnp.arange(q.shape[-3])
         qa, ka = (_with_angle(x, at, state.length) for x in (q, k))
         sums, out = super().step(state.sums, qa, ka, wide(v))

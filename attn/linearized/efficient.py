@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 from attn._core import isolate, masked_softmax, seen_array, wide
 from attn.linearized import _dense, _scan
 from attn.linearized._family import Linearized
-from attn.linearized._recurrence import State, Terms, low
+from attn.linearized._recurrence import State, Terms, check_state, low
 from attn.masks import FULL, Mask
 
 
@@ -91,8 +91,7 @@ class Efficient(Linearized):
 
     def step(self, state, q, k, v):
         self._checked_tokens(q, k, v, {})
-        if not isinstance(state, Running):
-            raise TypeError(f"state: expected that of `init_state`, got {type(state).__name__}")
+        check_state(state, Running)
         want, came = [*k.shape[:-3], *k.shape[-2:]], list(jnp.shape(state.total))
         if want != came:
             raise ValueError(f"state: expected total of {want} to go with k, got {came}")

@@ -129,7 +129,7 @@ def attention(mechanism: Mechanism, shape: Shape, mask: Mask = FULL) -> tuple[Ca
     heads = {"num_heads": shape.N, "num_kv_heads": shape.K, "head_dim": shape.H}
     arrays = mechanism.init(jax.random.key(0), **heads, value_dim=shape.H, max_length=shape.T)
     gates = {
-        name: jnp.zeros((shape.B, shape.T, *x))
+        name: _gate(name, (shape.B, shape.T, *x))
         for name, x in mechanism.gate_shapes(**heads).items()
     }
     return lambda q, k, v, more: mechanism(q, k, v, mask=mask, **more), arrays | gates

@@ -1,0 +1,154 @@
+"""The linearized engine where nothing depends on order: two matrix products, chunk by chunk.
+
+    S = sum_j phi(k_j) v_j^T,   z = sum_j phi(k_j),   out_i = phi(q_i) S / phi(q_i) z
+
+A chunk's features live in the processor's cache and are never written out whole; the backward pass
+computes them again.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from attn._core import isolate
+from attn.linearized._recurrence import divide, isolated_terms, low, to_heads
+
+# on two CPU cores with T = 4096: from 256 to 1024 within 10% of each other
+CHUNK = 512
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Sums:
+    """What each of C chunks of keys adds up to, relative to exp(top) where keys have weights."""
+
+    kv: Float[Array, "B C K M D"]
+    k: Float[Array, "B C K M"]
+    top: Float[Array, "B C K"] | None
+    poison: Float[Array, "B C K"]
+
+
+def attend(
+    form,
+    learned: dict[str, Array],
+    q: Float[Array, "B T N H"],
+    k: Float[Array, "B S K H"],
+    v: Float[Array, "B S K D"],
+    seen: Bool[Array, "B S"],
+) -> Float[Array, "B T N D"]:
+    """Every query sees every key that is shown; what is hidden is finite."""
+    N = q.shape[2]
+    sums = _by_chunks(functools.partial(_gather, form, N), learned, (k, v), seen)
+    sums = _total(sums)
+    some = jnp.broadcast_to(seen.any(1, keepdims=True), q.shape[:2])
+    return _by_chunks(functools.partial(_read, form, k.shape[2]), (learned, sums), (q,), some)
+
+
+def _gather(form, N: int, learned, keys, seen) -> Sums:
+    """The sums of one chunk of keys."""
+    k, v = keys
+    q = jnp.zeros((*k.shape[:2], N, k.shape[-1]), k.dtype)
+    terms, _, (poison,) = isolated_terms(form, learned, q, k, {}, 2)
+    v, v_poison = isolate(v)
+    poison = poison + v_poison  # [B, C, K]
+    shown = seen[..., None] & (poison == 0)
+    fk, top = jnp.where(shown[..., None], terms.k, 0), None
+    if terms.log_weight is not None:
+        weight = jnp.where(shown, terms.log_weight, low(fk.dtype))
+        top = lax.stop_gradient(weight.max(1, keepdims=True))
+        fk = fk * jnp.exp(weight - top)[..., None]
+    fk, v = jnp.swapaxes(fk, 1, 2), jnp.swapaxes(v, 1, 2)
+    poison = jnp.where(seen[..., None], poison, 0).sum(1)
+    return Sums((fk.mT @ v)[:, None], fk.sum(2)[:, None], top, poison[:, None])
+
+
+def _total(sums: Sums) -> Sums:
+    """The sums of all chunks, as if of one."""
+    kv, k, top = sums.kv, sums.k, sums.top
+    if top is not None:
+        top = top.max(1, keepdims=True)
+        share = jnp.exp(sums.top - top)[..., None]
+        kv, k = kv * share[..., None], k * share
+    whole = lambda x: x.sum(1, keepdims=True)
+    return Sums(whole(kv), whole(k), top, whole(sums.poison))
+
+
+def _read(form, K: int, learned_and_sums, queries, some) -> Float[Array, "B C N D"]:
+    """What one chunk of queries reads."""
+    (learned, sums), (q,) = learned_and_sums, queries
+    B, C, N, H = q.shape
+    terms, q_poison, _ = isolated_terms(form, learned, q, jnp.zeros((B, C, K, H), q.dtype), {}, 2)
+    fq = jnp.swapaxes(terms.q, 1, 2).reshape(B, K, N // K * C, -1)
+    out = fq @ sums.kv[:, 0]
+    if form.normalised:
+        out = divide(out, (fq @ sums.k[:, 0, :, :, None])[..., 0])
+    met = to_heads(sums.poison, N, -1) + jnp.where(some[..., None], q_poison, 0)
+    return jnp.swapaxes(out.reshape(B, N, C, -1), 1, 2) + lax.stop_gradient(met)[..., None]
+
+
+def _by_chunks(f, shared, tokens, shown):
+    """f(shared, tokens, shown) of each chunk, side by side on axis 1."""
+    length = shown.shape[1]
+    chunk = min(CHUNK, length)
+    whole = -(-length // chunk) * chunk
+    pad = lambda x: jnp.pad(x, [(0, 0), (0, whole - length)] + [(0, 0)] * (x.ndim - 2))
+    out = _chunks(f, chunk, shared, *jax.tree.map(pad, (tokens, shown)))
+    return jax.tree.map(lambda x: x[:, :length], out)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _chunks(f, chunk, shared, tokens, shown):
+    """Slices are cut and written in place: transposing the whole would cost more than the sums."""
+    count = shown.shape[1] // chunk
+    # under shard_map what is carried must vary over the mesh axes that the tokens vary over
+    zero = tokens[0][0, 0, 0, 0] * 0
+    many = lambda x: jnp.zeros((x.shape[0], x.shape[1] * count, *x.shape[2:]), x.dtype)
+    # never computed: only the shapes of it are used
+    start = jax.tree.map(
+        lambda x: many(x) + zero.astype(x.dtype), f(shared, *_cut((tokens, shown), 0, chunk))
+    )
+    body = lambda out, c: (_put(out, f(shared, *_cut((tokens, shown), c, chunk)), c), None)
+    return lax.scan(body, start, jnp.arange(count))[0]
+
+
+def _chunks_forward(f, chunk, shared, tokens, shown):
+    return _chunks(f, chunk, shared, tokens, shown), (shared, tokens, shown)
+
+
+def _chunks_backward(f, chunk, saved, d_out):
+    shared, tokens, shown = saved
+    count = shown.shape[1] // chunk
+
+    def body(carry, c):
+        d_shared, d_tokens = carry
+        piece, some = _cut((tokens, shown), c, chunk)
+        _, pull = jax.vjp(lambda shared, piece: f(shared, piece, some), shared, piece)
+        d_one = jax.tree.map(lambda x: _slice(x, c, x.shape[1] // count), d_out)
+        more, d_piece = pull(d_one)
+        return (jax.tree.map(jnp.add, d_shared, more), _put(d_tokens, d_piece, c)), None
+
+    start = jax.tree.map(jnp.zeros_like, (shared, tokens))
+    d_shared, d_tokens = lax.scan(body, start, jnp.arange(count))[0]
+    return d_shared, d_tokens, None
+
+
+_chunks.defvjp(_chunks_forward, _chunks_backward)
+
+
+def _slice(x, c, size):
+    return lax.dynamic_slice_in_dim(x, c * size, size, 1)
+
+
+def _cut(tree, c, size):
+    """Chunk c of every array."""
+    return jax.tree.map(lambda x: _slice(x, c, size), tree)
+
+
+def _put(tree, pieces, c):
+    """The tree with `pieces` as its chunk c."""
+    put = lambda x, y: lax.dynamic_update_slice_in_dim(x, y, c * y.shape[1], 1)
+    return jax.tree.map(put, tree, pieces)
