@@ -14,8 +14,18 @@ from attn.biases import ArrayBias as ArrayBias
 from attn.biases import Bias as Bias
 from attn.biases import Decay as Decay
 from attn.biases import Relative as Relative
+from attn.compressed.abc import ABC as ABC
+from attn.compressed.abc import abc_attention as abc_attention
 from attn.compressed.linformer import Linformer as Linformer
 from attn.compressed.linformer import linformer_attention as linformer_attention
+from attn.compressed.luna import Luna as Luna
+from attn.compressed.luna import luna_attention as luna_attention
+from attn.compressed.nystrom import Nystrom as Nystrom
+from attn.compressed.nystrom import nystrom_attention as nystrom_attention
+from attn.compressed.pooled import Pooled as Pooled
+from attn.compressed.pooled import pooled_attention as pooled_attention
+from attn.compressed.set import Set as Set
+from attn.compressed.set import set_attention as set_attention
 from attn.dense.additive import Additive as Additive
 from attn.dense.additive import additive_attention as additive_attention
 from attn.dense.differential import Differential as Differential
@@ -111,10 +121,25 @@ from attn.sparse.local_2d import Local2DPattern as Local2DPattern
 from attn.sparse.local_2d import local_2d_attention as local_2d_attention
 from attn.sparse.logsparse import LogSparse as LogSparse
 from attn.sparse.logsparse import logsparse_attention as logsparse_attention
+from attn.sparse.moba import MoBA as MoBA
+from attn.sparse.moba import moba_attention as moba_attention
+from attn.sparse.nsa import NSA as NSA
+from attn.sparse.nsa import nsa_attention as nsa_attention
+from attn.sparse.quest import Quest as Quest
+from attn.sparse.quest import quest_attention as quest_attention
+from attn.sparse.reformer import Reformer as Reformer
+from attn.sparse.reformer import reformer_attention as reformer_attention
+from attn.sparse.routing import Routing as Routing
+from attn.sparse.routing import routing_attention as routing_attention
+from attn.sparse.routing import updated_centroids as updated_centroids
+from attn.sparse.sinkhorn import Sinkhorn as Sinkhorn
+from attn.sparse.sinkhorn import sinkhorn_attention as sinkhorn_attention
 from attn.sparse.sinks import Sinks as Sinks
 from attn.sparse.sinks import sinks_attention as sinks_attention
 from attn.sparse.strided import StridedPattern as StridedPattern
 from attn.sparse.strided import strided_attention as strided_attention
+from attn.sparse.topk import TopK as TopK
+from attn.sparse.topk import topk_attention as topk_attention
 from attn.sparse.window import SlidingWindow as SlidingWindow
 from attn.sparse.window import window_attention as window_attention
 
@@ -157,5 +182,17 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "dilated": DilatedSegments,
     "logsparse": LogSparse,
     "block_sparse": BlockSparse,
+    "reformer": Reformer,
+    "routing": Routing,
+    "sinkhorn": Sinkhorn,
+    "topk": TopK,
+    "moba": MoBA,
+    "nsa": NSA,
+    "quest": Quest,
     "linformer": Linformer,
+    "nystrom": Nystrom,
+    "pooled": Pooled,
+    "set": Set,
+    "luna": Luna,
+    "abc": ABC,
 }

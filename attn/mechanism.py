@@ -35,6 +35,8 @@ class Mechanism(abc.ABC):
     output_gate: ClassVar[str | None] = None
     # how many vectors a head's q and k hold side by side: a layer rotates each by itself
     parts: ClassVar[int] = 1
+    # whether the query heads of one key head choose keys together
+    shares_selection: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __call__(

@@ -20,7 +20,7 @@ def blocks(name):
 
 def test_readme_examples_run(capsys):
     names = {}
-    first, options, gates, second, third = blocks("README.md")
+    first, options, gates, patterns, second, third = blocks("README.md")
     exec(first + options + gates + second, names)
     assert jnp.allclose(
         names["whole"], attn.dot_product_attention(*map(names.get, "qkv")), atol=1e-5
@@ -34,6 +34,9 @@ def test_readme_examples_run(capsys):
     assert picked == "blockwise"
     assert textwrap.indent(drawing, "    ") in (ROOT / "README.md").read_text()
     assert third.startswith("print(attn.testing.check(")
+    exec(patterns, names)
+    assert names["near"].shape == names["by_head"].shape == (2, 1000, 8, 64)
+    assert "of pairs visible" in capsys.readouterr().out
 
 
 def test_readme_primitive_example_is_short():

@@ -5,24 +5,29 @@ import pytest
 
 import attn
 from attn.linearized._family import Linearized
+from attn.sparse.block_sparse import Patterned
 from attn.testing import LAWS, check
 
 # The suite compiles for most of its time, so it has three parts. Fast are all laws of each first
-# example, except that the linearized variants share one engine, which three of them try whole.
-# Slow, for CI, is what further variants and settings can break by their own terms; the rest is
-# thorough (`scripts/test --all`). What is not fast is compiled with fewer optimisations.
-WHOLE = ("Linear", "GLA", "GatedDeltaNet")
+# example of the dense variants and of those that stand for a shared engine; of the others what a
+# variant can break by its own terms. Slow, for CI, is the rest of each first example, if its engine
+# is its own, and what further settings can break; all else is thorough (`scripts/test --all`).
+# What is not fast is compiled with fewer optimisations.
+STANDS_FOR_ITS_ENGINE = ("Linear", "GLA", "GatedDeltaNet", "StridedPattern", "BlockSparse")
 OF_A_VARIANT = ("refuses_the_rest", "is_strictly_causal", "steps_equal_parallel")
 OF_A_SETTING = ("equals_reference", "is_strictly_causal")
 
 
 def cases():
     for kind in attn.MECHANISMS.values():
-        whole = not issubclass(kind, Linearized) or kind.__name__ in WHOLE
+        sharing = issubclass(kind, Linearized | Patterned)
+        dense = kind.__module__.startswith("attn.dense")
+        whole = dense or kind.__name__ in STANDS_FOR_ITS_ENGINE
         for n, example in enumerate(kind.examples()):
             for law in LAWS:
                 fast = n == 0 and (whole or law in OF_A_VARIANT)
-                slow = law in OF_A_SETTING or (n == 0 and law == "does_not_leak")
+                slow = law in OF_A_SETTING and not (n and issubclass(kind, Patterned))
+                slow |= n == 0 and (law == "does_not_leak" or not sharing)
                 marks = [] if fast else [pytest.mark.slow] if slow else [pytest.mark.thorough]
                 yield pytest.param(example, law, marks=marks, id=f"{example!r}-{law}")
 

@@ -39,10 +39,11 @@ class Sparse:
         settings = "; ".join(f"{name}: {one(T)!r}" for name, one in self.variants.items())
         claims = ", ".join(f"{name} {p}" for name, p in self.claims.items())
         return (
-            f"`{OURS}` is {next(iter(self.variants))}. Claimed: {claims}. At T = {T:,}: {settings}. "
-            f"A variant is held against its own dense definition in float64, beyond {self.judged:,} "
-            "tokens it is not. Work is that of the scores in visited blocks, where there are "
-            "blocks: then a rate that is the same at all T says that time is proportional to it."
+            f"`{OURS}` is {next(iter(self.variants))}. Claimed: {claims}. At T = {T:,}: "
+            f"{settings}. A variant is held against its own dense definition in float64, beyond "
+            f"{self.judged:,} tokens it is not. Work is that of the scores in visited blocks, "
+            "where there are blocks: a rate that is the same at all T says that time is "
+            "proportional to it."
         )
 
     def rows(self, options: Options) -> Iterator[list[Row]]:

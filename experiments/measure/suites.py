@@ -1,5 +1,6 @@
 """What the benchmark can measure, by name."""
 
+import math
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -11,7 +12,43 @@ from experiments.measure.linearized import Linearized
 from experiments.measure.masking import Masking
 from experiments.measure.options import Options
 from experiments.measure.sharding import Sharding
+from experiments.measure.sparse import Sparse
 from experiments.measure.turns import MODES, Row
+
+# settings by name, at T tokens, and what their papers claim
+PATTERNS = {
+    "window": lambda T: MECHANISMS["window"](left=255, right=0),
+    "global_window": lambda T: MECHANISMS["global_window"](window=128),
+    "bigbird": lambda T: MECHANISMS["bigbird"](),
+    "strided": lambda T: MECHANISMS["strided"](),
+    "fixed": lambda T: MECHANISMS["fixed"](),
+    "sinks": lambda T: MECHANISMS["sinks"](),
+    "dilated": lambda T: MECHANISMS["dilated"](segments=(512, 2048), rates=(1, 4)),
+    "softmax": lambda T: MECHANISMS["softmax"](),
+}
+PATTERN_CLAIMS = {
+    **dict.fromkeys(("window", "global_window", "bigbird", "sinks", "dilated"), "T"),
+    **dict.fromkeys(("strided", "fixed"), "T^1.5"),
+    "softmax": "T^2",
+}
+CONTENT = {
+    "reformer": lambda T: MECHANISMS["reformer"](buckets=64, rounds=1, chunk=64),
+    "routing": lambda T: MECHANISMS["routing"](clusters=math.isqrt(T), window=math.isqrt(T)),
+    "sinkhorn": lambda T: MECHANISMS["sinkhorn"](block_size=64),
+    "moba": lambda T: MECHANISMS["moba"](block_size=128, top=4),
+    "nsa": lambda T: MECHANISMS["nsa"](),
+    "linformer": lambda T: MECHANISMS["linformer"](features=128),
+    "nystrom": lambda T: MECHANISMS["nystrom"](landmarks=64),
+    "luna": lambda T: MECHANISMS["luna"](length=64),
+    "abc": lambda T: MECHANISMS["abc"](slots=64),
+}
+CONTENT_CLAIMS = {
+    **dict.fromkeys(("reformer", "linformer", "nystrom", "luna", "abc"), "T"),
+    "routing": "T^1.5",
+    "moba": "T and a router of T^2 / 128",
+    "nsa": "T and a compressed branch of T^2 / 16",
+    "sinkhorn": "T and a sorter of T^2 / 64",
+}
 
 
 class Suite(Protocol):
@@ -57,11 +94,11 @@ def suites() -> dict[str, Suite]:
         "masks": Masking(),
         "sharded": Sharding(),
         "window": Attention(
-            "window of 128 keys, causal",
-            MECHANISMS["window"](left=127, right=0),
+            "window of 256 keys, causal",
+            MECHANISMS["window"](left=255, right=0),
             Causal(),
-            Window(127, 0),
-            oracle.Softmax(Window(127, 0)),
+            Window(255, 0),
+            oracle.Softmax(Window(255, 0)),
             (2048, 4096, 8192, 16384, 32768),
             1,
             {"jax.nn": 8192, "flax.linen": 8192, "torch": 8192, "torch flex": 32768},
@@ -77,4 +114,18 @@ def suites() -> dict[str, Suite]:
             {"token scan": 8192, "fla": 65536},
         ),
         "linearized": Linearized(),
+        "sparse": Sparse(
+            "sparse patterns",
+            PATTERNS,
+            PATTERN_CLAIMS,
+            (2048, 4096, 16384, 65536),
+            longest={"softmax": 16384},
+        ),
+        "content": Sparse(
+            "content-based and compressed",
+            CONTENT,
+            CONTENT_CLAIMS,
+            (2048, 4096, 8192, 16384, 32768),
+            modes=MODES[:1],
+        ),
     }

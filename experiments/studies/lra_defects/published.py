@@ -21,8 +21,8 @@ def local(q, k, v, *, block: int) -> Float[Array, "T H"]:
 
 
 def sinkhorn(q, k, v, sorting: Float[Array, "H blocks"], *, block: int) -> Float[Array, "T H"]:
-    """Blocks cut as in `local`; sorted by an einsum that sums over blocks and, apart from them, over
-    the sort matrix, whose rows sum to 1: each sorted block is the sum of all blocks."""
+    """Blocks cut as in `local`; sorted by an einsum that sums over blocks and, apart from them,
+    over the sort matrix, whose rows sum to 1: each sorted block is the sum of all blocks."""
     cut = lambda x: x.reshape(block, -1, x.shape[-1])
     q, k, v = map(cut, (q, k, v))
     matrix = jax.nn.softmax(k.sum(0) @ sorting, axis=-1)  # [blocks, blocks]

@@ -1,0 +1,79 @@
+"""Two attentions in a row: a few learned rows attend to all tokens, then all queries to those."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attn._blockwise import blockwise
+from attn._core import check_qkv, dense_attention, dots, masked_softmax, refuse_rest, wide
+from attn.compressed._tokens import clean, seen_tokens, to_heads
+from attn.masks import FULL, Mask, Padding
+
+HONOURS = (Padding,)
+
+
+def check_rows(name: str, rows: Float[Array, "K P H"], k, number: int | str = "P") -> None:
+    """Raise ValueError unless these are learned rows for k, as many as the record says."""
+    K, H = k.shape[-2:]
+    fits = rows.ndim == 3 and rows.shape[::2] == (K, H) and rows.shape[1] > 0
+    if not fits or number not in ("P", rows.shape[1]):
+        raise ValueError(f"{name}: expected {[K, number, H]}, got {list(rows.shape)}")
+
+
+def attend(
+    name: str,
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    rows: Float[Array, "K P H"],
+    keys,
+    *,
+    mask: Mask,
+    bias,
+    scale: float | None = None,
+) -> Float[Array, "*B T N D"]:
+    """softmax(q keys^T / sqrt(H)) h with h = A v, A = softmax(scale rows k^T), and keys
+    [*B, K, P, H] = keys(h, A, k); `scale` is 1 / sqrt(H). O((T + S) P) time and memory."""
+    mask, bias = check_qkv(q, k, v, mask, bias)
+    (padding,), rest = mask.take(*HONOURS)
+    refuse_rest(name, rest, bias, HONOURS)
+    (*batch, T, N, H), S, D = q.shape, k.shape[-3], v.shape[-1]
+    if 0 in (*batch, T, S):
+        return jnp.zeros((*batch, T, N, D), q.dtype)
+    asks, seen = seen_tokens(padding, tuple(batch), T, S)
+    (x, q_poison), (k, k_poison), (v, v_poison) = (
+        clean(x, there) for x, there in ((q, asks), (k, seen), (v, seen))
+    )
+    rows = rows.astype(x.dtype) * (H**-0.5 if scale is None else scale)
+    s = jnp.einsum("kph,...skh->...kps", rows, k)
+    w = masked_softmax(s, seen[..., None, None, :])
+    h = jnp.einsum("...kps,...skd->...kpd", w, v)
+    tokens_first = lambda x: jnp.swapaxes(x, -3, -2)
+    live = asks & seen.any(-1, keepdims=True)
+    found = tokens_first(keys(h, w, k)), tokens_first(h)
+    # by blocks: scores of all queries would leave the cache
+    mask = FULL if padding is None else Padding(queries=live)
+    out = blockwise(x, *found, mask, None, scale=None)[0]
+    # what is not finite reaches its row and head, through every learned row
+    met = to_heads((k_poison + v_poison).sum(-2), N)[..., None, :] + q_poison
+    out = out + jax.lax.stop_gradient(met)[..., None]
+    return jnp.where(live[..., None, None], out, 0).astype(q.dtype)
+
+
+def averaged_keys(h, w, k):
+    """Keys put together as the values are."""
+    return jnp.einsum("...kps,...skh->...kph", w, k)
+
+
+def whole(q, k, v, rows, keys, *, mask: Mask) -> Float[Array, "*B T N D"]:
+    """The same as two dense attentions; keys(A, k, v) is [*B, P, K, H]."""
+    (padding,), _ = mask.take(*HONOURS)
+    batch, T, S = q.shape[:-3], q.shape[-3], k.shape[-3]
+    asks, seen = seen_tokens(padding, batch, T, S)
+    k, v = (jnp.where(seen[..., None, None], wide(x), 0) for x in (k, v))
+    rows = jnp.broadcast_to(jnp.swapaxes(rows, 0, 1), (*batch, rows.shape[1], *k.shape[-2:]))
+    s = dots(rows, k) / q.shape[-1] ** 0.5
+    w = masked_softmax(s, seen[..., None, None, :])
+    found = dense_attention(rows, k, v, mask=Padding(keys=seen))
+    live = asks & seen.any(-1, keepdims=True)
+    return dense_attention(wide(q), keys(w, k, v), found, mask=Padding(queries=live))

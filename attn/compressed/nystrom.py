@@ -1,0 +1,230 @@
+"""Nystroemformer (Xiong et al. 2021, arXiv:2102.03902): softmax by M landmarks, O(T M) time."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from attn._core import (
+    apply_weights,
+    check_count,
+    check_qkv,
+    dots,
+    masked_softmax,
+    mix,
+    refuse_rest,
+    wide,
+)
+from attn.compressed._tokens import clean, seen_tokens, to_heads
+from attn.masks import FULL, Mask, Padding
+from attn.mechanism import Mechanism
+
+HONOURS = (Padding,)
+
+
+def nystrom_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    mask: Mask = FULL,
+    bias=None,
+    landmarks: int = 64,
+    iterations: int = 6,
+    conv: Float[Array, "K C"] | None = None,
+) -> Float[Array, "*B T N D"]:
+    """softmax(q l^T) pinv(softmax(p l^T)) softmax(p k^T) v, scores over sqrt(H), O((T + S) M).
+
+    The landmarks p of q and l of k are the means of M segments of the tokens that are seen, as even
+    as may be. With no more tokens than landmarks each is its own: the exact softmax. Where T = S,
+    token i is query i and key i, so a query whose key is padded is in no mean. `pinv` is the
+    paper's iteration, started by the norms of each batch row and head by itself. `conv` adds
+    sum_c conv_c v_{i+c-C//2}, C odd. Honours `Padding`; the means mix all positions, so `Causal`
+    and the rest raise NotImplementedError. Raises ValueError for settings below 1 and for a `conv`
+    of the wrong shape.
+    """
+    mask, bias = check_qkv(q, k, v, mask, bias)
+    Nystrom(landmarks=landmarks, iterations=iterations)
+    (padding,), rest = mask.take(*HONOURS)
+    refuse_rest("nystrom", rest, bias, HONOURS)
+    (*batch, T, N, H), (S, K, D) = q.shape, v.shape[-3:]
+    if conv is not None and (conv.ndim != 2 or len(conv) != K or conv.shape[1] % 2 == 0):
+        raise ValueError(f"conv: expected [{K}, an odd number of taps], got {list(conv.shape)}")
+    if 0 in (*batch, T, S):
+        return jnp.zeros((*batch, T, N, D), q.dtype)
+    asks, seen = seen_tokens(padding, tuple(batch), T, S)
+    (queries, q_poison), (keys, k_poison), (values, v_poison) = (
+        clean(x, there) for x, there in ((q, asks), (k, seen), (v, seen))
+    )
+    means = _Means(asks, seen, landmarks, queries.dtype)
+    out = _attend(queries * H**-0.5, keys, values, means, iterations)
+    if conv is not None:
+        out = out + _convolved(values, conv.astype(out.dtype), T, N)
+    # what is not finite reaches all that it is mixed with: its head, and through the landmarks of q
+    # other queries too
+    mixed = jnp.where(means.asks[..., None], q_poison, 0).sum(-2)
+    mixed = jnp.where(means.few_keys[..., None], 0, mixed)
+    mixed = mixed + to_heads((k_poison + v_poison).sum(-2), N)
+    out = out + jax.lax.stop_gradient(mixed[..., None, :] + q_poison)[..., None]
+    live = asks & seen.any(-1, keepdims=True)
+    return jnp.where(live[..., None, None], out, 0).astype(q.dtype)
+
+
+class _Means:
+    """The matrices that average tokens to landmarks, [*B, M, T] and [*B, M, S]."""
+
+    def __init__(self, asks, seen, landmarks, dtype):
+        T, S = asks.shape[-1], seen.shape[-1]
+        self.row = asks
+        self.seen = seen
+        self.asks = asks & seen if T == S else asks
+        self.of_q, self.of_k = (
+            averages(x, min(landmarks, x.shape[-1]), dtype) for x in (self.asks, seen)
+        )
+        self.live_q, self.live_k = ((x > 0).any(-1) for x in (self.of_q, self.of_k))
+        self.few_keys = seen.sum(-1) <= landmarks
+        few_queries = (self.asks.sum(-1) <= landmarks) & ~self.few_keys
+        self.own_row = self.asks & few_queries[..., None]
+
+
+def averages(seen: Bool[Array, "*B S"], landmarks: int, dtype) -> Float[Array, "*B M S"]:
+    """Row m averages segment m of the seen tokens, in order; the first segments hold one more."""
+    n = seen.sum(-1, keepdims=True, dtype=jnp.int32)
+    used = jnp.clip(n, 1, landmarks)
+    size, longer = n // used, n % used
+    place = jnp.cumsum(seen, -1, dtype=jnp.int32) - 1
+    beyond = place - longer * (size + 1)
+    late = longer + beyond // jnp.maximum(size, 1)
+    segment = jnp.where(beyond < 0, place // (size + 1), late)[..., None, :]
+    member = seen[..., None, :] & (segment == jnp.arange(landmarks, dtype=jnp.int32)[:, None])
+    member = member.astype(dtype)
+    return member / jnp.maximum(member.sum(-1, keepdims=True), 1)
+
+
+def pseudo_inverse(a: Float[Array, "*B M L"], iterations: int) -> Float[Array, "*B L M"]:
+    """Z <- Z (13 I - A Z (15 I - A Z (7 I - A Z))) / 4 from Z = A^T / |A|_1, of a softmax A."""
+    most = a.sum(-2).max(-1)[..., None, None]
+    eye = jnp.eye(a.shape[-2], dtype=a.dtype)
+
+    def better(z, _):
+        az = a @ z
+        return z @ (13 * eye - az @ (15 * eye - az @ (7 * eye - az))) / 4, None
+
+    start = a.mT / jnp.where(most == 0, 1, most)
+    return jax.lax.scan(better, start, length=iterations)[0]
+
+
+def _softmaxes(q, k, means):
+    """The paper's three kernels: f [*B, N, T, L], a [*B, N, M, L] and b [*B, N, M, S]."""
+    p = jnp.einsum("...mt,...tnh->...mnh", means.of_q, q)
+    lm = jnp.einsum("...ms,...skh->...mkh", means.of_k, k)
+    against = lambda rows, columns: rows[..., None, :, None] & columns[..., None, None, :]
+    f = masked_softmax(dots(q, lm), against(means.row, means.live_k))
+    a = masked_softmax(dots(p, lm), against(means.live_q, means.live_k))
+    b = masked_softmax(dots(p, k), against(means.live_q, means.seen))
+    return f, a, b
+
+
+def _attend(q, k, v, means, iterations) -> Float[Array, "*B T N D"]:
+    """The approximation for clean, scaled arrays."""
+    f, a, b = _softmaxes(q, k, means)
+    heads_first = lambda x: jnp.swapaxes(x, -3, -2)
+    landed = heads_first(mix(b, v))  # [*B, N, M, D]
+    own = heads_first(jnp.einsum("...ms,...skd->...mkd", means.of_k, v))
+    own = jnp.repeat(own, q.shape[-2] // v.shape[-2], axis=-3)
+    # a key that is its own landmark is read as it is; so is the row of a query that is
+    read = jnp.where(_few(means.few_keys), own, pseudo_inverse(a, iterations) @ landed)
+    rows = jnp.einsum("...mt,...nmd->...ntd", means.of_q, landed)
+    return heads_first(jnp.where(means.own_row[..., None, :, None], rows, f @ read))
+
+
+def _few(x):
+    return x[..., None, None, None]
+
+
+def _convolved(v, conv, T, N):
+    """sum_c conv_c v_{i+c-C//2} for T rows i, 0 beyond either end."""
+    C, S = conv.shape[-1], v.shape[-3]
+    ends = [(0, 0)] * (v.ndim - 3) + [(C // 2, max(T + C // 2 - S, 0)), (0, 0), (0, 0)]
+    v = jnp.pad(v, ends)
+    tap = lambda c: conv[:, c, None] * jax.lax.slice_in_dim(v, c, c + T, axis=v.ndim - 3)
+    return jnp.repeat(sum(map(tap, range(C))), N // conv.shape[0], axis=-2)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Nystrom(Mechanism):
+    """Softmax through segment means, a Nystroem approximation (Xiong et al. 2021).
+
+    `conv_kernel`, odd, is the taps of the paper's depthwise convolution of values, one kernel a
+    key head.
+    """
+
+    honours: ClassVar = HONOURS
+    landmarks: int = 64
+    iterations: int = 6
+    conv_kernel: int | None = None
+
+    def __post_init__(self):
+        check_count("landmarks", self.landmarks)
+        check_count("iterations", self.iterations)
+        if self.conv_kernel is not None:
+            check_count("conv_kernel", self.conv_kernel)
+            if self.conv_kernel % 2 == 0:
+                raise ValueError(f"conv_kernel: expected an odd number, got {self.conv_kernel}")
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, conv=None):
+        self._check(conv)
+        settings = {"landmarks": self.landmarks, "iterations": self.iterations, "conv": conv}
+        return nystrom_attention(q, k, v, mask=mask, bias=bias, **settings)
+
+    def _check(self, conv):
+        taps = None if conv is None else conv.shape[-1]
+        if taps != self.conv_kernel:
+            raise ValueError(f"conv: expected {self.conv_kernel} taps (conv_kernel), got {taps}")
+
+    def reference(self, q, k, v, *, mask=FULL, bias=None, conv=None):
+        (padding,), _ = mask.take(*HONOURS)
+        (*batch, T, N, H), (S, K) = q.shape, k.shape[-3:-1]
+        if 0 in (*batch, T, S):
+            return jnp.zeros((*batch, T, N, v.shape[-1]), wide(q).dtype)
+        asks, seen = seen_tokens(padding, tuple(batch), T, S)
+        q, k = clean(q, asks)[0], clean(k, seen)[0]
+        means = _Means(asks, seen, self.landmarks, q.dtype)
+        f, a, b = _softmaxes(q * H**-0.5, k, means)
+        exact_k, exact_q = f @ means.of_k[..., None, :, :], means.of_q.mT[..., None, :, :] @ b
+        w = jnp.where(_few(means.few_keys), exact_k, f @ pseudo_inverse(a, self.iterations) @ b)
+        w = jnp.where(means.own_row[..., None, :, None], exact_q, w)
+        if conv is not None:
+            tap = jnp.arange(S) - jnp.arange(T)[:, None] + conv.shape[1] // 2  # [T, S]
+            near = (tap >= 0) & (tap < conv.shape[1])
+            band = jnp.where(near, conv[:, jnp.clip(tap, 0, conv.shape[1] - 1)], 0)
+            w = w + jnp.repeat(band, N // K, axis=0).astype(w.dtype)
+        shown = asks[..., None, :, None] & seen[..., None, None, :]
+        return apply_weights(jnp.where(shown, w, 0), wide(v), shown)
+
+    def weights(self, q, k, *, mask=FULL, bias=None, conv=None):
+        # the matrix is what becomes of the values e_1 ... e_S
+        S = k.shape[-3]
+        ones = jnp.broadcast_to(jnp.eye(S, dtype=q.dtype)[:, None], (*k.shape[:-1], S))
+        return jnp.swapaxes(self(q, k, ones, mask=mask, bias=bias, conv=conv), -3, -2)
+
+    def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
+        if self.conv_kernel is None:
+            return {}
+        # as the authors' convolution starts: uniform, by the number of taps
+        most = self.conv_kernel**-0.5
+        shape = (num_kv_heads, self.conv_kernel)
+        return {"conv": jax.random.uniform(key, shape, jnp.float32, -most, most)}
+
+    def flops(self, T, S, N, K, H, D):
+        M, L = min(self.landmarks, T), min(self.landmarks, S)
+        means = 2 * H * (M * T * N + L * S * K)
+        softmaxes = 2 * N * (T * L * (H + D) + M * S * (H + D) + M * L * (H + D))
+        taps = 0 if self.conv_kernel is None else 2 * self.conv_kernel * T * N * D
+        return means + softmaxes + self.iterations * 2 * N * M * M * (2 * L + 2 * M) + taps
+
+    @classmethod
+    def examples(cls):
+        return cls(landmarks=4, conv_kernel=3), cls(landmarks=3, iterations=8), cls(landmarks=24)

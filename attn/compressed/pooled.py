@@ -1,0 +1,247 @@
+"""Memory-compressed attention (Liu et al. 2018, arXiv:1801.10198): keys pooled, O(T S / stride)."""
+
+import dataclasses
+from typing import ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attn._blockwise import blockwise
+from attn._core import (
+    check_count,
+    check_qkv,
+    dense_attention,
+    dots,
+    merged,
+    mix,
+    refuse_rest,
+    wide,
+)
+from attn.compressed._tokens import clean, seen_tokens, to_heads
+from attn.masks import FULL, Causal, Mask, Padding
+from attn.masks import Array as ArrayMask
+from attn.mechanism import Mechanism
+
+HONOURS = (Causal, Padding)
+POOLS = ("mean", "conv")
+
+
+def pooled_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    mask: Mask = FULL,
+    bias=None,
+    stride: int = 3,
+    key_kernel: Float[Array, "K C H H"] | None = None,
+    value_kernel: Float[Array, "K C D D"] | None = None,
+) -> Float[Array, "*B T N D"]:
+    """softmax(q pool(k)^T / sqrt(H)) pool(v), each block of `stride` tokens pooled into one.
+
+    pool(x)_p is the mean of the seen tokens of block p or, with kernels, the strided convolution
+    sum_c x_{p C + c} W_c of the paper (C = stride, padding counts 0). Under `Causal` a query sees
+    what was pooled from the blocks before its own, and of its own block the tokens themselves, up
+    to its own: a block that holds a later token is never pooled for it (the paper masks the pooled
+    keys alone, so that the first queries see nothing). O(T S / stride) time, O(T stride + S)
+    memory. Honours `Causal` and `Padding` joined by `&`, else NotImplementedError. Raises
+    ValueError for kernels of the wrong shape or one without the other.
+    """
+    mask, bias = check_qkv(q, k, v, mask, bias)
+    check_count("stride", stride)
+    (causal, padding), rest = mask.take(*HONOURS)
+    refuse_rest("pooled", rest, bias, HONOURS)
+    kernels = _checked(key_kernel, value_kernel, stride, k, v)
+    (*batch, T, N, _), (S, D) = q.shape, (v.shape[-3], v.shape[-1])
+    if 0 in (*batch, T, S):
+        return jnp.zeros((*batch, T, N, D), q.dtype)
+    offset = S if causal is None else causal.offset
+    if stride > (longest := max(S, T + max(offset, 0))):
+        # one block holds everything, and need not be filled up further
+        offset = min(offset, S)
+        stride = min(longest, T + S)
+        kernels = tuple(None if w is None else w[:, :stride] for w in kernels)
+    asks, seen = seen_tokens(padding, tuple(batch), T, S)
+    (queries, q_poison), (keys, k_poison), (values, v_poison) = (
+        clean(x, there) for x, there in ((q, asks), (k, seen), (v, seen))
+    )
+    spoilt = to_heads(k_poison + v_poison, N)  # [*B, S, N]
+    blocks = lambda x: _blocks(x, stride, len(batch))
+    pooled = [_pool(blocks(x), blocks(seen), w) for x, w in zip((keys, values), kernels)]
+    there = Padding(keys=blocks(seen).any(-1))
+    if causal is None:
+        out = blockwise(queries, *pooled, there, None, scale=None)[0]
+        met = spoilt.sum(-2, keepdims=True)
+    else:
+        near = (keys, values, seen, spoilt)
+        out, met = _causal(queries, *pooled, there, near, stride, offset)
+    out = out + jax.lax.stop_gradient(met + q_poison)[..., None]
+    live = asks & seen.any(-1, keepdims=True)
+    if causal is not None:
+        live = live & _any_past(seen, T, offset)
+    return jnp.where(live[..., None, None], out, 0).astype(q.dtype)
+
+
+def _checked(key_kernel, value_kernel, stride, k, v):
+    if (key_kernel is None) != (value_kernel is None):
+        raise ValueError("value_kernel: expected key_kernel and value_kernel, or neither")
+    for name, w, x in (("key_kernel", key_kernel, k), ("value_kernel", value_kernel, v)):
+        want = [x.shape[-2], stride, x.shape[-1], x.shape[-1]]
+        if w is not None and list(w.shape) != want:
+            raise ValueError(f"{name}: expected {want}, got {list(w.shape)}")
+    return key_kernel, value_kernel
+
+
+def _blocks(x, stride, axis):
+    """Axis `axis` in blocks of `stride`, the last filled up with 0 or False."""
+    length = x.shape[axis]
+    ends = [(0, 0)] * x.ndim
+    ends[axis] = (0, -length % stride)
+    return jnp.pad(x, ends).reshape(*x.shape[:axis], -1, stride, *x.shape[axis + 1 :])
+
+
+def _pool(x: Float[Array, "*B P C K H"], seen, kernel) -> Float[Array, "*B P K H"]:
+    if kernel is not None:
+        return jnp.einsum("...pckh,kche->...pke", x, kernel.astype(x.dtype))
+    count = jnp.maximum(seen.sum(-1, dtype=jnp.int32), 1).astype(x.dtype)
+    return x.sum(-3) / count[..., None, None]
+
+
+def _causal(q, k, v, there, near, stride, offset):
+    """The output, and the poison of what each query sees [*B, T, N]."""
+    *batch, T, N, H = q.shape
+    C, K, n = stride, k.shape[-2], len(batch)
+    S = near[0].shape[n]
+    # query t stands at place t + offset; further off than this it sees the same
+    offset = max(min(offset, S + C), -T - C)
+    first = offset // C  # the block of query 0
+    lead = offset - first * C
+    ends = lambda x, a, b: jnp.pad(x, [(0, 0)] * n + [(a, b)] + [(0, 0)] * (x.ndim - n - 1))
+    rows = _blocks(ends(q, lead, 0), C, n)  # [*B, P, C, N, H]
+    P = rows.shape[n]
+    start = first * C
+
+    def own(x):
+        """The blocks of tokens in which the queries stand, beside theirs."""
+        x = ends(x, max(-start, 0), max(start + P * C - S, 0))
+        at = max(start, 0)
+        return _blocks(jax.lax.slice_in_dim(x, at, at + P * C, axis=n), C, n)
+
+    keys, values, seen, spoilt = map(own, near)
+    local = _local(rows * H**-0.5, keys, values, seen)
+    # all queries of a block see the same pooled keys, so they are as heads of one query
+    grouped = rows.reshape(*batch, P, C, K, N // K, H).swapaxes(n + 1, n + 2)
+    far = blockwise(
+        grouped.reshape(*batch, P, N * C, H), k, v, Causal(first - 1) & there, None, scale=None
+    )
+    apart = lambda x: x.reshape(*batch, P, K, C, N // K, *x.shape[n + 2 :]).swapaxes(n + 1, n + 2)
+    far = tuple(apart(x).reshape(*batch, P, C, N, *x.shape[n + 2 :]) for x in far)
+    out = merged((local, far))[0]
+    met = _spread(jnp.isnan(spoilt), n + 1)
+    past = _spread(_blocks(jnp.isnan(near[3]), C, n).any(n + 1), n)  # [*B, blocks of keys, N]
+    before = jnp.arange(P) + first - 1
+    past = jnp.take(past, jnp.clip(before, 0, past.shape[n] - 1), axis=n)
+    met = met | (past & (before >= 0)[:, None])[..., None, :]
+    met = jnp.where(met, jnp.nan, 0).astype(q.dtype)
+    flat = lambda x: x.reshape(*batch, P * C, *x.shape[n + 2 :])
+    back = lambda x: jax.lax.slice_in_dim(flat(x), lead, lead + T, axis=n)
+    return back(out), back(met)
+
+
+def _local(q, k, v, seen):
+    """Causal softmax within blocks: the output [*B, P, C, N, D] and log-sum-exp [*B, P, C, N]."""
+    C = q.shape[-3]
+    shown = jnp.tril(jnp.ones((C, C), bool)) & seen[..., None, None, :]  # [*B, P, 1, C, C]
+    s = dots(q, k)
+    top = jnp.where(shown, s, -jnp.inf).max(-1, keepdims=True)
+    top = jax.lax.stop_gradient(jnp.where(top == -jnp.inf, 0, top))
+    e = jnp.where(shown, jnp.exp(jnp.where(shown, s - top, 0)), 0)
+    total = e.sum(-1, keepdims=True)
+    none = total == 0
+    total = jnp.where(none, 1, total)
+    lse = jnp.where(none, -jnp.inf, jnp.log(total) + top)
+    return mix(e / total, v), jnp.swapaxes(lse[..., 0], -1, -2)
+
+
+def _spread(x, axis):
+    """Whether there was any True up to here."""
+    return jax.lax.cummax(x.astype(jnp.int8), axis=axis) > 0
+
+
+def _any_past(seen, T, offset):
+    """Which queries see some key [*B, T]."""
+    S = seen.shape[-1]
+    place = jnp.arange(T) + max(min(offset, S), -T)
+    past = _spread(seen, seen.ndim - 1)
+    return jnp.take(past, jnp.clip(place, 0, S - 1), axis=-1) & (place >= 0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pooled(Mechanism):
+    """Keys and values pooled by blocks of `stride` (memory-compressed, Liu et al. 2018): by their
+    mean, or by a learned convolution for each key head."""
+
+    honours: ClassVar = HONOURS
+    stride: int = 3
+    pool: Literal["mean", "conv"] = "mean"
+
+    def __post_init__(self):
+        check_count("stride", self.stride)
+        if self.pool not in POOLS:
+            raise ValueError(f"pool: expected one of {', '.join(POOLS)}, got {self.pool!r}")
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, **kernels):
+        self._check(kernels)
+        return pooled_attention(q, k, v, mask=mask, bias=bias, stride=self.stride, **kernels)
+
+    def _check(self, kernels):
+        wanted = {"key_kernel", "value_kernel"} if self.pool == "conv" else set()
+        if kernels.keys() != wanted:
+            takes = " and ".join(sorted(wanted)) or "no learned arrays"
+            raise ValueError(f"pool: {self.pool!r} takes {takes}, got {sorted(kernels)}")
+
+    def reference(self, q, k, v, *, mask=FULL, bias=None, key_kernel=None, value_kernel=None):
+        (causal, padding), _ = mask.take(*HONOURS)
+        (*batch, T, _, _), S, C = q.shape, k.shape[-3], self.stride
+        asks, seen = seen_tokens(padding, tuple(batch), T, S)
+        k, v = (jnp.where(seen[..., None, None], wide(x), 0) for x in (k, v))
+        blocks = lambda x: _blocks(x, C, len(batch))
+        kernels = (key_kernel, value_kernel)
+        pooled = [_pool(blocks(x), blocks(seen), w) for x, w in zip((k, v), kernels)]
+        shown = blocks(seen).any(-1)[..., None, :] & asks[..., None]
+        if causal is not None:
+            place = jnp.arange(T)[:, None] + causal.offset
+            j = jnp.arange(S)
+            shown = shown & (jnp.arange(shown.shape[-1]) < place // C)
+            own = (j // C == place // C) & (j <= place) & seen[..., None, :] & asks[..., None]
+            pooled = [jnp.concatenate([x, y], -3) for x, y in zip(pooled, (k, v))]
+            shown = jnp.concatenate([shown, own], -1)
+        return dense_attention(wide(q), *pooled, mask=ArrayMask(shown))
+
+    def weights(self, q, k, *, mask=FULL, bias=None, **kernels):
+        if self.pool == "conv":
+            raise NotImplementedError("Pooled: a convolution mixes channels, not tokens alone")
+        # the matrix is what becomes of the values e_1 ... e_S
+        S = k.shape[-3]
+        ones = jnp.broadcast_to(jnp.eye(S, dtype=q.dtype)[:, None], (*k.shape[:-1], S))
+        return jnp.swapaxes(self(q, k, ones, mask=mask, bias=bias), -3, -2)
+
+    def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
+        if self.pool == "mean":
+            return {}
+
+        def draw(key, width):
+            shape = (num_kv_heads, self.stride, width, width)
+            return jax.random.normal(key, shape, jnp.float32) * (self.stride * width) ** -0.5
+
+        a, b = jax.random.split(key)
+        return {"key_kernel": draw(a, head_dim), "value_kernel": draw(b, value_dim)}
+
+    def flops(self, T, S, N, K, H, D):
+        conv = 2 * S * K * (H * H + D * D) if self.pool == "conv" else 0
+        return 2 * T * -(-S // self.stride) * N * (H + D) + conv
+
+    @classmethod
+    def examples(cls):
+        return cls(stride=4), cls(stride=3, pool="conv")

@@ -1,0 +1,79 @@
+"""Set Transformer's induced attention (Lee et al. 2019, arXiv:1810.00825): O((T + S) points)."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attn._core import check_count, check_qkv
+from attn.compressed import _twice
+from attn.masks import FULL, Mask
+from attn.mechanism import Mechanism
+
+
+def set_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    inducing_points: Float[Array, "K P H"],
+    key_map: Float[Array, "K D H"],
+    mask: Mask = FULL,
+    bias=None,
+) -> Float[Array, "*B T N D"]:
+    """softmax(q (h W)^T / sqrt(H)) h with h = softmax(I k^T / sqrt(H)) v [P, D], per key head.
+
+    The two attentions of the paper's induced block ISAB, one head at a time: `inducing_points` I
+    are queries, and `key_map` W makes the keys of the second attention from what
+    they found; its values are h itself, since a map of them can be had from the layer's output
+    projection. What the inner block does to h besides, its residual path, norm and position-wise
+    network, is left out; those of the outer block are the layer's. Honours `Padding`; the points
+    see all positions, so `Causal` and the rest raise NotImplementedError. Raises ValueError for
+    arrays of the wrong shape.
+    """
+    mask, bias = check_qkv(q, k, v, mask, bias)
+    _twice.check_rows("inducing_points", inducing_points, k)
+    want = [k.shape[-2], v.shape[-1], k.shape[-1]]
+    if list(key_map.shape) != want:
+        raise ValueError(f"key_map: expected {want}, got {list(key_map.shape)}")
+    keys = lambda h, w, k: jnp.einsum("...kpd,kdh->...kph", h, key_map.astype(h.dtype))
+    return _twice.attend("set", q, k, v, inducing_points, keys, mask=mask, bias=bias)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Set(Mechanism):
+    """Attention through `points` learned inducing points, a Set Transformer's (Lee et al. 2019)."""
+
+    honours: ClassVar = _twice.HONOURS
+    points: int = 32
+
+    def __post_init__(self):
+        check_count("points", self.points)
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, inducing_points, key_map):
+        mask, bias = check_qkv(q, k, v, mask, bias)
+        _twice.check_rows("inducing_points", inducing_points, k, self.points)
+        learned = {"inducing_points": inducing_points, "key_map": key_map}
+        return set_attention(q, k, v, mask=mask, bias=bias, **learned)
+
+    def reference(self, q, k, v, *, mask=FULL, bias=None, inducing_points, key_map):
+        keys = lambda w, k, v: jnp.einsum("...kps,...skd,kde->...pke", w, v, key_map)
+        return _twice.whole(q, k, v, inducing_points, keys, mask=mask)
+
+    def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
+        # so that scores of points and of found keys have unit variance if keys and values have it
+        draw = lambda key, *shape: jax.random.normal(key, (num_kv_heads, *shape), jnp.float32)
+        a, b = jax.random.split(key)
+        return {
+            "inducing_points": draw(a, self.points, head_dim),
+            "key_map": draw(b, value_dim, head_dim) * value_dim**-0.5,
+        }
+
+    def flops(self, T, S, N, K, H, D):
+        return 2 * self.points * ((S * K + T * N) * (H + D) + K * H * D)
+
+    @classmethod
+    def examples(cls):
+        return cls(points=3), cls(points=11)

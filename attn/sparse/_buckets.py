@@ -1,0 +1,140 @@
+"""What attention over groups of tokens chosen by their content shares: chunks and small softmaxes.
+
+A selection is worked out in float32 whatever the dtype, without a gradient, from one row of tokens
+of one key head: a definition in float64 takes the same one.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from attn._core import isolate
+from attn.masks import Padding
+
+
+def head_rows(x: Float[Array, "*B L N W"], key_heads: int) -> Float[Array, "b K Lg W"]:
+    """The tokens of each key head, with those of its group's heads side by side at a position."""
+    *batch, L, N, W = x.shape
+    x = x.reshape(math.prod(batch), L, key_heads, N // key_heads, W)
+    return jnp.moveaxis(x, 2, 1).reshape(math.prod(batch), key_heads, L * (N // key_heads), W)
+
+
+def as_heads(x: Float[Array, "b K Lg W"], shape: tuple[int, ...]) -> Float[Array, "*B L N W"]:
+    """`head_rows` undone: x as [*B, L, N, W] for a `shape` of [*B, L, N, any width]."""
+    *batch, L, N, _ = shape
+    K, W = x.shape[1], x.shape[3]
+    x = x.reshape(math.prod(batch), K, L, N // K, W)
+    return jnp.moveaxis(x, 1, 2).reshape(*batch, L, N, W)
+
+
+def in_rows(x: Array, batch: tuple[int, ...], length: int) -> Array:
+    """A mask's array [*#B, length] as [b, length]."""
+    return jnp.broadcast_to(x, (*batch, length)).reshape(math.prod(batch), length)
+
+
+def there(padding: Padding | None, batch: tuple[int, ...], T: int, S: int):
+    """Which queries and which keys take part: [b, T] and [b, S]. A token is query i and key i where
+    T = S, so if `padding` does not say which queries there are, those at hidden keys are not."""
+    seen, live = jnp.ones(S, bool), jnp.ones(T, bool)
+    if padding is not None:
+        seen = padding.seen_keys(S)
+        live = seen if padding.queries is None and T == S else padding.seen_queries(T)
+    return in_rows(live, tuple(batch), T), in_rows(seen, tuple(batch), S)
+
+
+def selecting(x: Array) -> Float[Array, "..."]:
+    """x as selections take it: float32, no gradient, 0 in a row that is not finite."""
+    return lax.stop_gradient(isolate(x.astype(jnp.float32))[0])
+
+
+def chunks(
+    group: Int[Array, " L"], at: Int[Array, " L"], counted: Bool[Array, " L"], size: int
+) -> tuple[Int[Array, " L"], Int[Array, " L"], Int[Array, " L"], Int[Array, " L"]]:
+    """Every `size` counted items of a group, in the order of `at`, make a chunk.
+
+    Returns for each item (chunk, previous, following, rank): the chunk of the last counted item of
+    its group up to itself, the one before that, the one after it, -1 where there is none; and how
+    many counted items of its group are before it. Chunks are numbered in the order in which their
+    first items stand, so an item's number depends on no later item. Groups below 0 have no chunks.
+    """
+    L = len(group)
+    index = jnp.arange(L, dtype=jnp.int32)
+    g, _, order = lax.sort((group, at, index), num_keys=2)
+    counts = counted[order].astype(jnp.int32)
+    first = jnp.concatenate([jnp.ones(1, bool), g[1:] != g[:-1]])
+    start = lax.cummax(jnp.where(first, index, 0))
+    upto = jnp.cumsum(counts, dtype=jnp.int32)
+    rank = (upto - counts) - (upto - counts)[start]
+    opens = (counts > 0) & (rank % size == 0) & (g >= 0)
+    # numbered where they lie, not where they are sorted
+    number = jnp.zeros(L, jnp.int32).at[order].set(opens.astype(jnp.int32))
+    number = (jnp.cumsum(number, dtype=jnp.int32) - 1)[order]
+    look = lambda i, there: jnp.where(there, number[jnp.clip(i, 0, L - 1)], -1)
+    last = lax.cummax(jnp.where(opens, index, -1))
+    before = jnp.concatenate([jnp.full(1, -1, jnp.int32), last[:-1]])[jnp.maximum(last, 0)]
+    after = lax.cummin(jnp.where(opens, index, L), reverse=True)
+    found = (
+        look(last, last >= start),
+        look(before, (last >= start) & (before >= start)),
+        look(after, (after < L) & (g[jnp.minimum(after, L - 1)] == g)),
+        rank,
+    )
+    return tuple(jnp.zeros(L, jnp.int32).at[order].set(x) for x in found)
+
+
+def most_chunks(length: int, groups: int, size: int) -> int:
+    """How many chunks `length` items of at most `groups` groups can make."""
+    return (length + min(groups, length) * (size - 1)) // size
+
+
+def table(chunk: Int[Array, " L"], rank: Int[Array, " L"], many: int, size: int):
+    """Which item stands at each place of `many` chunks [many, size]; L where none does."""
+    L = len(chunk)
+    place = jnp.where(chunk < 0, many * size, chunk * size + rank % size)
+    empty = jnp.full(many * size, L, jnp.int32)
+    return empty.at[place].set(jnp.arange(L, dtype=jnp.int32), mode="drop").reshape(many, size)
+
+
+def pick(x: Array, index: Int[Array, "..."], fill=0) -> Array:
+    """x[index] along the first axis, `fill` where there is no such item (a negative one too)."""
+    index = jnp.where(index < 0, len(x), index)
+    return jnp.take(x, index, axis=0, mode="fill", fill_value=fill)
+
+
+def small_softmax(
+    q: Float[Array, "*c m H"],
+    k: Float[Array, "*c w H"],
+    v: Float[Array, "*c w D"],
+    seen: Bool[Array, "*c m w"],
+    share: Float[Array, "*c m w"] | None = None,
+) -> tuple[Float[Array, "*c m D"], Float[Array, "*c m"]]:
+    """Softmax of q . k over the seen keys times v, and its log-sum-exp; `share` multiplies exp.
+    A row that sees nothing is 0, with -inf."""
+    s = jnp.einsum("...mh,...wh->...mw", q, k)
+    top = jnp.max(jnp.where(seen, s, -jnp.inf), axis=-1, initial=-jnp.inf)
+    top = lax.stop_gradient(jnp.where(top == -jnp.inf, 0, top))
+    e = jnp.where(seen, jnp.exp(jnp.where(seen, s - top[..., None], 0)), 0)
+    e = e if share is None else e * share
+    total = e.sum(-1)
+    some = jnp.where(total == 0, 1, total)
+    out = jnp.einsum("...mw,...wd->...md", e / some[..., None], v)
+    return out, jnp.where(total == 0, -jnp.inf, top + jnp.log(some))
+
+
+def in_blocks(attend, arrays: tuple[Array, ...], most: int):
+    """attend(*arrays), `most` of the first axis at a time; a backward pass makes each anew.
+
+    All blocks run the same code, so that where an item stands changes no bit of its result.
+    """
+    n = len(arrays[0])
+    if n <= most:
+        return attend(*arrays)
+    blocks = -(-n // most)
+    split = lambda x: jnp.pad(x, [(0, blocks * most - n)] + [(0, 0)] * (x.ndim - 1)).reshape(
+        blocks, most, *x.shape[1:]
+    )
+    done = lax.map(jax.checkpoint(lambda xs: attend(*xs)), jax.tree.map(split, arrays))
+    return jax.tree.map(lambda x: x.reshape(blocks * most, *x.shape[2:])[:n], done)

@@ -1,0 +1,266 @@
+"""What the variants share that select keys by content: queries a chunk at a time, blocks gathered.
+
+A selection is made in float32 without a gradient, ties to what is earlier, whatever the dtype: a
+reference in float64 takes the same keys. NaN and Inf are taken out of q, k and v first and put back
+into the rows that see them at the end, as in `attn/_core.py`.
+"""
+
+import abc
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from attn._core import (
+    attend_materialized,
+    check_qkv,
+    dense_scores,
+    isolate,
+    masked_softmax,
+    refuse_rest,
+    wide,
+)
+from attn.masks import FULL, Causal, Padding
+from attn.mechanism import Mechanism
+
+BUDGET = 2**20  # float32 numbers of the largest array of a chunk
+
+
+CHUNKS = 1024  # gathering from a chunk adds to the gradients of all keys: a bound keeps that O(S)
+
+
+def chunk_size(numbers: int, T: int = 0) -> int:
+    """How many queries are taken at once if each needs an array of so many numbers; for T queries
+    that gather, at least so many that the chunks are no more than CHUNKS."""
+    return max(16, BUDGET // max(1, numbers), -(-T // CHUNKS))
+
+
+def by_chunks(
+    attend: Callable[[Array, Any], Float[Array, "*B c N D"]], rows: Any, T: int, size: int
+) -> Float[Array, "*B T N D"]:
+    """attend(i, rows) of some `size` queries i at a time, rows a pytree of [*B, T, ., .].
+
+    A chunk is made again in the backward pass: memory is that of one chunk.
+    """
+    count = -(-T // size)
+    size = -(-T // count)
+    if count == 1:
+        return attend(jnp.arange(T), rows)
+
+    def cut(x):
+        pad = [(0, 0)] * x.ndim
+        pad[-3] = (0, count * size - T)
+        x = jnp.pad(x, pad)
+        return jnp.moveaxis(x.reshape(*x.shape[:-3], count, size, *x.shape[-2:]), -4, 0)
+
+    # queries past T are cut off at the end
+    i = jnp.minimum(jnp.arange(count * size), T - 1).reshape(count, size)
+    body = jax.checkpoint(lambda x: attend(*x), prevent_cse=False)
+    out = jnp.moveaxis(lax.map(body, (i, jax.tree.map(cut, rows))), 0, -4)
+    return out.reshape(*out.shape[:-4], count * size, *out.shape[-2:])[..., :T, :, :]
+
+
+def narrow(*arrays: Array):
+    """The arrays in float32 and without gradients: what a selection is made of."""
+    return tuple(lax.stop_gradient(x.astype(jnp.float32)) for x in arrays)
+
+
+def largest(s: Float[Array, "*B S"], seen: Bool[Array, "*#B S"], keys: int) -> Bool[Array, "*B S"]:
+    """Where the `keys` largest seen scores of each row are, all if there are fewer; of equal ones
+    the earlier."""
+    S = s.shape[-1]
+    # NaN would be the largest of all, -inf that of a key that is not seen
+    s = jnp.where(seen, jnp.nan_to_num(s), -jnp.inf)
+    if keys >= S:
+        return jnp.broadcast_to(seen, s.shape)
+    value, at = lax.top_k(s, keys)
+    least, last = value[..., -1:], at[..., -1:]
+    return seen & ((s > least) | ((s == least) & (jnp.arange(S) <= last)))
+
+
+def best(
+    s: Float[Array, "*B b"], may: Bool[Array, "*#B b"], must: Bool[Array, "*#B b"], top: int
+) -> Int[Array, "*B n"]:
+    """The `top` blocks of the largest scores, those that `must` be and else those that `may` be;
+    of equal ones the earlier; -1 where there are no more."""
+    s = jnp.where(must, jnp.inf, jnp.where(may, jnp.nan_to_num(s), -jnp.inf))
+    value, at = lax.top_k(s, min(top, s.shape[-1]))
+    return jnp.where(value > -jnp.inf, at, -1)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """Keys and values in blocks of b; batch rows and key heads are one axis M. What is hidden or
+    not finite is 0, and `poison` NaN where it was not finite."""
+
+    k: Float[Array, "M blocks b H"]
+    v: Float[Array, "M blocks b D"]
+    poison: Float[Array, "M blocks b"]
+    seen: Bool[Array, "M blocks b"] | None  # None: all
+
+    @classmethod
+    def of(cls, k, v, padding: Padding | None, size: int) -> "Blocks":
+        *batch, S, K, _ = k.shape
+        seen = jnp.ones(S, bool) if padding is None else padding.seen_keys(S)
+        seen = jnp.broadcast_to(seen[..., None], (*batch, S, K))
+        (k, k_poison), (v, v_poison) = isolate(wide(k)), isolate(wide(v))
+        k, v = (jnp.where(seen[..., None], x, 0) for x in (k, v))
+        B, pad = math.prod(batch), -S % size
+
+        def cut(x):
+            x = x.reshape(B, *x.shape[len(batch) :])
+            x = jnp.swapaxes(x, 1, 2).reshape(B * K, S, *x.shape[3:])
+            x = jnp.pad(x, [(0, 0), (0, pad)] + [(0, 0)] * (x.ndim - 2))
+            return x.reshape(x.shape[0], -(-S // size), size, *x.shape[2:])
+
+        return cls(*map(cut, (k, v, k_poison + v_poison, seen)))
+
+    @property
+    def some(self) -> Bool[Array, "M blocks"]:
+        """Which blocks hold a key that is seen."""
+        return self.seen.any(-1)
+
+    def attend(
+        self,
+        q: Float[Array, "M t G H"],
+        chosen: Int[Array, "M t n"],
+        last: Int[Array, "M t"],
+    ) -> Float[Array, "M t G D"]:
+        """softmax(q k^T) v over the keys up to `last` of the blocks `chosen` by each row."""
+        at, size = jnp.maximum(chosen, 0), self.k.shape[2]
+        take = lambda x: jax.vmap(lambda x, at: x[at])(x, at)  # [M, t, n, b, *]
+        flat = lambda x: x.reshape(*x.shape[:2], -1, *x.shape[4:])  # [M, t, n b, *]
+        j = at[..., None] * size + jnp.arange(size)
+        seen = (chosen >= 0)[..., None] & (j <= last[..., None, None])
+        seen = seen if self.seen is None else seen & take(self.seen)
+        k, v, poison = (take(x).astype(q.dtype) for x in (self.k, self.v, self.poison))
+        k, v, poison, seen = map(flat, (k, v, poison, seen))
+        w = masked_softmax(jnp.einsum("mtgh,mtxh->mtgx", q, k), seen[:, :, None])
+        lost = jnp.where(seen, poison, 0).sum(-1)
+        return jnp.einsum("mtgx,mtxd->mtgd", w, v) + lost[..., None, None]
+
+
+def by_group(x: Float[Array, "*B T N H"], K: int) -> Float[Array, "M T G H"]:
+    """Queries with batch rows and key heads on one axis M, as in `Blocks`."""
+    T, N, H = x.shape[-3:]
+    B = math.prod(x.shape[:-3])
+    return jnp.swapaxes(x.reshape(B, T, K, N // K, H), 1, 2).reshape(B * K, T, N // K, H)
+
+
+def by_query(x: Float[Array, "M T G D"], batch: tuple[int, ...], K: int):
+    """The inverse of `by_group`."""
+    M, T, G, D = x.shape
+    return jnp.swapaxes(x.reshape(M // K, K, T, G, D), 1, 2).reshape(*batch, T, K * G, D)
+
+
+def last_seen(T, S, K, causal: Causal | None, padding: Padding | None, batch) -> Int[Array, "M T"]:
+    """The last key that each query may see, -1 for those that see nothing."""
+    last = jnp.arange(T) + causal.offset if causal is not None else jnp.full(T, S - 1)
+    live = jnp.ones(T, bool) if padding is None else padding.seen_queries(T)
+    last = jnp.broadcast_to(jnp.where(live, jnp.maximum(last, -1), -1), (*batch, T))
+    return jnp.repeat(last.reshape(math.prod(batch), T), K, axis=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chosen(Mechanism):
+    """Softmax over the `top` blocks of `size` keys that each query of each head chooses by `score`,
+    which knows a `summary` of each block. O(T top size + T S / size) time, O(T + S) memory.
+
+    Under `Causal` a query's own block is always one of them and without a score, for it may hold
+    keys of the future, and the others lie before it.
+    """
+
+    honours: ClassVar = (Causal, Padding)
+    top: ClassVar[int]  # a field of each variant
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """How many keys a block has."""
+
+    @abc.abstractmethod
+    def summary(self, blocks: Blocks) -> Any:
+        """What is known of each block, [M, blocks, .], of float32 keys."""
+
+    @abc.abstractmethod
+    def score(self, q: Float[Array, "M t G H"], summary) -> Float[Array, "M t G blocks"]:
+        """How much each float32 query wants each block."""
+
+    def choose(self, q, summary, some, last, causal: bool) -> Int[Array, "M t G n"]:
+        """The blocks of queries that see keys up to `last` [M, t], among those that hold some."""
+        block = jnp.arange(some.shape[-1])
+        own = (last // self.size)[..., None, None]
+        before, mine = (block < own, block == own) if causal else (own >= 0, False)
+        return best(self.score(*narrow(q), summary), some[:, None, None] & before, mine, self.top)
+
+    def _blocks(self, k, v, padding):
+        """The keys and values in blocks, and the summary of each."""
+        blocks = Blocks.of(k, v, padding, self.size)
+        (k,) = narrow(blocks.k)
+        return blocks, self.summary(dataclasses.replace(blocks, k=k))
+
+    def of_rows(self, q, last, blocks: Blocks, summary, some, causal) -> Float[Array, "M t G D"]:
+        """The output of queries [M, t, G, H] that see keys up to `last` [M, t]."""
+        M, t, G, H = q.shape
+        q, poison = isolate(wide(q))
+        chosen = self.choose(q, summary, some, last, causal)
+        split = lambda x: x.reshape(M, t * G, *x.shape[3:])  # each query head chooses by itself
+        each = jnp.broadcast_to(last[..., None], (M, t, G))
+        out = blocks.attend(split(q * H**-0.5)[:, :, None], split(chosen), split(each))
+        poison = jnp.where((chosen >= 0).any(-1), poison, 0)
+        return out.reshape(M, t, G, -1) + poison[..., None]
+
+    def attend(self, q, k, v, causal: bool, padding, last) -> Float[Array, "*B T N D"]:
+        """The output of queries that see keys up to `last` [M, T], of checked arguments."""
+        *batch, T, N, H = q.shape
+        S, K, D = *k.shape[-3:-1], v.shape[-1]
+        if 0 in (*batch, T, S, D):
+            return jnp.zeros((*batch, T, N, D), q.dtype)
+        blocks, summary = self._blocks(k, v, padding)
+        run = lambda _, rows: self.of_rows(
+            rows[0], rows[1][..., 0, 0], blocks, summary, blocks.some, causal
+        )
+        each = max(min(self.top * self.size, S) * max(H, D), -(-S // self.size))
+        size = chunk_size(math.prod(batch) * N * each, T)
+        out = by_chunks(run, (by_group(q, K), last[..., None, None]), T, size)
+        return by_query(out, tuple(batch), K).astype(q.dtype)
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+        _, sees = self._checked(q, k, v, mask, bias)
+        return self.attend(q, k, v, *sees)
+
+    def reference(self, q, k, v, *, mask=FULL, bias=None):
+        return attend_materialized(*self._kept(q, k, v, mask, bias), v)
+
+    def weights(self, q, k, *, mask=FULL, bias=None):
+        return masked_softmax(*self._kept(q, k, k, mask, bias))
+
+    def _checked(self, q, k, v, mask, bias):
+        """The mask, and what decides which keys are seen."""
+        mask, bias = check_qkv(q, k, v, mask, bias)
+        (causal, padding), rest = mask.take(*self.honours)
+        refuse_rest(self.name, rest, bias, self.honours)
+        if causal is None and Causal in self.requires:
+            raise NotImplementedError(
+                f"mask: {self.name} is defined with Causal alone: a query chooses among the blocks "
+                "before its own. Use mask=Causal(), or moba, which has a bidirectional form"
+            )
+        (*batch, T, _, _), (S, K) = q.shape, k.shape[-3:-1]
+        return mask, (causal is not None, padding, last_seen(T, S, K, causal, padding, batch))
+
+    def _kept(self, q, k, v, mask, bias):
+        """The scores [*B, N, T, S] and which of them are kept."""
+        mask, (causal, padding, last) = self._checked(q, k, v, mask, bias)
+        batch, (S, K) = q.shape[:-3], k.shape[-3:-1]
+        blocks, summary = self._blocks(k, k, padding)
+        rows = by_group(isolate(wide(q))[0], K)
+        chosen = self.choose(rows, summary, blocks.some, last, causal)
+        among = (chosen[..., None] == jnp.arange(S) // self.size).any(-2)  # [M, T, G, S]
+        s, seen = dense_scores(q, k, mask, None, None, None)
+        return s, seen & jnp.moveaxis(by_query(among, batch, K), -2, -3)

@@ -1,0 +1,301 @@
+"""Reformer (Kitaev et al. 2020, arXiv:2001.04451): tokens of one hash attend to each other.
+
+Strictly causal, unlike the paper's sorted chunks, whose borders depend on the whole sequence: here
+chunks are counted inside each bucket from its first token, so that whether i sees j depends on
+tokens up to max(i, j) only.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from attn import _cache
+from attn._core import (
+    attend_materialized,
+    check_count,
+    check_qkv,
+    isolate,
+    masked_softmax,
+    merged,
+    refuse_rest,
+    scaled,
+    scores,
+    wide,
+)
+from attn.masks import FULL, Causal, Mask, Padding
+from attn.mechanism import Mechanism
+from attn.sparse import _buckets
+
+HONOURS = (Causal, Padding)
+
+
+def reformer_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    rotations: Float[Array, "K R H half"],
+    chunk: int = 64,
+    shared_qk: bool = False,
+    mask: Mask = FULL,
+    bias=None,
+) -> Float[Array, "*B T N D"]:
+    """softmax(q k^T / sqrt(H)) v over pairs that share a bucket, near each other, in some round.
+
+    A round hashes by h(x) = argmax([x R; -x R]), R from the `rotations` of a key head, the same for
+    q and k. Every `chunk` seen keys of a bucket, by position, make a chunk. Query i stands at key
+    i + offset (of `Causal`; else 0): it sees the chunk of the last key of its bucket up to there,
+    and the chunk before; where there is no such key, the bucket's first, which `Causal` hides.
+    Several rounds: each pair counts once.
+
+    With `shared_qk`, for which the caller gives one array as q and k, keys are scaled to a root
+    mean square of 1 (logits are q . k / |k|, as in the authors' code) and a token attends to itself
+    only if it sees nothing else. Without it a query may see nothing, and is 0.
+
+    O(T rounds (chunk + buckets)) time but for a sort, memory linear in T. Honours `Causal` and
+    `Padding`, else NotImplementedError. ValueError for rotations of a wrong shape.
+    """
+    causal, padding = _checked(q, k, v, mask, bias, rotations, chunk)
+    *batch, T, N, _ = q.shape
+    S, K = k.shape[-3:-1]
+    if 0 in (T, S, *batch):
+        return jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
+    choice, dtype = _choose(q, k, causal, padding, rotations, chunk, shared_qk), q.dtype
+    (q, q_poison), (k, poison) = isolate(scaled(q, None)), isolate(_keys(k, shared_qk))
+    v, v_poison = isolate(wide(v))
+    rows = [_buckets.head_rows(x, K) for x in (q, k, v)]
+    lost = [_buckets.head_rows(jnp.isnan(x)[..., None], K) for x in (q_poison, poison + v_poison)]
+    head = functools.partial(
+        _head,
+        hidden=choice.hidden,
+        buckets=2 * rotations.shape[-1],
+        size=min(chunk, S),
+        cells=2**20 // (len(rows[0]) * K),
+    )
+    over_heads = jax.vmap(head, in_axes=(0,) * 6 + (None,))
+    out = jax.vmap(over_heads)(*rows, *(x[..., 0] for x in lost), choice.codes, choice.alone)
+    return _buckets.as_heads(out, (*batch, T, N, 0)).astype(dtype)
+
+
+def _head(q, k, v, q_lost, lost, codes, alone, *, hidden, buckets, size, cells):
+    """Attention of the query rows [Tg, H] of one key head, round by round."""
+    (Tg, S), many = (len(q), len(k)), _buckets.most_chunks
+    key_chunks = many(S, buckets, size)
+    query_chunks = many(Tg, key_chunks, size)
+
+    def one_round(codes):
+        key_chunk, key_rank, last, before = codes
+        # queries of one chunk of keys stand together, in chunks of their own
+        everyone = jnp.arange(Tg, dtype=jnp.int32)
+        place, _, _, rank = _buckets.chunks(last, everyone, everyone >= 0, size)
+        rows = _buckets.table(place, rank, query_chunks, size)
+        keys = _buckets.table(key_chunk, key_rank, key_chunks, size)
+        window = [_buckets.pick(keys, _buckets.pick(x, rows[:, 0], -1), S) for x in (before, last)]
+        window = jnp.concatenate(window, axis=1)  # [query_chunks, 2 size]
+        columns = [_buckets.pick(x, window) for x in (k, v, lost)]
+        arrays = (rows, window, _buckets.pick(q, rows), *columns)
+        out, lse, bad = _buckets.in_blocks(attend, arrays, max(1, cells // (2 * size * size)))
+        slot = jnp.where(place < 0, -1, place * size + rank % size)
+        back = lambda x, fill: _buckets.pick(x.reshape(-1, *x.shape[2:]), slot, fill)
+        return back(out, 0), back(lse, -jnp.inf), back(bad, False)
+
+    def attend(rows, window, q, k, v, lost):
+        i, j = rows[:, :, None], window[:, None, :]
+        seen = (i < Tg) & (j < S) & ~hidden(i, j)
+        # how many rounds show each pair: N_ij of the paper's appendix
+        times = jnp.sum(jnp.stack(_by_round(codes, rows, window)), 0, dtype=jnp.int32)
+        share = 1 / jnp.maximum(times, 1).astype(q.dtype)
+        bad = (seen & lost[:, None, :]).any(-1)
+        return *_buckets.small_softmax(q, k, v, seen, share), bad
+
+    outs, lses, bad = lax.map(jax.checkpoint(one_round), codes)
+    out, lse = merged(list(zip(outs, lses)))
+    alone = jnp.where(lse == -jnp.inf, alone, S)
+    out = jnp.where((alone < S)[:, None], _buckets.pick(v, alone), out)
+    some = (lse > -jnp.inf) | (alone < S)
+    bad = bad.any(0) | _buckets.pick(lost, alone, False) | (q_lost & some)
+    return out + jnp.where(bad, jnp.nan, 0).astype(out.dtype)[:, None]
+
+
+def _by_round(codes, rows, window) -> list[Bool[Array, "*c m w"]]:
+    """Whether each round shows the pairs of `rows` and `window`."""
+
+    def shown(key_chunk, rank, last, before):
+        key_chunk = _buckets.pick(key_chunk, window, -1)[..., None, :]
+        last, before = (_buckets.pick(x, rows, -1)[..., :, None] for x in (last, before))
+        return (key_chunk >= 0) & ((key_chunk == last) | (key_chunk == before))
+
+    return [shown(*code) for code in zip(*codes)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Choice:
+    """Which pairs are seen: the chunked form and the definition both take it from here."""
+
+    codes: tuple[Int[Array, "b K R L"], ...]  # key: chunk, rank; query: chunk, the one before
+    alone: Int[Array, "b Tg"]  # the key that a query sees if it sees nothing else, S for none
+    hidden: Callable  # (row, j) -> whether Causal or shared_qk hides the pair
+
+
+def _checked(q, k, v, mask, bias, rotations, chunk):
+    check_count("chunk", chunk)
+    mask, bias = check_qkv(q, k, v, mask, bias)
+    taken, rest = mask.take(*HONOURS)
+    refuse_rest("reformer", rest, bias, HONOURS)
+    K, H = k.shape[-2:]
+    shape = jnp.shape(rotations)
+    if len(shape) != 4 or (shape[0], shape[2]) != (K, H) or 0 in shape:
+        raise ValueError(
+            f"rotations: expected [{K} key heads, rounds, width {H}, buckets / 2], as `init` makes "
+            f"them, got {list(shape)}"
+        )
+    return taken
+
+
+def _choose(q, k, causal, padding, rotations, chunk, shared_qk, at=None) -> _Choice:
+    """Buckets and chunks; `at` [T] is where the queries stand, by default as Causal says."""
+    *batch, T, N, _ = q.shape
+    S, K = k.shape[-3:-1]
+    if at is None:
+        at = jnp.arange(T, dtype=jnp.int32) + (causal.offset if causal else 0)
+        at = jnp.clip(at, -1, S)  # before all keys, after all keys
+    own = jnp.arange(T, dtype=jnp.int32) if T == S else at
+    seen, live = jnp.ones(S, bool), jnp.ones(T, bool)
+    if padding is not None:
+        seen, live = padding.seen_keys(S), padding.seen_queries(T)
+    seen, live = _buckets.in_rows(seen, batch, S), _buckets.in_rows(live, batch, T)
+    at, own, live = (jnp.repeat(x, N // K, axis=-1) for x in (at, own, live))
+
+    def hashed(x):
+        x = _buckets.selecting(_buckets.head_rows(x, K))
+        # argmax does not depend on the length of x: there is nothing to normalise
+        turn = lax.stop_gradient(rotations).astype(jnp.float32)
+        y = jnp.einsum("bklh,krhn->bkrln", x, turn, precision="highest")
+        return jnp.argmax(jnp.concatenate([y, -y], -1), -1).astype(jnp.int32)
+
+    def of_round(keys, queries, seen, live):
+        group = jnp.concatenate([jnp.where(seen, keys, -1), jnp.where(live, queries, -1)])
+        # a query comes just after the key at which it stands
+        order = jnp.concatenate([2 * jnp.arange(S, dtype=jnp.int32), 2 * at + 1])
+        found = _buckets.chunks(group, order, jnp.arange(len(group)) < S, chunk)
+        chunk_of, before, after, rank = found
+        last = chunk_of if causal else jnp.where(chunk_of < 0, after, chunk_of)
+        return chunk_of[:S], rank[:S], last[S:], before[S:]
+
+    rounds = jax.vmap(of_round, in_axes=(0, 0, None, None))
+    over_heads = jax.vmap(rounds, in_axes=(0, 0, None, None))
+    codes = jax.vmap(over_heads)(hashed(k), hashed(q), seen, live)
+    there = live & jax.vmap(_buckets.pick, in_axes=(0, None))(seen, own)
+    there = there & (own <= at) if causal else there
+    alone = jnp.where(there & shared_qk, own, S)
+
+    def hidden(row, j):
+        """Whether query row `row` may not see key j whatever their buckets."""
+        here = lambda x: _buckets.pick(x, row)
+        later = j > here(at) if causal else j < 0
+        return later | (j == here(own)) if shared_qk else later
+
+    return _Choice(codes, alone, hidden)
+
+
+def _keys(k, shared_qk):
+    if not shared_qk:
+        return wide(k)
+    # what is not finite is taken out before and put back after: its gradient would be NaN
+    k, poison = isolate(wide(k))
+    square = (k * k).mean(-1, keepdims=True)
+    length = lax.rsqrt(jnp.where(square == 0, 1, square))
+    return k * length + poison[..., None]
+
+
+def _dense(q, k, causal, padding, rotations, chunk, shared_qk, at=None):
+    """The scores [*B, N, T, S] and which of them are seen, drawn whole."""
+    *batch, T, N, _ = q.shape
+    S, K = k.shape[-3:-1]
+    s = scores(scaled(q, None), _keys(k, shared_qk))
+    if s.size == 0:
+        return s, s > 0
+    choice = _choose(q, k, causal, padding, rotations, chunk, shared_qk, at)
+    row, j = jnp.arange(T * N // K), jnp.arange(S)
+    near = lambda codes: jnp.stack(_by_round(codes, row, j)).any(0)
+    seen = jax.vmap(jax.vmap(near))(choice.codes) & ~choice.hidden(row[:, None], j)
+    own = choice.alone[:, None, :, None] == j  # [b, 1, Tg, S]
+    seen = seen | (own & ~seen.any(-1, keepdims=True))
+    seen = jnp.moveaxis(_buckets.as_heads(seen, (*batch, T, N, 0)), -3, -2)
+    return s, seen
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reformer(Mechanism):
+    """Tokens that hash to one bucket, chunk by chunk, in several rounds (Kitaev et al. 2020).
+
+    `shared_qk` is for a layer that projects one array for q and k, as the paper does.
+    """
+
+    honours: ClassVar = HONOURS
+    buckets: int = 64
+    rounds: int = 4
+    chunk: int = 64
+    shared_qk: bool = False
+
+    def __post_init__(self):
+        for name in ("buckets", "rounds", "chunk"):
+            check_count(name, getattr(self, name))
+        if self.buckets % 2:
+            raise ValueError(f"buckets: expected an even number ([xR; -xR]), got {self.buckets}")
+        if not isinstance(self.shared_qk, bool):
+            raise ValueError(f"shared_qk: expected True or False, got {self.shared_qk!r}")
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, rotations):
+        options = {"chunk": self.chunk, "shared_qk": self.shared_qk, "rotations": rotations}
+        return reformer_attention(q, k, v, mask=mask, bias=bias, **options)
+
+    def reference(self, q, k, v, *, mask=FULL, bias=None, rotations):
+        terms = _checked(q, k, v, mask, bias, rotations, self.chunk)
+        s, seen = _dense(q, k, *terms, rotations, self.chunk, self.shared_qk)
+        return attend_materialized(s, seen, v)
+
+    def weights(self, q, k, *, mask=FULL, bias=None, rotations):
+        terms = _checked(q, k, k, mask, bias, rotations, self.chunk)
+        return masked_softmax(*_dense(q, k, *terms, rotations, self.chunk, self.shared_qk))
+
+    def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
+        shape = (num_kv_heads, self.rounds, head_dim, self.buckets // 2)
+        return {"rotations": jax.random.normal(key, shape, jnp.float32)}
+
+    def flops(self, T, S, N, K, H, D):
+        hashing = H * self.buckets // 2 * (T * N + S * K)
+        return 2 * self.rounds * (hashing + T * N * min(2 * self.chunk, S) * (H + D))
+
+    def init_state(
+        self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
+    ):
+        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
+
+    def prefill(self, q, k, v, *, max_length, rotations):
+        out = self(q, k, v, mask=Causal(), rotations=rotations)
+        return _cache.fill(k, v, max_length), out
+
+    def step(self, state, q, k, v, *, rotations):
+        check_qkv(q, k, v, FULL)
+        at = jnp.broadcast_to(state.length, 1)
+
+        def attend(q, k, v, mask):
+            terms = _checked(q, k, v, mask & Causal(), None, rotations, self.chunk)
+            s, seen = _dense(q, k, *terms, rotations, self.chunk, self.shared_qk, at)
+            return attend_materialized(s, seen, v)
+
+        return _cache.decode(state, attend, q, k, v)
+
+    @classmethod
+    def examples(cls):
+        return (
+            cls(buckets=4, rounds=2, chunk=3),
+            cls(buckets=2, rounds=1, chunk=4, shared_qk=True),
+        )

@@ -1,0 +1,215 @@
+"""Routing Transformer (Roy et al. 2021, arXiv:2003.05997): tokens near one centroid attend."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from attn._core import (
+    apply_weights,
+    check_count,
+    check_qkv,
+    isolate,
+    masked_softmax,
+    refuse_rest,
+    scores,
+    wide,
+)
+from attn.masks import FULL, Causal, Mask, Padding
+from attn.mechanism import Mechanism
+from attn.sparse import _buckets
+
+HONOURS = (Padding,)
+
+
+def routing_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    centroids: Float[Array, "K C H"],
+    window: int = 64,
+    mask: Mask = FULL,
+    bias=None,
+) -> Float[Array, "*B T N D"]:
+    """softmax(q' k'^T / sqrt(H)) v within clusters, q' and k' layer-normed without scale.
+
+    Each of the C centroids of a key head takes the `window` queries of each query head and the
+    `window` keys most similar to it (q' . c, ties by position). A query in several clusters is the
+    mean of what they give; one in none is 0. Of keys that `Padding` hides none is taken; nor, where
+    T = S and `Padding` does not say which queries there are, are the queries at their positions.
+
+    O(T C + C window^2) time: T^1.5 with C = window = sqrt(T). Gradients do not reach the centroids,
+    which follow the tokens by `updated_centroids`. Honours `Padding`; a later token pushes an
+    earlier one out of a cluster, so `Causal` and the rest raise NotImplementedError. ValueError for
+    centroids of another shape.
+    """
+    padding = _checked(q, k, v, mask, bias, centroids, window)
+    *batch, T, N, _ = q.shape
+    S, K = k.shape[-3:-1]
+    if 0 in (T, S, *batch):
+        return jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
+    rows, columns = _choose(q, k, padding, centroids, window)
+    (x, x_poison), (y, y_poison), (z, z_poison) = (isolate(wide(a)) for a in (q, k, v))
+    flags = [jnp.isnan(flag)[..., None] for flag in (x_poison, y_poison + z_poison)]
+    x, y = on_sphere(x) * x.shape[-1] ** -0.5, on_sphere(y)
+    arrays = [_buckets.head_rows(a, K) for a in (x, y, z, *flags)]
+    out = jax.vmap(jax.vmap(_head))(*arrays, rows, columns)
+    return _buckets.as_heads(out, (*batch, T, N, 0)).astype(q.dtype)
+
+
+def _head(q, k, v, q_lost, lost, rows, columns):
+    """Attention of the query rows [Tg, H] of one key head: the mean over their clusters."""
+    Tg, S = len(q), len(k)
+
+    def attend(rows, columns, q, k, v, q_lost, lost):
+        seen = (rows < Tg)[:, :, None] & (columns < S)[:, None, :]
+        lost = (seen & (q_lost | jnp.swapaxes(lost, -1, -2))).any(-1)
+        return _buckets.small_softmax(q, k, v, seen)[0], lost
+
+    taken = [_buckets.pick(x, rows) for x in (q, q_lost)]
+    asked = [_buckets.pick(x, columns) for x in (k, v, lost)]
+    arrays = (rows, columns, taken[0], *asked[:2], taken[1], asked[2])
+    out, bad = _buckets.in_blocks(attend, arrays, 64)
+    add = lambda x: jnp.zeros((Tg, *x.shape[2:]), x.dtype).at[rows].add(x, mode="drop")
+    clusters = jnp.maximum(add(jnp.ones(rows.shape, out.dtype)), 1)
+    nan = jnp.where(add(bad.astype(out.dtype)) > 0, jnp.nan, 0).astype(out.dtype)
+    return add(out) / clusters[:, None] + nan[:, None]
+
+
+def on_sphere(x: Float[Array, "... H"]) -> Float[Array, "... H"]:
+    """Layer norm without scale, in at least float32: all of one length unless nearly constant."""
+    x = wide(x)
+    x = x - x.mean(-1, keepdims=True)
+    return x * lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6)
+
+
+def updated_centroids(
+    centroids: Float[Array, "K C H"],
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    *,
+    mask: Mask = FULL,
+    decay: float = 0.999,
+) -> Float[Array, "K C H"]:
+    """One step of the paper's online k-means, outside of the gradient: unit vectors.
+
+    c <- decay c + (1 - decay) m with m the mean of all q' and k' whose nearest centroid c is; one
+    that nothing is near to stays. (The paper writes a sum; the authors' code divides by counts.)
+    """
+    padding = _checked(q, k, k, mask, None, centroids, 1)
+    if not 0 <= decay <= 1:
+        raise ValueError(f"decay: expected a number from 0 to 1, got {decay}")
+    *batch, T, _, _ = q.shape
+    total, count = jnp.zeros(centroids.shape), jnp.zeros(centroids.shape[:2])
+    old = lax.stop_gradient(centroids).astype(jnp.float32)
+    for x, there in zip((q, k), _buckets.there(padding, batch, T, k.shape[-3])):
+        fine = jnp.isfinite(x).all(-1) & there.reshape(*batch, -1, 1)
+        x = _buckets.head_rows(on_sphere(_buckets.selecting(x)), len(old))
+        fine = _buckets.head_rows(fine[..., None], len(old))
+        near = jnp.einsum("bklh,kch->bklc", x, old, precision="highest").argmax(-1)
+        near = jax.nn.one_hot(near, old.shape[1]) * fine
+        total += jnp.einsum("bklc,bklh->kch", near, x)
+        count += near.sum((0, 2))
+    mean = total / jnp.maximum(count, 1)[..., None]
+    new = jnp.where(count[..., None] > 0, decay * old + (1 - decay) * mean, old)
+    return new / jnp.maximum(jnp.linalg.norm(new, axis=-1, keepdims=True), 1e-12)
+
+
+def _checked(q, k, v, mask, bias, centroids, window) -> Padding | None:
+    check_count("window", window)
+    mask, bias = check_qkv(q, k, v, mask, bias)
+    (padding,), rest = mask.take(*HONOURS)
+    if any(isinstance(term, Causal) for term in rest.terms()):
+        raise NotImplementedError(
+            "mask: routing cannot honour Causal: a later token more similar to a centroid pushes "
+            "an earlier one out of its cluster; use reformer, whose buckets depend on the past only"
+        )
+    refuse_rest("routing", rest, bias, HONOURS)
+    K, H = k.shape[-2:]
+    shape = jnp.shape(centroids)
+    if len(shape) != 3 or (shape[0], shape[2]) != (K, H) or 0 in shape:
+        raise ValueError(
+            f"centroids: expected [{K} key heads, clusters, width {H}], as `init` makes them, got "
+            f"{list(shape)}"
+        )
+    return padding
+
+
+def _choose(
+    q, k, padding, centroids, window
+) -> tuple[Int[Array, "b K C gw"], Int[Array, "b K C w"]]:
+    """The query rows (position times group, plus the head in its group) and the keys that each
+    centroid takes; past the end for none."""
+    *batch, T, N, _ = q.shape
+    S, K = k.shape[-3:-1]
+    centroids = lax.stop_gradient(centroids).astype(jnp.float32)
+
+    def best(x, there, group):
+        x = on_sphere(_buckets.selecting(_buckets.head_rows(x, K)))
+        x = x.reshape(*x.shape[:2], -1, group, x.shape[-1])
+        near = jnp.einsum("bklgh,kch->bkcgl", x, centroids, precision="highest")
+        near = jnp.where(there[:, None, None, None], near, -jnp.inf)
+        value, at = lax.top_k(near, min(window, near.shape[-1]))
+        at = at.astype(jnp.int32) * group + jnp.arange(group, dtype=jnp.int32)[:, None]
+        at = jnp.where(value > -jnp.inf, at, near.shape[-1] * group)
+        return at.reshape(*at.shape[:3], -1)
+
+    live, seen = _buckets.there(padding, batch, T, S)
+    return best(q, live, N // K), best(k, seen, 1)
+
+
+def _dense(q, k, padding, centroids, window):
+    """The weights [*B, N, T, S], drawn whole, and where a query and a key meet."""
+    *batch, T, N, _ = q.shape
+    S = k.shape[-3]
+    rows, columns = _choose(q, k, padding, centroids, window)
+    member = lambda at, n: (at[..., None] == jnp.arange(n)).any(-2)  # [b, K, C, n]
+    asks, there = member(rows, T * N // k.shape[-2]), member(columns, S)
+    pairs = asks[..., :, None] & there[..., None, :]  # [b, K, C, Tg, S]
+    heads = lambda x: jnp.moveaxis(_buckets.as_heads(x, (*batch, T, N, 0)), -3, -2)
+    s = scores(on_sphere(q) * q.shape[-1] ** -0.5, on_sphere(k))
+    w = sum(masked_softmax(s, heads(pairs[:, :, c])) for c in range(centroids.shape[1]))
+    clusters = heads(asks.sum(2)[..., None]).astype(w.dtype)
+    return w / jnp.maximum(clusters, 1), heads(pairs.any(2))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Routing(Mechanism):
+    """Attention within clusters of online k-means (Roy et al. 2021): `window` tokens a cluster."""
+
+    honours: ClassVar = HONOURS
+    clusters: int = 16
+    window: int = 64
+
+    def __post_init__(self):
+        check_count("clusters", self.clusters)
+        check_count("window", self.window)
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, centroids):
+        options = {"centroids": centroids, "window": self.window}
+        return routing_attention(q, k, v, mask=mask, bias=bias, **options)
+
+    def reference(self, q, k, v, *, mask=FULL, bias=None, centroids):
+        padding = _checked(q, k, v, mask, bias, centroids, self.window)
+        w, seen = _dense(q, k, padding, centroids, self.window)
+        return apply_weights(w, wide(v), seen)
+
+    def weights(self, q, k, *, mask=FULL, bias=None, centroids):
+        padding = _checked(q, k, k, mask, bias, centroids, self.window)
+        return _dense(q, k, padding, centroids, self.window)[0]
+
+    def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
+        x = jax.random.normal(key, (num_kv_heads, self.clusters, head_dim), jnp.float32)
+        return {"centroids": x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12)}
+
+    def flops(self, T, S, N, K, H, D):
+        w, u = min(self.window, T), min(self.window, S)
+        return 2 * self.clusters * (H * (T * N + S * K) + N * w * u * (H + D))
+
+    @classmethod
+    def examples(cls):
+        return cls(clusters=4, window=6), cls(clusters=3, window=40)

@@ -1,0 +1,125 @@
+"""Top-k attention (Gupta et al. 2021, arXiv:2106.06899): the k largest scores of each query."""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attn import _cache
+from attn._core import (
+    attend_materialized,
+    check_count,
+    check_qkv,
+    dense_scores,
+    dots,
+    isolate,
+    masked_softmax,
+    wide,
+)
+from attn.biases import Bias
+from attn.masks import FULL, TERMS, Causal, Mask
+from attn.mechanism import Mechanism
+from attn.sparse._select import by_chunks, chunk_size, largest, narrow
+
+
+def topk_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    keys: int = 64,
+    mask: Mask = FULL,
+    bias: Bias | Float[Array, "*#B #N #T #S"] | None = None,
+) -> Float[Array, "*B T N D"]:
+    """softmax(q k^T / sqrt(H) + bias) v over the `keys` largest scores that each query sees.
+
+    Gupta et al. 2021 (arXiv:2106.06899), who take the queries in chunks; the explicit sparse
+    transformer (Zhao et al. 2019, arXiv:1912.11637) is the same. Exactly `keys` keys, of equal
+    scores the earlier; all that are seen if there are fewer. Scores are ranked in float32. The
+    others get no gradient. O(T S) time, O(T + S) memory. Raises ValueError for keys below 1.
+    """
+    check_count("keys", keys)
+    mask, bias = check_qkv(q, k, v, mask, bias)
+    *batch, T, N, _ = q.shape
+    S, K, D = *k.shape[-3:-1], v.shape[-1]
+    if 0 in (*batch, T, S):
+        return jnp.zeros((*batch, T, N, D), q.dtype)
+    (rows, q_poison), (columns, k_poison), (values, v_poison) = map(isolate, map(wide, (q, k, v)))
+    poison = _per_head(k_poison + v_poison, N)[..., None, :]
+
+    def attend(i, rows):
+        q, q_poison = rows
+        i, j = i[:, None], jnp.arange(S)[None]
+        seen = mask.at(i, j)[..., None, :, :]
+        add = 0 if bias is None else bias.at(i, j)
+        w = _weights(q, columns, seen, add, keys)
+        lost = jnp.where(seen, _per_head(q_poison[..., 0], N)[..., None] + poison, 0).sum(-1)
+        w = w.reshape(*batch, K, N // K, *w.shape[-2:])
+        out = jnp.einsum("...kgts,...skd->...tkgd", w, values)
+        return out.reshape(*out.shape[:-3], N, D) + jnp.swapaxes(lost, -1, -2)[..., None]
+
+    size = chunk_size(math.prod(batch) * N * S)
+    return by_chunks(attend, (rows, q_poison[..., None]), T, size).astype(q.dtype)
+
+
+def _weights(q, k, seen, bias, keys) -> Float[Array, "*B N t S"]:
+    """The weights of finite q and k."""
+    scores = lambda q, k: dots(q * q.shape[-1] ** -0.5, k)
+    add = lambda s: s + jnp.asarray(bias).astype(s.dtype)
+    kept = largest(jax.lax.stop_gradient(add(scores(*narrow(q, k)))), seen, keys)
+    return masked_softmax(add(scores(q, k)), kept)
+
+
+def _per_head(x: Float[Array, "*B L K"], N: int) -> Float[Array, "*B N L"]:
+    return jnp.repeat(jnp.swapaxes(x, -1, -2), N // x.shape[-1], axis=-2)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TopK(Mechanism):
+    """Softmax over the `keys` largest scores of each query (Gupta et al. 2021)."""
+
+    honours: ClassVar = (*TERMS, Bias)
+    keys: int = 64
+
+    def __post_init__(self):
+        check_count("keys", self.keys)
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+        return topk_attention(q, k, v, keys=self.keys, mask=mask, bias=bias)
+
+    def reference(self, q, k, v, *, mask=FULL, bias=None):
+        mask, bias = check_qkv(q, k, v, mask, bias)
+        s, kept = self._kept(q, k, mask, bias)
+        return attend_materialized(s, kept, v)
+
+    def weights(self, q, k, *, mask=FULL, bias=None):
+        mask, bias = check_qkv(q, k, k, mask, bias)
+        return masked_softmax(*self._kept(q, k, mask, bias))
+
+    def _kept(self, q, k, mask, bias):
+        """The scores [*B, N, T, S] and which are kept."""
+        ranked, seen = dense_scores(*narrow(q, k), mask, bias, None, None)
+        kept = largest(ranked.astype(jnp.float32), seen, self.keys)
+        return dense_scores(q, k, mask, bias, None, None)[0], kept
+
+    def flops(self, T, S, N, K, H, D):
+        return 2 * T * N * (S * H + min(self.keys, S) * D)
+
+    def init_state(
+        self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
+    ):
+        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
+
+    def prefill(self, q, k, v, *, max_length):
+        return _cache.fill(k, v, max_length), self(q, k, v, mask=Causal())
+
+    def step(self, state, q, k, v):
+        check_qkv(q, k, v, FULL)
+        return _cache.decode(state, self, q, k, v)
+
+    @classmethod
+    def examples(cls):
+        return cls(keys=4), cls(keys=64)

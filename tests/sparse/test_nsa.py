@@ -1,0 +1,158 @@
+"""NSA: three branches in loops; selection is shared by a key head's queries and holds the past."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attn
+from attn import Causal, Padding
+from attn.sparse.nsa import NSA, nsa_attention
+from attn.testing import inputs
+
+SMALL = NSA(
+    compression_block=4, compression_stride=2, selection_block=4, selected=3, local=1, window=3
+)
+SIZES = {"compression_block": 6, "compression_stride": 2, "selection_block": 4}
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def softmax(s):
+    e = np.exp(s - s.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def by_loops(m, q, k, v, real, gate, arrays):
+    """The definition in loops over queries, of right-padded keys."""
+    arrays = {name: np.asarray(x, np.float64) for name, x in arrays.items()}
+    q, k, v, gate = (np.asarray(x, np.float64) for x in (q, k, v, gate))
+    (B, T, N, H), (S, K) = q.shape, k.shape[1:3]
+    G, d, size, length = N // K, m.compression_stride, m.selection_block, m.compression_block
+    out = np.zeros((B, T, N, v.shape[-1]))
+
+    def compressed(x, name, b, g, c):
+        position, up, down = (arrays[f"{name}_{a}"][g] for a in ("position", "up", "down"))
+        run = x[b, c * d : c * d + length, g] + position
+        return gelu(np.einsum("lw,lwe->e", run, up)) @ down
+
+    for b, g in np.ndindex(B, K):
+        runs = [c for c in range(S) if c * d + length <= S and real[b, c * d :][:length].all()]
+        ck = {c: compressed(k, "key", b, g, c) for c in runs}
+        cv = {c: compressed(v, "value", b, g, c) for c in runs}
+        for t in range(min(T, S)):
+            past = [c for c in runs if c * d + length - 1 <= t]
+            heads = range(g * G, (g + 1) * G)
+            weight = dict.fromkeys(range(-length, S + size), 0.0)
+            for n in heads:
+                if past:
+                    p = softmax(np.array([q[b, t, n] @ ck[c] for c in past]) / H**0.5)
+                    out[b, t, n] += gate[b, t, n, 0] * sum(x * cv[c] for x, c in zip(p, past))
+                    for x, c in zip(p, past):
+                        weight[c] += x
+            # equation 9, its indices from 0
+            mass = {
+                j: sum(
+                    weight[size // d * j + a - e]
+                    for a in range(size // d)
+                    for e in range(length // d)
+                )
+                for j in range(t // size + 1)
+            }
+            fixed = [j for j in mass if j < m.initial or j > t // size - m.local]
+            ranked = sorted((j for j in mass if j not in fixed), key=lambda j: -mass[j])
+            ranked = [j for j in ranked if real[b, j * size : (j + 1) * size].any()]
+            chosen = (fixed + ranked)[: m.selected]
+            fine = [j for j in range(t + 1) if real[b, j] and j // size in chosen]
+            near = [j for j in range(t + 1) if real[b, j] and j > t - m.window]
+            for n in heads:
+                for branch, keys in ((1, fine), (2, near)):
+                    if keys:
+                        p = softmax(k[b, keys, g] @ q[b, t, n] / H**0.5)
+                        out[b, t, n] += gate[b, t, n, branch] * (p @ v[b, keys, g])
+    return out
+
+
+@pytest.mark.parametrize("m", [SMALL, NSA(**SIZES, selected=4, initial=1, local=2, window=5)])
+@pytest.mark.parametrize(("T", "S"), [(23, 23), (29, 26), (5, 3)])
+def test_equals_loops_with_padding(m, T, S):
+    q, k, v, learned = inputs(m, T=T, S=S, scale=2.0)
+    gate = learned.pop("gate")
+    real = np.arange(S) < np.array([[S - 3], [S]])
+    fill = lambda x: jnp.where(real[..., None, None], x, jnp.nan)
+    mask = Causal() & Padding(jnp.asarray([S - 3, S]))
+    out = m(q, fill(k), fill(v), mask=mask, gate=gate, **learned)
+    want = by_loops(m, q, k, v, real, gate, learned)
+    np.testing.assert_allclose(out, want, rtol=0, atol=2e-6)
+
+
+def test_heads_that_ask_the_same_select_as_if_key_heads_were_repeated():
+    """Selection is summed over the query heads of a key head, so repeating key heads changes it,
+    except where those query heads are equal."""
+    q, k, v, learned = inputs(SMALL, T=37, S=37)
+    run = jax.jit(lambda q, k, v, **arrays: SMALL(q, k, v, mask=Causal(), **arrays))
+    double = lambda x, axis: jnp.repeat(x, 2, axis)
+    more = {n: x if n == "gate" else double(x, 0) for n, x in learned.items()}
+    same = double(q[:, :, ::2], -2)
+    one = run(same, k, v, **learned)
+    np.testing.assert_allclose(run(same, double(k, -2), double(v, -2), **more), one, atol=2e-6)
+    other = run(q, double(k, -2), double(v, -2), **more) - run(q, k, v, **learned)
+    assert abs(other).max() > 1e-2
+
+
+def test_as_many_blocks_as_there_are_select_all():
+    """With a gate of the selected branch alone it is softmax attention."""
+    m = NSA(**SIZES, selected=6)
+    q, k, v, learned = inputs(m)
+    learned["gate"] = jnp.zeros_like(learned["gate"]).at[..., 1].set(1)
+    out = nsa_attention(q, k, v, mask=Causal(), **SIZES, selected=6, **learned)
+    want = attn.dot_product_attention(q, k, v, mask=Causal())
+    np.testing.assert_allclose(out, want, rtol=0, atol=2e-6)
+
+
+def test_chunks_equal_one_chunk(monkeypatch):
+    q, k, v, learned = inputs(SMALL, T=37, S=37)
+    whole = SMALL(q, k, v, mask=Causal(), **learned)
+    monkeypatch.setattr("attn.sparse.nsa.chunk_size", lambda numbers, T: 8)
+    parts = SMALL(q, k, v, mask=Causal(), **learned)
+    np.testing.assert_allclose(parts, whole, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        ({"window": 0}, "window"),
+        ({"selected": -1}, "selected"),
+        ({"selected": 2}, "selected"),
+        ({"compression_stride": 0}, "compression_stride"),
+        ({"compression_stride": 5}, "compression_block"),
+        ({"selection_block": 40}, "selection_block"),
+        ({"local": 0}, "local"),
+        ({"initial": True}, "initial"),
+    ],
+)
+def test_bad_settings_are_named(bad, named):
+    with pytest.raises(ValueError, match=named):
+        NSA(**bad)
+
+
+def test_bad_arrays_are_named():
+    q, k, v, learned = inputs(SMALL)
+    call = lambda **arrays: SMALL(q, k, v, mask=Causal(), **arrays)
+    for name in ("gate", "key_up", "value_down"):
+        with pytest.raises(ValueError, match=name):
+            call(**{**learned, name: learned[name][..., :-1]})
+    with pytest.raises(ValueError, match="value_up"):
+        call(**{name: x for name, x in learned.items() if name != "value_up"})
+    with pytest.raises(NotImplementedError, match="Causal"):
+        SMALL(q, k, v, **learned)
+
+
+def test_learned_arrays_and_gates_get_a_gradient():
+    q, k, v, learned = inputs(SMALL)
+    grads = jax.grad(lambda a: (SMALL(q, k, v, mask=Causal(), **a) ** 2).sum())(learned)
+    assert all((np.asarray(g) != 0).any() for g in grads.values()), grads.keys()

@@ -1,0 +1,65 @@
+"""Top-k attention: the exact k largest scores that are seen, ties to the earlier key."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn import Causal, Padding
+from attn.sparse.topk import TopK, topk_attention
+from attn.testing import inputs
+
+
+def by_sorting(q, k, v, keys, seen):
+    """The definition in loops: a stable sort of the seen scores, softmax over the first `keys`."""
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    (B, T, N, H), G = q.shape, q.shape[2] // k.shape[2]
+    out = np.zeros((B, T, N, v.shape[-1]))
+    for b, t, n in np.ndindex(B, T, N):
+        score = {j: q[b, t, n] @ k[b, j, n // G] / H**0.5 for j in np.flatnonzero(seen[b, t])}
+        kept = sorted(score, key=lambda j: -score[j])[:keys]
+        if kept:
+            e = np.exp([score[j] - score[kept[0]] for j in kept])
+            out[b, t, n] = e / e.sum() @ v[b, kept, n // G]
+    return out
+
+
+@pytest.mark.parametrize(("T", "S", "keys"), [(7, 19, 4), (19, 7, 1), (5, 5, 9)])
+def test_equals_a_sort_with_padding(T, S, keys):
+    q, k, v, _ = inputs(TopK(keys=keys), T=T, S=S, scale=3.0)
+    lengths = np.array([S - 2, S])
+    k = jnp.where((np.arange(S) < lengths[:, None])[..., None, None], k, jnp.nan)
+    mask = Causal() & Padding(jnp.asarray(lengths))
+    want = by_sorting(q, jnp.nan_to_num(k), v, keys, np.asarray(mask.array(T, S)))
+    np.testing.assert_allclose(TopK(keys=keys)(q, k, v, mask=mask), want, rtol=0, atol=2e-6)
+
+
+def test_ties_go_to_the_earlier_key():
+    w = TopK(keys=3).weights(jnp.ones((1, 2, 1, 4)), jnp.ones((1, 6, 1, 4)))
+    np.testing.assert_allclose(w[0, 0], np.tile([1 / 3] * 3 + [0] * 3, (2, 1)), rtol=1e-6)
+    far = jnp.asarray([0.0, 1, 2, 1, 1, 0])[None, :, None, None]
+    w = TopK(keys=2).weights(jnp.ones((1, 1, 1, 1)), far)
+    assert [bool(x) for x in w[0, 0, 0] > 0] == [False, True, True, False, False, False]
+
+
+def test_exactly_so_many_keys_matter_and_get_a_gradient():
+    q, k, v, _ = inputs(TopK(), T=1, S=19, batch=(1,), N=1, K=1)
+    loss = lambda k, v: (topk_attention(q, k, v, keys=5) ** 2).sum()
+    for grad in jax.grad(loss, argnums=(0, 1))(k, v):
+        assert ((grad != 0).any(-1).sum()) == 5
+
+
+def test_chunks_equal_one_chunk(monkeypatch):
+    q, k, v, _ = inputs(TopK(), T=37, S=23)
+    whole = topk_attention(q, k, v, keys=4, mask=Causal())
+    monkeypatch.setattr("attn.sparse.topk.chunk_size", lambda numbers: 8)
+    parts = topk_attention(q, k, v, keys=4, mask=Causal())
+    np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("keys", [0, -1, 2.0, True])
+def test_bad_settings_are_named(keys):
+    with pytest.raises(ValueError, match="keys"):
+        TopK(keys=keys)
+    with pytest.raises(ValueError, match="keys"):
+        topk_attention(*inputs(TopK())[:3], keys=keys)
