@@ -76,9 +76,8 @@ def isolate(x: Float[Array, "*B S K H"]) -> tuple[Float[Array, "*B S K H"], Floa
     Adding the poison to a row's scores makes exactly the queries that see the row NaN; the
     zeroed row keeps 0 * NaN from reaching all the others.
     """
-    # 0 * NaN and 0 * Inf are NaN; XLA's CPU runs a product with ones faster than a reduction
-    poison = jax.lax.stop_gradient(x * 0 @ jnp.ones(x.shape[-1], x.dtype))
-    return jnp.where((poison == 0)[..., None], x, 0), poison
+    fine = jnp.isfinite(x).all(-1)
+    return jnp.where(fine[..., None], x, 0), jnp.where(fine, 0, jnp.nan).astype(x.dtype)
 
 
 def dots(q: Float[Array, "*B T N H"], k: Float[Array, "*#B S K H"]) -> Float[Array, "*B N T S"]:

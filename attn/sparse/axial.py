@@ -4,11 +4,10 @@ import dataclasses
 
 from jaxtyping import Array, Float
 
-from attn._core import check_count
 from attn.biases import Bias
 from attn.masks import FULL, Axial, Fixed, Mask
 from attn.sparse._reorder import Part, by_residue
-from attn.sparse.block_sparse import Patterned
+from attn.sparse.block_sparse import Patterned, check_raster, raster
 
 
 def axial_attention(
@@ -16,16 +15,18 @@ def axial_attention(
     k: Float[Array, "*B S K H"],
     v: Float[Array, "*B S K D"],
     *,
-    height: int,
-    width: int,
+    height: int | None = None,
+    width: int | None = None,
     mask: Mask = FULL,
     bias: Bias | Float[Array, "*#B #N #T #S"] | None = None,
 ) -> Float[Array, "*B T N D"]:
     """softmax(q k^T / sqrt(H) + bias) v over the row and the column of a height x width raster.
 
-    One normaliser for both (Ho et al. 2019, arXiv:1912.12180, attend to one axis a layer). Places
+    A square of S pixels, rounded up, unless both are given. One normaliser for both axes (Ho et
+    al. 2019, arXiv:1912.12180, attend to one axis a layer). Places
     from height * width on see nothing and are not seen. O(T (height + width)) time, for columns are
-    neighbours once sorted. Takes any mask and bias. Raises ValueError for sides below 1.
+    neighbours once sorted. Takes any mask and bias. Raises ValueError for sides below 1, and
+    for one without the other.
     """
     return AxialPattern(height=height, width=width)(q, k, v, mask=mask, bias=bias)
 
@@ -34,20 +35,20 @@ def axial_attention(
 class AxialPattern(Patterned):
     """Softmax over the same row and the same column of an image (Ho et al. 2019)."""
 
-    height: int
-    width: int
+    height: int | None = None
+    width: int | None = None
 
     def __post_init__(self):
         super().__post_init__()
-        check_count("height", self.height)
-        check_count("width", self.width)
+        check_raster(self.height, self.width)
 
     def patterns(self, T, S):
-        return (Axial(self.height, self.width),)
+        return (Axial(*raster(self.height, self.width, S)),)
 
     def pieces(self, T, S):
-        whole, row = Axial(self.height, self.width), Fixed(self.width, 0)
-        return ((Part(whole & row), by_residue(whole & ~row, self.width, T, S)),)
+        (whole,) = self.patterns(T, S)
+        row = Fixed(whole.width, 0)
+        return ((Part(whole & row), by_residue(whole & ~row, whole.width, T, S)),)
 
     @classmethod
     def examples(cls):

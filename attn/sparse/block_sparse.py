@@ -8,6 +8,7 @@ their own.
 
 import abc
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -19,6 +20,7 @@ from attn import _cache
 from attn._blockwise import visited_scores
 from attn._core import (
     check_block,
+    check_count,
     check_qkv,
     dense_attention,
     dense_weights,
@@ -212,6 +214,21 @@ class Patterned(Mechanism):
         return _cache.decode(state, attend, q, k, v)
 
 
+def raster(height: int | None, width: int | None, S: int) -> tuple[int, int]:
+    """The sides of an image of S pixels: as given, or of the least square that holds them."""
+    side = max(1, math.isqrt(max(S - 1, 0)) + 1)
+    return (side, side) if width is None else (height, width)
+
+
+def check_raster(height: int | None, width: int | None) -> None:
+    """Raise ValueError unless both are counts, or both None."""
+    if (height is None) != (width is None):
+        raise ValueError(f"height, width: expected both or neither, got {height} and {width}")
+    if height is not None:
+        check_count("height", height)
+        check_count("width", width)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockSparse(Patterned):
     """Softmax over any static masks, by the blocks they touch; head n has the n-th, over and over.
@@ -219,7 +236,7 @@ class BlockSparse(Patterned):
     `masks` are kept as the JSON texts of `Mask.to_json`, and may be given so.
     """
 
-    masks: tuple[str, ...]
+    masks: tuple[str, ...] = (Window(64, 64).to_json(),)
 
     def __post_init__(self):
         super().__post_init__()

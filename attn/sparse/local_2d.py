@@ -11,7 +11,7 @@ from attn._places import Places
 from attn.biases import Bias
 from attn.masks import FULL, Local2D, Mask
 from attn.sparse._reorder import Around, Part
-from attn.sparse.block_sparse import Patterned
+from attn.sparse.block_sparse import Patterned, check_raster, raster
 
 TILE = 8  # pixels a side: 64 tokens that lie together
 
@@ -21,17 +21,17 @@ def local_2d_attention(
     k: Float[Array, "*B S K H"],
     v: Float[Array, "*B S K D"],
     *,
-    height: int,
-    width: int,
-    reach: int,
+    height: int | None = None,
+    width: int | None = None,
+    reach: int = 3,
     mask: Mask = FULL,
     bias: Bias | Float[Array, "*#B #N #T #S"] | None = None,
 ) -> Float[Array, "*B T N D"]:
     """softmax(q k^T / sqrt(H) + bias) v over pixels at most `reach` rows and columns away.
 
-    The square around each pixel of a height x width raster (local attention of the Image
-    Transformer, Parmar et al. 2018, arXiv:1802.05751, but of each pixel and not of blocks of them).
-    Places from height * width on see nothing and are not seen. O(T (reach + 8)^2) time, for pixels
+    The square around each pixel of a height x width raster, itself a square of S pixels, rounded
+    up, unless both are given (local attention of the Image Transformer, Parmar et al. 2018,
+    arXiv:1802.05751, but of each pixel and not of blocks of them). Places from height * width on see nothing and are not seen. O(T (reach + 8)^2) time, for pixels
     are sorted by tiles of 8 x 8. Takes any mask and bias. Raises ValueError for sides below 1 or a
     negative reach.
     """
@@ -42,30 +42,31 @@ def local_2d_attention(
 class Local2DPattern(Patterned):
     """Softmax over the square of pixels around each (Image Transformer, Parmar et al. 2018)."""
 
-    height: int
-    width: int
+    height: int | None = None
+    width: int | None = None
     reach: int = 3
 
     def __post_init__(self):
         super().__post_init__()
-        check_count("height", self.height)
-        check_count("width", self.width)
+        check_raster(self.height, self.width)
         check_count("reach", self.reach, least=0)
 
     def patterns(self, T, S):
-        return (Local2D(self.height, self.width, self.reach),)
+        return (Local2D(*raster(self.height, self.width, S), self.reach),)
 
     def pieces(self, T, S):
         (pattern,) = self.patterns(T, S)
-        (rows, at), (columns, of) = map(self._by_tile, (T, S))
+        by_tile = lambda length: _by_tile(length, pattern.width)
+        (rows, at), (columns, of) = map(by_tile, (T, S))
         return ((Part(pattern, rows, columns, Around(at, of, self.reach)),),)
-
-    def _by_tile(self, length: int) -> tuple[Places, tuple[Places, Places]]:
-        """The tokens in the order of their tiles, and the row and column of each."""
-        y, x = np.divmod(np.arange(length), self.width)
-        order = np.lexsort((x, y, x // TILE, y // TILE))
-        return Places.of(order), (Places.of(y[order]), Places.of(x[order]))
 
     @classmethod
     def examples(cls):
-        return cls(height=4, width=5, reach=1, block=8), cls(height=3, width=6, reach=2)
+        return cls(height=4, width=5, reach=1, block=8), cls(reach=2)
+
+
+def _by_tile(length: int, width: int) -> tuple[Places, tuple[Places, Places]]:
+    """The tokens in the order of their tiles, and the row and column of each."""
+    y, x = np.divmod(np.arange(length), width)
+    order = np.lexsort((x, y, x // TILE, y // TILE))
+    return Places.of(order), (Places.of(y[order]), Places.of(x[order]))

@@ -1,4 +1,4 @@
-"""python -m experiments.studies.lra_defects [--out=DIR] [--seeds=20]
+"""python -m experiments.studies.lra_defects [--out=DIR] [--seeds=5]
 
 What do Long Range Arena's local, sinkhorn, reformer and performer attend to? Draws the receptive
 fields of the published layers beside ours, and measures what each defect changes over `seeds`
@@ -28,7 +28,7 @@ def study(seeds: int, steps: int):
 
 
 def main(arguments=None) -> int:
-    return record.main(study, blocks, FOLDER, seeds=20, steps=1, usage=__doc__, arguments=arguments)
+    return record.main(study, blocks, FOLDER, seeds=5, steps=1, usage=__doc__, arguments=arguments)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ class Sizes:
     block: int = 8
     width: int = 16
     features: int = 64
-    draws: int = 20
+    draws: int = 5
 
 
 def field(function, v: Float[Array, "T H"]) -> Float[np.ndarray, "T T"]:
