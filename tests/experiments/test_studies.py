@@ -24,10 +24,13 @@ from experiments.studies.heads import (
     training,
 )
 from experiments.studies.heads.inputs import Sizes
+from experiments.studies.lra_defects import __main__ as defects_command
+from experiments.studies.lra_defects import measure as defects
 
 SMALL = Sizes(width=12, heads=4, length=7, batch=2)
 ROUNDING = 1e-5
 COMMANDS = {"heads": heads_command, "conversion": conversion_command}
+WRITTEN = COMMANDS | {"lra_defects": defects_command}
 
 
 def test_equal_shapes_and_other_results_from_the_same_projections():
@@ -106,12 +109,12 @@ def test_the_first_head_of_each_group_is_kept():
     assert 0.5 < fresh[:, 16:].std() / old.std() < 2
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", WRITTEN)
 def test_a_readme_says_what_was_measured(name):
-    folder = COMMANDS[name].FOLDER
+    folder = WRITTEN[name].FOLDER
     results = json.loads((folder / "results.json").read_text())
     text = (folder / "README.md").read_text()
-    assert record.renewed(text, COMMANDS[name].blocks(results)) == text
+    assert record.renewed(text, WRITTEN[name].blocks(results)) == text
     assert results["run"]["command"] in text
     pictures = re.findall(r"\]\((\w+\.png)\)", text)
     assert pictures
@@ -121,6 +124,21 @@ def test_a_readme_says_what_was_measured(name):
     for linked in re.findall(r"\]\(([\w./]+)\)", text):
         assert (folder / linked).exists(), linked
     assert sum(p.stat().st_size for p in folder.glob("*.*") if p.suffix != ".py") < 300_000
+
+
+def test_published_layers_differ_where_the_study_says():
+    sizes = defects.Sizes(length=24, block=4, width=8, features=16, draws=1)
+    found = {name: defect(sizes, 0) for name, defect in defects.DEFECTS.items()}
+    own = found["local"]["own block"]
+    assert own["published"] < 0.5
+    assert own["ours"] == 1
+    sorter = found["sinkhorn"]["gradient of the sorter"]
+    assert sorter["published"] < 1e-5 < 1e-3 < sorter["ours"]
+    assert found["reformer"]["pairs alike in two layers"]["published"] == 1
+    assert found["reformer"]["change by padding"]["ours"] == 0
+    past = found["performer"]["change of the past"]
+    assert past["published"] > 0.01
+    assert past["ours"] == 0
 
 
 def test_a_readme_with_other_blocks_is_refused():

@@ -130,12 +130,15 @@ DEFECTS = {"local": local, "sinkhorn": sinkhorn, "reformer": reformer, "performe
 
 
 def measure(s: Sizes) -> dict:
-    """Each quantity over draws; the fields of the first draw."""
+    """Each quantity over draws; the fields of the first draw, each row by its largest."""
+    by_row = lambda x: (x / np.maximum(x.max(1, keepdims=True), 1e-30)).round(2)
     results = {}
     for name, defect in DEFECTS.items():
         draws = [defect(s, 10 * seed) for seed in range(s.draws)]
         quantities = [key for key in draws[0] if key != "fields"]
-        results[name] = {"fields": {n: x.tolist() for n, x in draws[0]["fields"].items()}} | {
+        results[name] = {
+            "fields": {n: by_row(x).tolist() for n, x in draws[0]["fields"].items()}
+        } | {
             key: {n: [float(d[key][n]) for d in draws] for n in ("published", "ours")}
             for key in quantities
         }
