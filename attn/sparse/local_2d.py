@@ -31,9 +31,10 @@ def local_2d_attention(
 
     The square around each pixel of a height x width raster, itself a square of S pixels, rounded
     up, unless both are given (local attention of the Image Transformer, Parmar et al. 2018,
-    arXiv:1802.05751, but of each pixel and not of blocks of them). Places from height * width on see nothing and are not seen. O(T (reach + 8)^2) time, for pixels
-    are sorted by tiles of 8 x 8. Takes any mask and bias. Raises ValueError for sides below 1 or a
-    negative reach.
+    arXiv:1802.05751, but of each pixel and not of blocks of them). Places from height * width on
+    see nothing and are not seen. O(T (reach + 8)^2) time, for pixels are sorted by tiles of 8 x 8.
+    Takes any mask and bias. Raises ValueError for sides below 1, for one without the other and for
+    a negative reach.
     """
     return Local2DPattern(height=height, width=width, reach=reach)(q, k, v, mask=mask, bias=bias)
 

@@ -20,7 +20,7 @@ def figures(results: dict) -> Figures:
         for column, name in zip(axes.T, DEFECTS):
             for ax, which in zip(column, ("published", "ours")):
                 x = np.asarray(results[name]["fields"][which])
-                ax.imshow(x, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
+                ax.imshow(x, cmap="Greys", vmin=0, vmax=100, interpolation="nearest")
                 ax.grid(visible=False)
                 ax.set(xticks=[0, 32, 63], yticks=[0, 32, 63])
             column[0].set_title(TITLES[name], fontsize=9)

@@ -130,16 +130,13 @@ DEFECTS = {"local": local, "sinkhorn": sinkhorn, "reformer": reformer, "performe
 
 
 def measure(s: Sizes) -> dict:
-    """Each quantity over draws; the fields of the first draw, each row by its largest."""
-    by_row = lambda x: (x / np.maximum(x.max(1, keepdims=True), 1e-30)).round(2)
+    """Each quantity over draws; the fields of the first draw, in percent of each row's largest."""
+    percent = lambda x: np.rint(100 * x / np.maximum(x.max(1, keepdims=True), 1e-30)).astype(int)
     results = {}
     for name, defect in DEFECTS.items():
         draws = [defect(s, 10 * seed) for seed in range(s.draws)]
-        quantities = [key for key in draws[0] if key != "fields"]
-        results[name] = {
-            "fields": {n: by_row(x).tolist() for n, x in draws[0]["fields"].items()}
-        } | {
-            key: {n: [float(d[key][n]) for d in draws] for n in ("published", "ours")}
-            for key in quantities
-        }
+        results[name] = {"fields": {n: percent(x).tolist() for n, x in draws[0]["fields"].items()}}
+        for key in draws[0].keys() - {"fields"}:
+            of = lambda n, key=key, draws=draws: [float(d[key][n]) for d in draws]
+            results[name][key] = {n: of(n) for n in ("published", "ours")}
     return results
