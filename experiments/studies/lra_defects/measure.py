@@ -136,7 +136,7 @@ def measure(s: Sizes) -> dict:
     for name, defect in DEFECTS.items():
         draws = [defect(s, 10 * seed) for seed in range(s.draws)]
         results[name] = {"fields": {n: percent(x).tolist() for n, x in draws[0]["fields"].items()}}
-        for key in draws[0].keys() - {"fields"}:
+        for key in (k for k in draws[0] if k != "fields"):
             of = lambda n, key=key, draws=draws: [float(d[key][n]) for d in draws]
             results[name][key] = {n: of(n) for n in ("published", "ours")}
     return results
