@@ -119,6 +119,7 @@ def test_a_form_starts_as_published(form):
 def test_gates_are_in_their_ranges_and_shapes(name):
     mechanism = MECHANISMS[name].examples()[-1]
     ranges = {"log_decay": (-np.inf, 0), "beta": (0, 1), "a": (0, 1), "dt": (0, np.inf)}
+    ranges |= {"gate": (0, 1)}
     gates = run(Gates(W, mechanism.gates(**SIZES), key=KEY), 3 * X)
     shapes = {gate: x.shape[2:] for gate, x in gates.items()}
     assert shapes == mechanism.gate_shapes(**SIZES)
