@@ -117,6 +117,8 @@ from attn.sparse.fixed import FixedPattern as FixedPattern
 from attn.sparse.fixed import fixed_attention as fixed_attention
 from attn.sparse.global_window import GlobalWindow as GlobalWindow
 from attn.sparse.global_window import global_window_attention as global_window_attention
+from attn.sparse.hierarchical import Hierarchical as Hierarchical
+from attn.sparse.hierarchical import hierarchical_attention as hierarchical_attention
 from attn.sparse.local_2d import Local2DPattern as Local2DPattern
 from attn.sparse.local_2d import local_2d_attention as local_2d_attention
 from attn.sparse.logsparse import LogSparse as LogSparse
@@ -181,6 +183,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "local_2d": Local2DPattern,
     "dilated": DilatedSegments,
     "logsparse": LogSparse,
+    "hierarchical": Hierarchical,
     "block_sparse": BlockSparse,
     "reformer": Reformer,
     "routing": Routing,

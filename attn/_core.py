@@ -200,6 +200,21 @@ def dense_attention(
     return attend_materialized(s, seen, v, sinks=sinks, dropout=dropout)
 
 
+def softmax_part(
+    s: Float[Array, "*B N T S"], seen: Bool[Array, "*#B #N #T S"], v: Float[Array, "*B S K D"]
+) -> tuple[Float[Array, "*B T N D"], Float[Array, "*B T N"]]:
+    """softmax(s) v over the seen keys of a part, and its log-sum-exp: what `merged` takes. All
+    finite, please."""
+    top = jnp.where(seen, s, -jnp.inf).max(-1, keepdims=True)
+    top = jax.lax.stop_gradient(jnp.where(top == -jnp.inf, 0, top))
+    e = jnp.where(seen, jnp.exp(jnp.where(seen, s - top, 0)), 0)
+    total = e.sum(-1, keepdims=True)
+    none = total == 0
+    total = jnp.where(none, 1, total)
+    lse = jnp.where(none, -jnp.inf, jnp.log(total) + top)
+    return mix(e / total, v), jnp.swapaxes(lse[..., 0], -1, -2)
+
+
 def merged(parts):
     """The output and log-sum-exp over all keys from those over disjoint parts of them."""
     outs, lses = zip(*parts)

@@ -35,6 +35,8 @@ class Mechanism(abc.ABC):
     output_gate: ClassVar[str | None] = None
     # how many vectors a head's q and k hold side by side: a layer rotates each by itself
     parts: ClassVar[int] = 1
+    # learned arrays that all layers of a stack have in common
+    shared_by_layers: ClassVar[tuple[str, ...]] = ()
     # whether the query heads of one key head choose keys together
     shares_selection: ClassVar[bool] = False
 

@@ -20,6 +20,7 @@ CORE = {
     "_short",
     "_strips",
     "_places",
+    "_tokens",
 }
 CORE |= {"_blockwise", "kernels", "mechanism", "gates"}
 

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from attn._blockwise import blockwise
 from attn._core import check_qkv, dense_attention, dots, masked_softmax, refuse_rest, wide
-from attn.compressed._tokens import clean, seen_tokens, to_heads
+from attn._tokens import clean, seen_tokens, to_heads
 from attn.masks import FULL, Mask, Padding
 
 HONOURS = (Padding,)

@@ -18,8 +18,8 @@ from attn._core import (
     seen_array,
     wide,
 )
+from attn._tokens import seen_tokens, to_heads
 from attn.compressed import _twice
-from attn.compressed._tokens import seen_tokens, to_heads
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 

@@ -20,7 +20,7 @@ from attn.masks import FULL, Mask, Padding
 from attn.mechanism import Mechanism
 
 HONOURS = (Padding,)
-SHARING = ("none", "headwise", "key_value")
+SHARING = ("none", "headwise", "key_value", "layer")
 
 
 def linformer_attention(
@@ -93,21 +93,24 @@ class Linformer(Mechanism):
     """Learned projections of the length to `features` rows (Wang et al. 2020), per key head.
 
     `sharing` is the paper's: "headwise" has one E and one F for all heads of a layer, "key_value"
-    one array for all heads, keys and values. For its layerwise sharing hand one and the same
-    `key_projection` to `linformer_attention` in each layer.
+    one array for all heads, keys and values, "layer" that array for all layers of an encoder too.
     """
 
     honours: ClassVar = HONOURS
     features: int = 64
-    sharing: Literal["none", "headwise", "key_value"] = "none"
+    sharing: Literal["none", "headwise", "key_value", "layer"] = "none"
 
     def __post_init__(self):
         check_count("features", self.features)
         if self.sharing not in SHARING:
             raise ValueError(f"sharing: expected one of {', '.join(SHARING)}, got {self.sharing!r}")
 
+    @property
+    def shared_by_layers(self):
+        return ("key_projection",) if self.sharing == "layer" else ()
+
     def __call__(self, q, k, v, *, mask=FULL, bias=None, key_projection, value_projection=None):
-        if (value_projection is None) != (self.sharing == "key_value"):
+        if (value_projection is None) != (self.sharing in ("key_value", "layer")):
             takes = "key_projection alone" if value_projection is not None else "both projections"
             raise ValueError(f"value_projection: sharing {self.sharing!r} takes {takes}")
         return linformer_attention(
@@ -148,7 +151,7 @@ class Linformer(Mechanism):
         shape = (heads, self.features, max_length)
         draw = lambda key: jax.random.normal(key, shape, jnp.float32) * self.features**-0.5
         a, b = jax.random.split(key)
-        if self.sharing == "key_value":
+        if self.sharing in ("key_value", "layer"):
             return {"key_projection": draw(a)}
         return {"key_projection": draw(a), "value_projection": draw(b)}
 

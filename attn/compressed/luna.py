@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._core import check_count, check_qkv
+from attn._tokens import matrix_of
 from attn.compressed import _twice
 from attn.masks import FULL, Mask
 from attn.mechanism import Mechanism
@@ -57,11 +58,7 @@ class Luna(Mechanism):
         return _twice.whole(q, k, v, packed, keys, mask=mask)
 
     def weights(self, q, k, *, mask=FULL, bias=None, packed):
-        # the matrix is what becomes of the values e_1 ... e_S
-        S = k.shape[-3]
-        ones = jnp.broadcast_to(jnp.eye(S, dtype=q.dtype)[:, None], (*k.shape[:-1], S))
-        out = self(q, k, ones, mask=mask, bias=bias, packed=packed)
-        return jnp.swapaxes(out, -3, -2)
+        return matrix_of(lambda v: self(q, k, v, mask=mask, bias=bias, packed=packed), k)
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         shape = (num_kv_heads, self.length, head_dim)

@@ -17,7 +17,7 @@ from attn._core import (
     refuse_rest,
     wide,
 )
-from attn.compressed._tokens import clean, seen_tokens, to_heads
+from attn._tokens import clean, matrix_of, seen_tokens, to_heads
 from attn.masks import FULL, Mask, Padding
 from attn.mechanism import Mechanism
 
@@ -205,10 +205,7 @@ class Nystrom(Mechanism):
         return apply_weights(jnp.where(shown, w, 0), wide(v), shown)
 
     def weights(self, q, k, *, mask=FULL, bias=None, conv=None):
-        # the matrix is what becomes of the values e_1 ... e_S
-        S = k.shape[-3]
-        ones = jnp.broadcast_to(jnp.eye(S, dtype=q.dtype)[:, None], (*k.shape[:-1], S))
-        return jnp.swapaxes(self(q, k, ones, mask=mask, bias=bias, conv=conv), -3, -2)
+        return matrix_of(lambda v: self(q, k, v, mask=mask, bias=bias, conv=conv), k)
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         if self.conv_kernel is None:

@@ -14,11 +14,11 @@ from attn._core import (
     dense_attention,
     dots,
     merged,
-    mix,
     refuse_rest,
+    softmax_part,
     wide,
 )
-from attn.compressed._tokens import clean, seen_tokens, to_heads
+from attn._tokens import any_past, clean, matrix_of, seen_tokens, to_heads
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.masks import Array as ArrayMask
 from attn.mechanism import Mechanism
@@ -79,7 +79,7 @@ def pooled_attention(
     out = out + jax.lax.stop_gradient(met + q_poison)[..., None]
     live = asks & seen.any(-1, keepdims=True)
     if causal is not None:
-        live = live & _any_past(seen, T, offset)
+        live = live & any_past(seen, T, offset)
     return jnp.where(live[..., None, None], out, 0).astype(q.dtype)
 
 
@@ -153,28 +153,12 @@ def _local(q, k, v, seen):
     """Causal softmax within blocks: the output [*B, P, C, N, D] and log-sum-exp [*B, P, C, N]."""
     C = q.shape[-3]
     shown = jnp.tril(jnp.ones((C, C), bool)) & seen[..., None, None, :]  # [*B, P, 1, C, C]
-    s = dots(q, k)
-    top = jnp.where(shown, s, -jnp.inf).max(-1, keepdims=True)
-    top = jax.lax.stop_gradient(jnp.where(top == -jnp.inf, 0, top))
-    e = jnp.where(shown, jnp.exp(jnp.where(shown, s - top, 0)), 0)
-    total = e.sum(-1, keepdims=True)
-    none = total == 0
-    total = jnp.where(none, 1, total)
-    lse = jnp.where(none, -jnp.inf, jnp.log(total) + top)
-    return mix(e / total, v), jnp.swapaxes(lse[..., 0], -1, -2)
+    return softmax_part(dots(q, k), shown, v)
 
 
 def _spread(x, axis):
     """Whether there was any True up to here."""
     return jax.lax.cummax(x.astype(jnp.int8), axis=axis) > 0
-
-
-def _any_past(seen, T, offset):
-    """Which queries see some key [*B, T]."""
-    S = seen.shape[-1]
-    place = jnp.arange(T) + max(min(offset, S), -T)
-    past = _spread(seen, seen.ndim - 1)
-    return jnp.take(past, jnp.clip(place, 0, S - 1), axis=-1) & (place >= 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -222,10 +206,7 @@ class Pooled(Mechanism):
     def weights(self, q, k, *, mask=FULL, bias=None, **kernels):
         if self.pool == "conv":
             raise NotImplementedError("Pooled: a convolution mixes channels, not tokens alone")
-        # the matrix is what becomes of the values e_1 ... e_S
-        S = k.shape[-3]
-        ones = jnp.broadcast_to(jnp.eye(S, dtype=q.dtype)[:, None], (*k.shape[:-1], S))
-        return jnp.swapaxes(self(q, k, ones, mask=mask, bias=bias), -3, -2)
+        return matrix_of(lambda v: self(q, k, v, mask=mask, bias=bias), k)
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         if self.pool == "mean":

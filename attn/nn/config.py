@@ -117,6 +117,11 @@ def _relations(c: EncoderConfig) -> list[str]:
             f"scan: expected the same mechanism in every layer, got {kinds}; set scan=False",
         ),
         (
+            c.scan and not c.tied and any(m.shared_by_layers for m in c.mechanisms),
+            f"scan: expected mechanisms that keep their arrays in each layer, got {kinds}; set "
+            "scan=False",
+        ),
+        (
             c.tied and many,
             f"tied: expected the same mechanism in every layer, got {kinds}; set tied=False",
         ),

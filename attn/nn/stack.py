@@ -16,7 +16,8 @@ class Stack(nnx.Module):
     """`layers` blocks. `blocks` holds one each; or, if `tied`, the only one (Lan et al. 2019,
     arXiv:1909.11942); or, if `scan`, one whose parameters have a leading axis of layers.
 
-    Every form draws the same parameters and the same dropout for a layer.
+    Every form draws the same parameters and the same dropout for a layer. What mechanisms want
+    `shared_by_layers` is one parameter, drawn for the first layer.
     """
 
     def __init__(self, config: EncoderConfig, *, key: Array):
@@ -24,6 +25,11 @@ class Stack(nnx.Module):
         self.remat = config.remat
         mechanisms = config.mechanisms[:1] if config.tied else config.mechanisms
         blocks = [Block(config, m, key=fold(key, i)) for i, m in enumerate(mechanisms)]
+        shared = {}
+        for block in blocks:
+            learned, mechanism = block.attention.learned, block.attention.mechanism
+            for name in mechanism.shared_by_layers:
+                learned[name] = shared.setdefault((mechanism, name), learned[name])
         if self.scan and not self.tied:
             graphs, params = zip(*map(nnx.split, blocks))
             blocks = [nnx.merge(graphs[0], jax.tree.map(lambda *x: jnp.stack(x), *params))]

@@ -37,13 +37,14 @@ CONTENT = {
     "sinkhorn": lambda T: MECHANISMS["sinkhorn"](block_size=64),
     "moba": lambda T: MECHANISMS["moba"](block_size=128, top=4),
     "nsa": lambda T: MECHANISMS["nsa"](),
+    "hierarchical": lambda T: MECHANISMS["hierarchical"](),
     "linformer": lambda T: MECHANISMS["linformer"](features=128),
     "nystrom": lambda T: MECHANISMS["nystrom"](landmarks=64),
     "luna": lambda T: MECHANISMS["luna"](length=64),
     "abc": lambda T: MECHANISMS["abc"](slots=64),
 }
 CONTENT_CLAIMS = {
-    **dict.fromkeys(("reformer", "linformer", "nystrom", "luna", "abc"), "T"),
+    **dict.fromkeys(("reformer", "hierarchical", "linformer", "nystrom", "luna", "abc"), "T"),
     "routing": "T^1.5",
     "moba": "T and a router of T^2 / 128",
     "nsa": "T and a compressed branch of T^2 / 16",

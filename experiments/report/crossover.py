@@ -46,13 +46,18 @@ def exponent(lengths: Sequence[float], values: Sequence[float]) -> float | None:
 
 
 def exponents(rows: Sequence[Row]) -> Iterator[str]:
-    """A sentence on how the time of each contender grows."""
+    """A sentence on how the time of each contender grows, and the work that its formula counts."""
     for mode in dict.fromkeys(row["mode"] for row in rows):
-        found = [
-            f"{name} T^{p:.2f} ({min(steps):,}..{max(steps):,})"
-            for name, (steps, values) in scaling(rows, mode, "minimum").items()
-            if len(set(steps)) > 2 and (p := exponent(steps, values)) is not None
-        ]
+        work = {
+            (row["contender"], row["T"]): row.get("work") for row in rows if row["mode"] == mode
+        }
+        found = []
+        for name, (steps, values) in scaling(rows, mode, "minimum").items():
+            p, amounts = exponent(steps, values), [work[name, T] for T in steps]
+            if len(set(steps)) < 3 or p is None:
+                continue
+            least = f" by work T^{exponent(steps, amounts):.2f}" if all(amounts) else ""
+            found.append(f"{name} T^{p:.2f}{least} ({min(steps):,}..{max(steps):,})")
         if found:
             yield f"Time of {mode} grows as: {', '.join(found)}."
 

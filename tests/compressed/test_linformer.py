@@ -9,7 +9,7 @@ from attn import Padding
 from attn.compressed.linformer import Linformer, linformer_attention
 from attn.testing import inputs
 
-SHARED = [Linformer(features=3, sharing=s) for s in ("none", "headwise", "key_value")]
+SHARED = [Linformer(features=3, sharing=s) for s in ("none", "headwise", "key_value", "layer")]
 
 
 def oracle(q, k, v, e, f, keys):
@@ -36,7 +36,7 @@ def test_it_is_the_papers_equation(mechanism):
     e = np.asarray(learned["key_projection"], np.float64)
     f = np.asarray(learned.get("value_projection", e), np.float64)
     assert len(e) == (2 if mechanism.sharing == "none" else 1)
-    assert (mechanism.sharing == "key_value") == ("value_projection" not in learned)
+    assert (mechanism.sharing in ("key_value", "layer")) == ("value_projection" not in learned)
     for row, length in enumerate(lengths):
         arrays = [np.asarray(x[row], np.float64) for x in (q, k, v)]
         per_head = [list(np.broadcast_to(x, (2, *x.shape[1:]))) for x in (e, f)]

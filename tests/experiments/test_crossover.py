@@ -46,6 +46,13 @@ def test_exponents_are_fitted():
     assert crossover.exponent([512], [1.0]) is None
 
 
+def test_exponents_of_time_stand_beside_those_of_work():
+    rows = [{**row(T, "attn", T**1.5), "work": 7.0 * T} for T in LENGTHS]
+    rows += [row(T, "torch", T**2.0) for T in LENGTHS]
+    told = "attn T^1.50 by work T^1.00 (512..4,096), torch T^2.00 (512..4,096)"
+    assert list(crossover.exponents(rows)) == [f"Time of forward grows as: {told}."]
+
+
 def test_the_summary_has_ratios_and_what_is_missing():
     rows = [row(512, "attn", 1.0), row(512, "torch", 4.0)]
     rows += [row(1024, "attn", 3.0), {**row(1024, "torch", 2.0), "why": "wrong, so not timed: x"}]

@@ -3,10 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 from toy_mechanism import SOFTMAX, Toy, build, jit, maps, run
 
-from attn import FULL
+from attn import FULL, Linformer
 from attn.nn import dropout, functional, parameter_count
 from attn.nn.keys import fold
 
@@ -126,3 +127,23 @@ def test_dropout_keeps_the_mean_and_the_dtype():
 def test_bfloat16_follows_float32():
     wide, narrow = run(build(), TOKENS), run(build(dtype="bfloat16"), TOKENS)
     assert np.abs(wide - narrow).max() < 0.05 * np.abs(wide).max()
+
+
+def test_a_projection_of_all_layers_is_one_parameter():
+    mechanism = Linformer(features=3, sharing="layer")
+    one, two = (build(layers=n, mechanism=mechanism) for n in (1, 2))
+    apart = build(layers=2, mechanism=Linformer(features=3, sharing="key_value"))
+    size = one.stack.blocks[0].attention.learned["key_projection"].size
+    assert parameter_count(two) == parameter_count(apart) - size
+    # the gradient of what is shared is the sum of those of two layers that hold the same
+    first = apart.stack.blocks[0].attention.learned["key_projection"][...]
+    apart.stack.blocks[1].attention.learned["key_projection"][...] = first
+    y, gradient = score_and_gradient(apart)
+    shared, shared_gradient = score_and_gradient(two)
+    near(shared, y)
+    of = lambda g, i: g["stack"]["blocks"][i]["attention"]["learned"]["key_projection"][...]
+    near(of(shared_gradient, 0), of(gradient, 0) + of(gradient, 1))
+    near(maps(two, TOKENS), maps(apart, TOKENS))
+    near(score_and_gradient(build(layers=2, mechanism=mechanism, remat=True))[0], y)
+    with pytest.raises(ValueError, match="scan: expected mechanisms that keep"):
+        build(layers=2, mechanism=mechanism, scan=True)

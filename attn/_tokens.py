@@ -1,5 +1,8 @@
-"""Which tokens there are, and what is not finite among them: shared by the family."""
+"""Which tokens there are, and what is not finite among them: of variants that mix tokens first."""
 
+from collections.abc import Callable
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -27,3 +30,20 @@ def to_heads(x: Float[Array, "*B K"], num_heads: int) -> Float[Array, "*B N"]:
     """Key heads, on the last axis, for the query heads that share them."""
     times = num_heads // x.shape[-1]
     return x if times == 1 else jnp.repeat(x, times, axis=-1)
+
+
+def any_past(x: Bool[Array, "*B S"], T: int, offset: int) -> Bool[Array, "*B T"]:
+    """Whether any x is True that query t, at t + offset, sees under `Causal`."""
+    S = x.shape[-1]
+    place = jnp.arange(T) + max(min(offset, S), -T)
+    past = jax.lax.cummax(x.astype(jnp.int8), axis=x.ndim - 1) > 0
+    return jnp.take(past, jnp.clip(place, 0, S - 1), axis=-1) & (place >= 0)
+
+
+def matrix_of(
+    attend: Callable[[Array], Float[Array, "*B T N S"]], k: Float[Array, "*B S K H"]
+) -> Float[Array, "*B N T S"]:
+    """The matrix of an attention linear in its values: what becomes of e_1 ... e_S."""
+    S = k.shape[-3]
+    ones = jnp.broadcast_to(jnp.eye(S, dtype=k.dtype)[:, None], (*k.shape[:-1], S))
+    return jnp.swapaxes(attend(ones), -3, -2)
