@@ -12,27 +12,41 @@ from jaxtyping import Array, Bool, Float, Int
 from attn._core import dots, masked_softmax, mix, softmax_part
 from attn._tokens import clean, to_heads
 
+# what asks: of each cell of queries their sum or the first, how many that is, and NaN or 0
+Rows = tuple[Float[Array, "*B R N H"], Float[Array, "*B R 1"], Float[Array, "*B R N"]]
+
 
 def levels(length: int, block: int) -> int:
     """How many levels join all pairs of `length` tokens."""
     return max(1, ((length - 1) // block).bit_length())
 
 
-def not_nearer(rows: int, cells: int, level: int) -> Bool[np.ndarray, "rows cells"]:
+def not_nearer(block: int, level: int) -> Bool[np.ndarray, "block block"]:
     """Which cells of the block to the left a row sees at this level: at level 0 all, else what the
     level below has not joined, where the halves that touch were neighbours."""
-    late, early = np.arange(rows) >= rows // 2, np.arange(cells) < cells // 2
-    return (late[:, None] | early) if level else np.ones((rows, cells), bool)
+    late = np.arange(block) >= block // 2
+    return (late[:, None] | ~late) if level else np.ones((block, block), bool)
 
 
-def halved(sums, n: int):
+def summed(sums, n: int):
     """Sums over cells twice as long, along axis n."""
+    return jax.tree.map(lambda x: _pairs(x, n).sum(n + 1), sums)
 
-    def half(x):
-        x = filled(x, n, -(-x.shape[n] // 2) * 2)
-        return x.reshape(*x.shape[:n], -1, 2, *x.shape[n + 1 :]).sum(n + 1)
 
-    return jax.tree.map(half, sums)
+def first(rows: Rows, n: int) -> Rows:
+    """The first row that is there of cells twice as long."""
+    q, count, poison = (_pairs(x, n) for x in rows)
+    left, right = ((slice(None),) * (n + 1) + (i,) for i in (0, 1))
+    there = count[left] > 0
+    choose = lambda x: jnp.where(
+        there.reshape(*there.shape[: n + 1], *(1,) * (x.ndim - n - 2)), x[left], x[right]
+    )
+    return choose(q), jnp.maximum(count[left], count[right]), choose(poison)
+
+
+def _pairs(x, n: int):
+    x = filled(x, n, -(-x.shape[n] // 2) * 2)
+    return x.reshape(*x.shape[:n], -1, 2, *x.shape[n + 1 :])
 
 
 def filled(x, n: int, length: int):
@@ -45,77 +59,87 @@ def mean(total: Float[Array, "*B C N H"], count: Float[Array, "*B C 1"]):
     return total / jnp.maximum(count, 1)[..., None]
 
 
-def part(rows, tokens, shown: dict[int, np.ndarray], size: int, count: int, cells=None):
-    """The part of softmax over the blocks of cells at each distance of `shown`, [size, cells]:
-    output [*B, R, N, D] and log-sum-exp [*B, R, N] of `count` blocks of `size` rows."""
-    n = rows.ndim - 3
+def part(rows: Rows, tokens, shown: dict[int, np.ndarray], block: int):
+    """The part of softmax over the blocks of cells at each distance of `shown`, [block, block]:
+    output [*B, R, N, D] and log-sum-exp [*B, R, N], NaN where a row that sees something is."""
+    q, count, poison = rows
+    n, length = q.ndim - 3, q.shape[-3]
+    P = -(-max(length, tokens[0].shape[n]) // block)
 
-    def blocks(x, size):
-        x = filled(x, n, count * size)
-        return x.reshape(*x.shape[:n], count, size, *x.shape[n + 1 :])
+    def blocks(x):
+        x = filled(x, n, P * block)
+        return x.reshape(*x.shape[:n], P, block, *x.shape[n + 1 :])
 
     def beside(x):
-        x = jnp.pad(x, [(0, 0)] * n + [(1, 1)] + [(0, 0)] * (x.ndim - n - 1))
-        at = [lax.slice_in_dim(x, 1 + d, 1 + d + count, axis=n) for d in shown]
+        x = jnp.pad(blocks(x), [(0, 0)] * n + [(1, 1)] + [(0, 0)] * (x.ndim - n))
+        at = [lax.slice_in_dim(x, 1 + d, 1 + d + P, axis=n) for d in shown]
         return jnp.concatenate(at, axis=n + 1)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
-    def attend(rows, tokens):
-        k, v, counts = (beside(blocks(x, cells or size)) for x in tokens)
+    def attend(q, tokens):
+        k, v, counts = map(beside, tokens)
         there = counts[..., 0][..., None, None, :]  # [*B, P, 1, 1, C]
         seen = np.concatenate(list(shown.values()), axis=1) & (there > 0)
         # a cell counts as often as it has tokens
-        s = dots(blocks(rows, size), mean(k, counts)) + jnp.log(jnp.maximum(there, 1))
+        s = dots(blocks(q), mean(k, counts)) + jnp.log(jnp.maximum(there, 1))
         return softmax_part(s, seen, mean(v, counts))
 
     flat = lambda x: x.reshape(*x.shape[:n], -1, *x.shape[n + 2 :])
-    back = lambda x: lax.slice_in_dim(flat(x), 0, rows.shape[n], axis=n)
-    return jax.tree.map(back, attend(rows, tokens))
+    back = lambda x: lax.slice_in_dim(flat(x), 0, length, axis=n)
+    out, lse = map(back, attend(mean(q, count), tokens))
+    return out, jnp.where(jnp.isnan(poison) & (lse > -jnp.inf), jnp.nan, lse)
 
 
-def over_cells(x: Float[Array, "*B S K H"], there: Bool[Array, "*B S"], level: int):
-    """Each token's mean over the tokens that are there in its cell."""
-    n, S = x.ndim - 3, x.shape[-3]
-    sums = (x, there[..., None].astype(x.dtype))
+def over_cells(rows: Rows, level: int, combine) -> Float[Array, "*B R N H"]:
+    """What the cell of this level has, for each of its tokens."""
+    n, length = rows[0].ndim - 3, rows[0].shape[-3]
     for _ in range(level):
-        sums = halved(sums, n)
-    return jnp.take(mean(*sums), np.arange(S) >> level, axis=n)
+        rows = combine(rows, n)
+    return jnp.take(mean(*rows[:2]), np.arange(length) >> level, axis=n)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Cells:
-    """What decoding keeps: of each level the last 2 `block` cells, cell c at c mod 2 `block`."""
+    """What decoding keeps: of each level the last 2 `block` cells, cell c at c mod 2 `block`, and
+    the first query of the cell that it is in."""
 
     k: Float[Array, "*B L C K H"]  # sums over each cell
     v: Float[Array, "*B L C K D"]
     poison: Float[Array, "*B K"]  # NaN if any key or value was not finite, else 0
+    q: Float[Array, "*B L N H"]
+    q_poison: Float[Array, "*B L N"]
     length: Int[Array, ""]
 
 
-def empty(batch, num_kv_heads, head_dim, value_dim, kept: int, block: int, dtype) -> Cells:
-    """Room for `kept` levels: kept 2 block K (H + D) numbers a batch row, at least float32."""
+def empty(batch, num_heads, num_kv_heads, head_dim, value_dim, kept: int, block: int, dtype):
+    """Room for `kept` levels: kept (2 block K (H + D) + N H) numbers a batch row."""
     dtype = jnp.float64 if jnp.dtype(dtype) == jnp.float64 else jnp.float32
-    zeros = lambda w: jnp.zeros((*batch, kept, 2 * block, num_kv_heads, w), dtype)
-    poison = jnp.zeros((*batch, num_kv_heads), dtype)
-    return Cells(zeros(head_dim), zeros(value_dim), poison, jnp.int32(0))
+    zeros = lambda *tail: jnp.zeros((*batch, *tail), dtype)
+    cells = lambda width: zeros(kept, 2 * block, num_kv_heads, width)
+    asks = zeros(kept, num_heads, head_dim), zeros(kept, num_heads)
+    return Cells(cells(head_dim), cells(value_dim), zeros(num_kv_heads), *asks, jnp.int32(0))
 
 
-def fill(k, v, kept: int, block: int) -> Cells:
+def fill(q, k, v, kept: int, block: int) -> Cells:
     """What is kept after T tokens at once."""
     *batch, T, K, H = k.shape
-    state = empty(tuple(batch), K, H, v.shape[-1], kept, block, k.dtype)
+    state = empty(tuple(batch), q.shape[-2], K, H, v.shape[-1], kept, block, k.dtype)
+    if T == 0:
+        return state
     n, everywhere = len(batch), jnp.ones((*batch, T), bool)
-    (k, k_poison), (v, v_poison) = clean(k, everywhere), clean(v, everywhere)
+    (q, q_poison), (k, k_poison), (v, v_poison) = (clean(x, everywhere) for x in (q, k, v))
     sums, cells = (k, v), (state.k, state.v)
     for level in range(kept):
-        sums = halved(sums, n) if level else sums
+        sums = summed(sums, n) if level else sums
         count = sums[0].shape[n]
         last = np.arange(max(0, count - 2 * block), count)
         at = (slice(None),) * n + (level, last % (2 * block))
         put = lambda x, new, at=at, last=last: x.at[at].set(jnp.take(new, last, axis=n))
         cells = jax.tree.map(put, cells, sums)
-    return Cells(*cells, (k_poison + v_poison).sum(-2), jnp.int32(T))
+    began = (T - 1) >> np.arange(kept) << np.arange(kept)
+    asks = jnp.take(q, began, axis=n), jnp.take(q_poison, began, axis=n)
+    return Cells(*cells, (k_poison + v_poison).sum(-2), *asks, jnp.int32(T))
 
 
 def step(state: Cells, q, k, v) -> tuple[Cells, Float[Array, "*B 1 N D"]]:
@@ -124,39 +148,44 @@ def step(state: Cells, q, k, v) -> tuple[Cells, Float[Array, "*B 1 N D"]]:
     Raises ValueError unless q, k and v are one token in the shape the state was made for.
     """
     *batch, L, C, K, H = state.k.shape
-    for name, x, heads, width in (
-        ("q", q, q.shape[-2], H),
-        ("k", k, K, H),
-        ("v", v, K, state.v.shape[-1]),
-    ):
-        if list(x.shape) != [*batch, 1, heads, width]:
-            want = [*batch, 1, heads, width]
+    N, D = state.q.shape[-2], state.v.shape[-1]
+    for name, x, want in (("q", q, (N, H)), ("k", k, (K, H)), ("v", v, (K, D))):
+        if x.shape != (*batch, 1, *want):
+            want = [*batch, 1, *want]
             raise ValueError(f"{name}: expected one token {want}, got {list(x.shape)}")
-    once = jnp.ones((*batch, 1), bool)
-    (query, q_poison), (k, k_poison), (v, v_poison) = (clean(x, once) for x in (q, k, v))
+    dtype, once = q.dtype, jnp.ones((*batch, 1), bool)
+    (q, q_poison), (k, k_poison), (v, v_poison) = (clean(x, once) for x in (q, k, v))
     t, level, slot = state.length, jnp.arange(L)[:, None], jnp.arange(C)
     now = t >> level  # [L, 1], the cell of each level in which the token is
-    here = slot == now % C
-    starts = here & (t % (1 << level) == 0)
+    starts = t % (1 << level) == 0
+    here = (slot == now % C)[..., None, None]
 
-    def put(x, new):
-        old = jnp.where(starts[..., None, None], 0, x)
-        return old + jnp.where(here[..., None, None], new[..., None, :, :], 0).astype(x.dtype)
+    def add(x, new):
+        old = jnp.where(here & starts[..., None, None], 0, x)
+        return old + jnp.where(here, new[..., None, :, :], 0).astype(x.dtype)
+
+    def anew(x, new):
+        fresh = starts.reshape(L, *(1,) * (x.ndim - len(batch) - 1))
+        return jnp.where(fresh, new.astype(x.dtype), x)
 
     poison = state.poison + (k_poison + v_poison)[..., 0, :].astype(state.poison.dtype)
-    state = Cells(put(state.k, k), put(state.v, v), poison, t + 1)
-    w = jnp.float32(1 << np.arange(L)[:, None])
+    state = Cells(
+        add(state.k, k), add(state.v, v), poison,
+        anew(state.q, q), anew(state.q_poison, q_poison), t + 1,
+    )  # fmt: skip
     cell, block = now - (now - slot) % C, C // 2  # which cell each slot holds
     late, early = now % block >= block // 2, cell % block < block // 2
     afar = (cell // block == now // block - 1) & (late | early)
     near = cell // block >= now // block - 1
     seen = (cell >= 0) & jnp.where(level == 0, near, afar)
-    w = w.astype(query.dtype)
-    flat = lambda x: (x / w[..., None, None]).reshape(*batch, L * C, *x.shape[-2:])
-    s = dots(query * H**-0.5, flat(state.k).astype(query.dtype))
-    s = s + jnp.broadcast_to(jnp.log(w), (L, C)).reshape(-1)
-    out = mix(masked_softmax(s, seen.reshape(-1)[None, None]), flat(state.v).astype(query.dtype))
-    poison = to_heads(state.poison, q.shape[-2])[..., None, :].astype(q_poison.dtype) + q_poison
+    size = jnp.exp2(level.astype(q.dtype))[..., None, None]
+    keys, values = state.k.astype(q.dtype) / size, state.v.astype(q.dtype) / size
+    s = dots(state.q.astype(q.dtype)[..., None, :, :] * H**-0.5, keys)  # [*B, L, N, 1, C]
+    s = jnp.moveaxis(s + jnp.log(size), -4, -2)  # [*B, N, 1, L, C]
+    w = masked_softmax(s.reshape(*batch, N, 1, L * C), seen.reshape(1, 1, L * C))
+    out = mix(w, values.reshape(*batch, L * C, K, D))
+    asked = jnp.where(seen.any(-1, keepdims=True), state.q_poison, 0).sum(-2)
+    poison = to_heads(state.poison, N) + asked
     # past its last level it has not kept what the definition sees, and says so
     poison = jnp.where(t < block << L, poison, jnp.nan)
-    return state, (out + poison[..., None]).astype(q.dtype)
+    return state, (out + poison[..., None, :, None]).astype(dtype)
