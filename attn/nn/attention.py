@@ -39,6 +39,9 @@ class Attention(nnx.Module):
     keeps several vectors side by side in a head (`parts`), each is normalised and rotated by
     itself.
 
+    A mechanism with `shared_qk` has one kernel for q and k (Reformer, Kitaev et al. 2020,
+    arXiv:2001.04451), [width, 2 N H], K = N.
+
     A mechanism asks for the rest by its record: its learned arrays are parameters here and its
     `gates` are projected from x. With `short_conv`, q, k and v first pass through a causal
     convolution of that many taps and SiLU, which padding and other documents do not enter.
@@ -68,18 +71,22 @@ class Attention(nnx.Module):
             raise ValueError(f"num_kv_heads: expected a divisor of num_heads {N}, got {K}")
         if mistakes := mistakes_of(mechanism):
             raise ValueError("\n".join(mistakes))
+        if mechanism.shared_qk and K != N:
+            raise ValueError(f"num_kv_heads: expected {N} with shared_qk, got {K}")
         H = width // N if head_dim is None else head_dim
         self.heads, self.mechanism, self.dtype = (N, K, H), mechanism, jnp.dtype(dtype)
         # its variance depends on the input width alone: fusing does not change the draw's scale
         kernel = jax.nn.initializers.lecun_normal()
-        self.qkv = nnx.Param(kernel(fold(key, "qkv"), (width, (N + 2 * K) * H), jnp.float32))
+        columns = (N + K if mechanism.shared_qk else N + 2 * K) * H
+        self.qkv = nnx.Param(kernel(fold(key, "qkv"), (width, columns), jnp.float32))
         self.out = nnx.Param(kernel(fold(key, "out"), (N * H, width), jnp.float32))
         if H % mechanism.parts:
             raise ValueError(
                 f"head_dim: expected a multiple of {mechanism.parts} for {mechanism.name}, got {H}"
             )
         part = H // mechanism.parts
-        self.q_norm, self.k_norm = (RMSNorm(part), RMSNorm(part)) if qk_norm else (None, None)
+        self.q_norm = RMSNorm(part) if qk_norm else None
+        self.k_norm = RMSNorm(part) if qk_norm and not mechanism.shared_qk else self.q_norm
         self.head_norm = None if mechanism.head_norm is None else RMSNorm(H)
         conv = lambda: ShortConv(
             self.qkv.shape[1], mechanism.short_conv, key=fold(key, "short_conv")
@@ -147,17 +154,18 @@ class Attention(nnx.Module):
                 raise ValueError(
                     f"{name}: expected a last axis of {kernel.shape[0]}, got {list(given.shape)}"
                 )
+        k_starts = 0 if self.mechanism.shared_qk else N * H
         x = x.astype(self.dtype)
         gates = self.gates(x)
         if context is None:
             qkv = x @ kernel
             qkv = qkv if self.short_conv is None else self.short_conv(qkv, mask)
-            q, k, v = jnp.split(qkv, (N * H, (N + K) * H), axis=-1)
+            q, v = qkv[..., : N * H], qkv[..., -K * H :]
+            k = qkv[..., k_starts : k_starts + K * H]
         else:
             self._check_context(positions, gates)
-            w_q, w_kv = jnp.split(kernel, (N * H,), axis=-1)
-            q = x @ w_q
-            k, v = jnp.split(context.astype(self.dtype) @ w_kv, 2, axis=-1)
+            q = x @ kernel[:, : N * H]
+            k, v = jnp.split(context.astype(self.dtype) @ kernel[:, k_starts:], 2, axis=-1)
         parts = self.mechanism.parts
         q = q.reshape(*q.shape[:-1], N * parts, H // parts)
         k = k.reshape(*k.shape[:-1], K * parts, H // parts)

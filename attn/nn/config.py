@@ -134,6 +134,11 @@ def _relations(c: EncoderConfig) -> list[str]:
             f"kv_heads: expected a divisor of heads {c.heads}, got {c.kv_heads}",
         ),
         (
+            c.kv_heads not in (None, c.heads) and any(m.shared_qk for m in c.mechanisms),
+            f"kv_heads: expected {c.heads} or None with {kinds}, which has one array for queries "
+            f"and keys, got {c.kv_heads}",
+        ),
+        (
             head_dim % parts,
             f"head_dim: expected a multiple of {parts} for {kinds}, got {head_dim}; set head_dim",
         ),

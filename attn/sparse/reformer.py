@@ -235,7 +235,7 @@ def _dense(q, k, causal, padding, rotations, chunk, shared_qk, at=None):
 class Reformer(Mechanism):
     """Tokens that hash to one bucket, chunk by chunk, in several rounds (Kitaev et al. 2020).
 
-    `shared_qk` is for a layer that projects one array for q and k, as the paper does.
+    With `shared_qk` a layer projects one array for q and k, as the paper does.
     """
 
     honours: ClassVar = HONOURS

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from toy_mechanism import SOFTMAX, Toy, build, config, run
 
-from attn import Causal, Differential, Softmax, differential_attention, positions
+from attn import Causal, Differential, Reformer, Softmax, differential_attention, positions
 from attn.nn import Attention, dropout
 from attn.nn.keys import fold
 
@@ -114,3 +114,24 @@ def test_residual_dropout_alone_is_what_it_was():
 
 
 BEFORE = [-0.23664227, -0.19299033, 0.13049258]
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_shared_qk_is_one_kernel_for_queries_and_keys(qk_norm):
+    one, two = Reformer(shared_qk=True, buckets=2), Reformer(buckets=2)
+    a, b = (layer(m, num_kv_heads=N, qk_norm=qk_norm) for m in (one, two))
+    assert a.qkv.shape == (W, 2 * N * H)
+    q, v = jnp.split(a.qkv[...], 2, axis=-1)
+    b.qkv[...] = jnp.concatenate([q, q, v], axis=-1)
+    for context in (None, X[:, :4]):
+        q, k, v, learned = b._project(X, context, None, Causal())
+        want = one(q, k, v, **learned).reshape(3, 5, N * H) @ a.out[...]
+        np.testing.assert_allclose(run(a, X, context=context), want, **NEAR)
+
+
+def test_shared_qk_with_fewer_key_heads_is_refused_by_name():
+    mechanism = Reformer(shared_qk=True)
+    with pytest.raises(ValueError, match="num_kv_heads: expected 4 with shared_qk, got 2"):
+        layer(mechanism)
+    with pytest.raises(ValueError, match="kv_heads: expected 2 or None with Reformer"):
+        config(mechanism=mechanism, kv_heads=1, heads=2)
