@@ -11,8 +11,8 @@ from attn.testing import LAWS, check
 # The suite compiles for most of its time, so it has three parts. Fast are all laws of each first
 # example of the dense variants and of those that stand for a shared engine; of the others what a
 # variant can break by its own terms. Slow, for CI, is more of each first example, the more if its
-# engine is its own, and what further settings can break. All else is thorough (`scripts/test
-# --all`). What is not fast is compiled with fewer optimisations.
+# engine is its own, and then what its further settings can break. All else is thorough
+# (`scripts/test --all`). What is not fast is compiled with fewer optimisations.
 STANDS_FOR_ITS_ENGINE = ("Linear", "GLA", "GatedDeltaNet", "StridedPattern", "BlockSparse")
 OF_A_VARIANT = ("refuses_the_rest", "is_strictly_causal", "steps_equal_parallel")
 OF_A_SETTING = ("equals_reference", "is_strictly_causal")
@@ -26,7 +26,7 @@ def cases():
         for n, example in enumerate(kind.examples()):
             for law in LAWS:
                 fast = n == 0 and (whole or law in OF_A_VARIANT)
-                slow = law in OF_A_SETTING and not (n and issubclass(kind, Patterned))
+                slow = law in OF_A_SETTING and not (n and sharing)
                 # of an engine of its own, the first example's
                 more = ("does_not_leak", "any_length_works", "sees_nothing_gives_zero")
                 slow |= n == 0 and law in (more[:1] if sharing else more)

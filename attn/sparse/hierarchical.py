@@ -180,4 +180,4 @@ class Hierarchical(Mechanism):
 
     @classmethod
     def examples(cls):
-        return cls(block=4), cls(block=2), cls(block=16)
+        return cls(block=4), cls(block=16)
