@@ -50,7 +50,7 @@ def blockwise(
         return out, jnp.full((*batch, T, N), -jnp.inf, wide(q).dtype)
     form = "loops"
     if block is None:
-        form, block = choose(mask, T, S, N)
+        form, block = choose(mask, T, S, N, B)
     block_q, block_k = block if isinstance(block, tuple) else (block, block)
     # score tiles of about 2 MB stay in cache
     fits = [r for r in range(1, B + 1) if B % r == 0 and r * N * block_q * block_k <= 2**19]
@@ -85,19 +85,21 @@ BLOCKS = (
 )
 # (query block, relative time) of strips
 STRIPS = ((64, 1.2), (128, 1.0), (256, 1.0))
+# a strip of fewer scores, over all batch rows and heads, runs on one of two threads
+ALONE, ALONE_RATE = 2**18, 1.4
 SHORT = 512  # up to this length, rows of SHORT_ROWS queries against all keys that they see
 SHORT_ROWS = 128
 
 
-def choose(mask: Mask, T: int, S: int, N: int) -> tuple[str, tuple[int, int]]:
+def choose(mask: Mask, T: int, S: int, N: int, B: int = 1) -> tuple[str, tuple[int, int]]:
     """The form and the block sizes that visit the least, weighed by how fast those run; for short
     sequences, rows of queries and all keys."""
     if max(T, S) <= SHORT:
         return "short", (_even_block(T, SHORT_ROWS), S)
-    return (_cached_choice if mask.static else _choice)(mask, T, S, N)
+    return (_cached_choice if mask.static else _choice)(mask, T, S, N, B)
 
 
-def _choice(mask, T, S, N):
+def _choice(mask, T, S, N, B):
     def cost(count, block_q, block_k, rate):
         too_large = max(1.0, N * block_q * block_k / 2**20)  # tiles of 4 MB leave the cache
         return count * (block_q * block_k + 4096) * rate * too_large
@@ -115,7 +117,8 @@ def _choice(mask, T, S, N):
         # a strip is as wide as the widest row asks: some rows say whether all are worth a look
         for rows in (_some_rows(count), slice(None)):
             _, width = _strips.strips(mask, T, S, block_q, rows)
-            candidate = cost(count, block_q, width, rate), "strips", (block_q, width)
+            alone = ALONE_RATE if B * N * block_q * width < ALONE else 1.0
+            candidate = cost(count, block_q, width, rate * alone), "strips", (block_q, width)
             if candidate >= best:
                 break
         else:

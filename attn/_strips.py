@@ -7,11 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from attn._core import isolate
 from attn._dropout import Dropout, keep
-from attn._tiles import Tiling, coming_back, going_in, whole_rows
+from attn._tiles import LOG2E, Tiling, whole_rows
 from attn.masks import Mask
 
 STEP = 32  # strips begin and end at multiples of this
+# of long loops, how many strips a turn takes: one is too little work for two threads
+TURN, LONG = 2, 32
 
 
 def strips(mask: Mask, T: int, S: int, block_q: int, rows=slice(None)) -> tuple[np.ndarray, int]:
@@ -28,12 +31,14 @@ def strips(mask: Mask, T: int, S: int, block_q: int, rows=slice(None)) -> tuple[
 def forward(t: Tiling, q, k, v, mask, bias, dropout):
     """The output [R, T, N, D] and base-2 log-sum-exp [R, T, N] of one tile of batch rows."""
     starts, width, queries, cut = _geometry(t, mask)
-    q, dropout = queries(q), _padded(queries, dropout)
+    q, dropout, poison = queries(q), _padded(queries, dropout), _poison(q, k, v)
 
     def block(a, carry):
         outs, lses = carry
         row, start = a * t.block_q, starts[a]
-        qa, keys, values = going_in(cut(q, row), cut(k, start, width), cut(v, start, width))
+        qa, spoilt = cut(q, row) * LOG2E, cut(poison, start, width)
+        keys = cut(k, start, width).astype(q.dtype) + spoilt
+        values = jnp.where(jnp.isnan(spoilt), 0, cut(v, start, width).astype(q.dtype))
         i, j = _indices(t, row, start, width)
         s, seen = t.scores(qa @ keys.mT, mask, bias, i, j, masked=True)
         p, total, lse = whole_rows(s, seen)
@@ -45,7 +50,7 @@ def forward(t: Tiling, q, k, v, mask, bias, dropout):
 
     outs = jnp.zeros_like(q, shape=(*q.shape[:-1], v.shape[-1]))
     carry = outs, jnp.zeros_like(q[..., :1])
-    outs, lses = lax.fori_loop(0, len(starts), block, carry)
+    outs, lses = _each(block, len(starts), carry)
     return outs[:, : t.T], lses[:, : t.T, :, 0]
 
 
@@ -54,12 +59,15 @@ def backward(t: Tiling, q, k, v, do, lse, delta, mask, bias, dropout, d_bias):
     starts, width, queries, cut = _geometry(t, mask)
     q, do, delta = queries(q), queries(do), queries(delta[..., None])
     lse, dropout = queries(lse[..., None], jnp.inf), _padded(queries, dropout)
+    poison = _poison(q, k, v)
 
     def block(a, carry):
         dq, dk, dv, d_bias = carry
         row, start = a * t.block_q, starts[a]
-        qa, keys, values = coming_back(cut(q, row), cut(k, start, width), cut(v, start, width))
-        doa = cut(do, row)
+        qa, doa = isolate(cut(q, row))[0] * LOG2E, cut(do, row)
+        spoilt = jnp.isnan(cut(poison, start, width))
+        clean = lambda x: jnp.where(spoilt, 0, cut(x, start, width).astype(q.dtype))
+        keys, values = clean(k), clean(v)
         i, j = _indices(t, row, start, width)
         stays = None
         if dropout is not None:
@@ -77,8 +85,18 @@ def backward(t: Tiling, q, k, v, do, lse, delta, mask, bias, dropout, d_bias):
         return dq, dk, dv, d_bias
 
     carry = *(jnp.zeros_like(x, dtype=q.dtype) for x in (q, k, v)), d_bias
-    dq, dk, dv, d_bias = lax.fori_loop(0, len(starts), block, carry)
+    dq, dk, dv, d_bias = _each(block, len(starts), carry)
     return dq[:, : t.T], dk, dv, d_bias
+
+
+def _each(block, count: int, carry):
+    return lax.fori_loop(0, count, block, carry, unroll=TURN if count >= LONG else 1)
+
+
+def _poison(q, k, v):
+    """NaN where a key or its value is not finite, else 0, [R, S, K, 1]: looked for once, as each
+    key is in several strips."""
+    return (isolate(k)[1] + isolate(v)[1]).astype(q.dtype)[..., None]
 
 
 def _geometry(t: Tiling, mask):

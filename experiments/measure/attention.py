@@ -140,7 +140,7 @@ def _blocks(shape: cost.Shape, options: dict) -> str:
     try:
         from attn._blockwise import choose
 
-        form, sizes = choose(options["mask"], shape.T, shape.T, shape.N)
+        form, sizes = choose(options["mask"], shape.T, shape.T, shape.N, shape.B)
         return f"{form} {' x '.join(map(str, sizes))}"
     except (ImportError, TypeError):
         return ""

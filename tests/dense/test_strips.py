@@ -25,11 +25,12 @@ LAWS = (
 def by_strips(monkeypatch):
     """Every call without a block runs by strips of blocks of 8 queries."""
 
-    def choose(mask, T, S, N):
+    def choose(mask, T, S, N, B=1):
         return "strips", (8, _strips.strips(mask, T, S, 8)[1])
 
     monkeypatch.setattr(_blockwise, "choose", choose)
     monkeypatch.setattr(_strips, "STEP", 4)
+    monkeypatch.setattr(_strips, "LONG", 5)  # turns of several strips too
 
 
 @pytest.mark.usefixtures("by_strips")
