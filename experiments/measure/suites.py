@@ -126,7 +126,8 @@ def suites() -> dict[str, Suite]:
             "content-based and compressed",
             CONTENT,
             CONTENT_CLAIMS,
-            (2048, 4096, 8192, 16384, 32768),
+            (512, 2048, 4096, 8192, 16384, 32768),
+            judged=512,  # some definitions are T x T arrays by the dozen
             modes=MODES[:1],
         ),
     }

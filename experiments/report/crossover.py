@@ -45,14 +45,18 @@ def exponent(lengths: Sequence[float], values: Sequence[float]) -> float | None:
     return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
 
 
+# below it a call's fixed cost counts, if there are lengths enough beyond
+ASYMPTOTIC = 2048
+
+
 def exponents(rows: Sequence[Row]) -> Iterator[str]:
     """A sentence on how the time of each contender grows, and the work that its formula counts."""
     for mode in dict.fromkeys(row["mode"] for row in rows):
-        work = {
-            (row["contender"], row["T"]): row.get("work") for row in rows if row["mode"] == mode
-        }
-        found = []
-        for name, (steps, values) in scaling(rows, mode, "minimum").items():
+        here = [row for row in rows if row["mode"] == mode]
+        work, found = {(row["contender"], row["T"]): row.get("work") for row in here}, []
+        for name, curve in scaling(here, mode, "minimum").items():
+            far = [point for point in zip(*curve) if point[0] >= ASYMPTOTIC]
+            steps, values = zip(*far) if len(far) > 2 else curve
             p, amounts = exponent(steps, values), [work[name, T] for T in steps]
             if len(set(steps)) < 3 or p is None:
                 continue
