@@ -27,10 +27,13 @@ from attn._core import (
 )
 from attn.masks import FULL, Causal, Padding
 from attn.mechanism import Mechanism
+from attn.sparse import _sorted
+from attn.sparse._sorted import least_queries
 
 BUDGET = 2**20  # float32 numbers of the largest array of a chunk
 
 
+MANY = 8  # from so many queries on, they are moved to the blocks and not blocks to them
 CHUNKS = 1024  # gathering from a chunk adds to the gradients of all keys: a bound keeps that O(S)
 
 
@@ -133,6 +136,9 @@ class Blocks:
         last: Int[Array, "M t"],
     ) -> Float[Array, "M t G D"]:
         """softmax(q k^T) v over the keys up to `last` of the blocks `chosen` by each row."""
+        if q.shape[1] >= MANY and self.seen is not None:
+            arrays = self.k, self.v, self.poison, self.seen
+            return _sorted.attend(q, chosen, last, *arrays)
         at, size = jnp.maximum(chosen, 0), self.k.shape[2]
         take = lambda x: jax.vmap(lambda x, at: x[at])(x, at)  # [M, t, n, b, *]
         flat = lambda x: x.reshape(*x.shape[:2], -1, *x.shape[4:])  # [M, t, n b, *]
@@ -226,8 +232,9 @@ class Chosen(Mechanism):
         run = lambda _, rows: self.of_rows(
             rows[0], rows[1][..., 0, 0], blocks, summary, blocks.some, causal
         )
-        each = max(min(self.top * self.size, S) * max(H, D), -(-S // self.size))
-        size = chunk_size(math.prod(batch) * N * each, T)
+        count = -(-S // self.size)
+        each = max(3 * self.top * max(H, D), count)
+        size = max(chunk_size(math.prod(batch) * N * each, T), least_queries(count, self.top))
         out = by_chunks(run, (by_group(q, K), last[..., None, None]), T, size)
         return by_query(out, tuple(batch), K).astype(q.dtype)
 

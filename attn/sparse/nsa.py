@@ -36,6 +36,7 @@ from attn.sparse._select import (
     last_seen,
     narrow,
 )
+from attn.sparse._sorted import least_queries
 
 HONOURS = (Causal, Padding)
 
@@ -205,8 +206,9 @@ class NSA(Mechanism):
             fine = fine + jnp.where((last >= 0)[..., None, None], q_poison, 0)
             return jnp.concatenate([coarse, fine], -1)
 
-        gathered = self.selected * self.selection_block * max(H, D) // (N // K)
-        size = chunk_size(math.prod(batch) * N * max(gathered, S // self.compression_stride), T)
+        each = max(3 * self.selected * max(H, D), S // self.compression_stride)
+        least = least_queries(-(-S // self.selection_block), self.selected)
+        size = max(chunk_size(math.prod(batch) * N * each, T), least)
         out = by_query(by_chunks(attend, rows, T, size), tuple(batch), K)
         return out[..., :D], out[..., D:]
 

@@ -1,0 +1,125 @@
+"""Queries sorted by the blocks that they chose, so that each block meets its queries in products.
+
+A gather of keys would move a block for every query that chose it; here a query moves instead, to
+each of its blocks, as tokens do to the experts of a mixture (and in MoBA's own code).
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+ROWS = 64  # queries in a tile, at most
+TILE = 2**19  # scores of the tiles that are made at once
+
+
+def tile_rows(pairs: int, blocks: int) -> int:
+    """How many queries a tile holds: no more than choose a block, for its last tile is not full."""
+    return max(8, min(ROWS, 2 ** ((pairs // max(1, blocks)).bit_length() - 1)))
+
+
+def least_queries(blocks: int, chosen: int) -> int:
+    """How many queries should be sorted at once, for tiles to be full."""
+    return blocks * ROWS // chosen
+
+
+def attend(
+    q: Float[Array, "M t G H"],
+    chosen: Int[Array, "M t n"],
+    last: Int[Array, "M t"],
+    k: Float[Array, "M blocks b H"],
+    v: Float[Array, "M blocks b D"],
+    poison: Float[Array, "M blocks b"],
+    seen: Bool[Array, "M blocks b"],
+) -> Float[Array, "M t G D"]:
+    """softmax(q k^T) v over the keys up to `last` of the blocks `chosen` (-1 for none), which must
+    differ. O(t n b) time; memory O(t n) and that of the keys."""
+    (M, t, G, _), n, (blocks, b) = q.shape, chosen.shape[-1], k.shape[1:3]
+    rows = tile_rows(t * n, blocks)
+    pair, block, there, slot = jax.vmap(functools.partial(_sorted, blocks=blocks, rows=rows))(
+        chosen
+    )
+    take = jax.vmap(lambda x, at: x[at])
+    row = pair // n
+    tiles = (
+        take(q, row),  # [M, tiles, rows, G, H]
+        take(last, row)[..., None] - block[..., None, None] * b,
+        there[..., None],
+        *(take(x, block) for x in (k, v, poison, seen)),
+    )
+    out, lse = _by_groups(tiles, max(1, TILE // (M * G * rows * b)))
+    flat = lambda x: x.reshape(M, -1, *x.shape[3:])
+    out, lse = (take(flat(x), slot) for x in (out, lse))  # [M, t, n, G, D] and [M, t, n, G]
+    return _merged(out, jnp.where((chosen >= 0)[..., None], lse, -jnp.inf))
+
+
+def _merged(out: Float[Array, "M t n G D"], lse: Float[Array, "M t n G"]):
+    """The softmax over all blocks of each query, NaN where that over one of them is."""
+    lost = jnp.isnan(lse).any(2)
+    lse = jnp.where(lost[:, :, None], 0, lse)
+    top = lax.stop_gradient(jnp.maximum(lse.max(2, keepdims=True), jnp.finfo(lse.dtype).min))
+    share = jnp.exp(lse - top)
+    total = share.sum(2)
+    mean = jnp.einsum("mtng,mtngd->mtgd", share, out) / jnp.where(total == 0, 1, total)[..., None]
+    return mean + jnp.where(lost, jnp.nan, 0)[..., None]
+
+
+def _sorted(chosen: Int[Array, "t n"], *, blocks: int, rows: int):
+    """Of each tile the pairs (t, n) it holds, its block and which of its rows are real; of each
+    pair its row among all tiles'."""
+    t, n = chosen.shape
+    wanted = jnp.where(chosen < 0, blocks, chosen).reshape(-1)
+    order = jnp.argsort(wanted, stable=True)
+    first = jnp.searchsorted(wanted[order], jnp.arange(blocks + 1))
+    tiles = -(-jnp.diff(first) // rows)
+    ends = jnp.cumsum(tiles)
+    begins = jnp.concatenate([ends - tiles, ends[-1:]])
+    # no more are ever needed: each block leaves less than one tile unfilled
+    tile = jnp.arange(-(-t * n // rows) + blocks)
+    block = jnp.searchsorted(ends, tile, side="right")
+    at = first[block][:, None] + (tile - begins[block])[:, None] * rows + jnp.arange(rows)
+    block = jnp.minimum(block, blocks - 1)
+    there = (at < first[block + 1][:, None]) & (tile < ends[-1])[:, None]
+    pair = order[jnp.clip(at, 0, t * n - 1)]
+    place = jnp.zeros_like(order).at[order].set(jnp.arange(t * n, dtype=order.dtype))
+    slot = begins[wanted] * rows + place - first[wanted]
+    return pair, block, there, jnp.minimum(slot, len(tile) * rows - 1).reshape(t, n)
+
+
+def _by_groups(tiles, size: int):
+    """`_tile` of so many tiles at once: [M, tiles, rows, G, D] and [M, tiles, rows, G]."""
+    M, count = tiles[0].shape[:2]
+    if count <= size:
+        return _tile(*tiles)
+    groups = -(-count // size)
+    cut = lambda x: jnp.moveaxis(
+        jnp.pad(x, [(0, 0), (0, groups * size - count)] + [(0, 0)] * (x.ndim - 2)).reshape(
+            M, groups, size, *x.shape[2:]
+        ),
+        1,
+        0,
+    )
+    body = jax.checkpoint(lambda x: _tile(*x), prevent_cse=False)
+    back = lambda x: jnp.moveaxis(x, 0, 1).reshape(M, -1, *x.shape[3:])[:, :count]
+    return jax.tree.map(back, lax.map(body, jax.tree.map(cut, tiles)))
+
+
+def _tile(q, last, there, k, v, poison, seen):
+    """Softmax of the queries of a tile over the keys of its block, and its log-sum-exp."""
+    *tiles, rows, G, H = q.shape
+    shown = there & (jnp.arange(k.shape[-2]) <= last) & seen[..., None, :]  # [., rows, b]
+    every = shown if G == 1 else jnp.repeat(shown, G, axis=-2)
+    s = q.reshape(*tiles, rows * G, H) @ k.astype(q.dtype).mT
+    top = jnp.where(every, s, -jnp.inf).max(-1, keepdims=True)
+    top = lax.stop_gradient(jnp.where(top == -jnp.inf, 0, top))
+    e = jnp.where(every, jnp.exp(jnp.where(every, s - top, 0)), 0)
+    total = e.sum(-1, keepdims=True)
+    none = total == 0
+    total = jnp.where(none, 1, total)
+    lse = jnp.where(none, -jnp.inf, jnp.log(total) + top)
+    out = (e @ v.astype(q.dtype)) / total
+    lost = jnp.where(shown, poison[..., None, :].astype(q.dtype), 0).sum(-1)
+    split = lambda x: x.reshape(*tiles, rows, G, -1)
+    return split(out), split(lse)[..., 0] + lax.stop_gradient(lost)[..., None]
