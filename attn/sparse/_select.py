@@ -211,11 +211,11 @@ class Chosen(Mechanism):
         (k,) = narrow(blocks.k)
         return blocks, self.summary(dataclasses.replace(blocks, k=k))
 
-    def of_rows(self, q, last, blocks: Blocks, summary, some, causal) -> Float[Array, "M t G D"]:
-        """The output of queries [M, t, G, H] that see keys up to `last` [M, t]."""
+    def of_rows(self, q, last, chosen, blocks: Blocks) -> Float[Array, "M t G D"]:
+        """The output of queries [M, t, G, H] that see keys up to `last` [M, t] of the blocks
+        `chosen` [M, t, G, n]."""
         M, t, G, H = q.shape
         q, poison = isolate(wide(q))
-        chosen = self.choose(q, summary, some, last, causal)
         split = lambda x: x.reshape(M, t * G, *x.shape[3:])  # each query head chooses by itself
         each = jnp.broadcast_to(last[..., None], (M, t, G))
         out = blocks.attend(split(q * H**-0.5)[:, :, None], split(chosen), split(each))
@@ -229,13 +229,21 @@ class Chosen(Mechanism):
         if 0 in (*batch, T, S, D):
             return jnp.zeros((*batch, T, N, D), q.dtype)
         blocks, summary = self._blocks(k, v, padding)
-        run = lambda _, rows: self.of_rows(
-            rows[0], rows[1][..., 0, 0], blocks, summary, blocks.some, causal
-        )
-        count = -(-S // self.size)
-        each = max(3 * self.top * max(H, D), count)
-        size = max(chunk_size(math.prod(batch) * N * each, T), least_queries(count, self.top))
-        out = by_chunks(run, (by_group(q, K), last[..., None, None]), T, size)
+        rows = by_group(q, K), last[..., None, None]
+        heads, count = math.prod(batch) * N, blocks.k.shape[1]
+
+        def choose(_, rows):
+            q, last = isolate(wide(rows[0]))[0], rows[1][..., 0, 0]
+            return self.choose(q, summary, blocks.some, last, causal)
+
+        def meet(_, rows):
+            (q, last), chosen = rows
+            return self.of_rows(q, last[..., 0, 0], chosen, blocks)
+
+        chosen = by_chunks(choose, rows, T, chunk_size(heads * count, T))
+        size = chunk_size(heads * 3 * self.top * max(H, D), T)
+        size = max(size, least_queries(count, self.top))
+        out = by_chunks(meet, (rows, chosen), T, size)
         return by_query(out, tuple(batch), K).astype(q.dtype)
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None):

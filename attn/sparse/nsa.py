@@ -27,6 +27,7 @@ from attn.gates import Gate
 from attn.masks import FULL, Causal, Mask, Padding, Window
 from attn.mechanism import Mechanism
 from attn.sparse._select import (
+    BUDGET,
     Blocks,
     best,
     by_chunks,
@@ -206,9 +207,12 @@ class NSA(Mechanism):
             fine = fine + jnp.where((last >= 0)[..., None, None], q_poison, 0)
             return jnp.concatenate([coarse, fine], -1)
 
-        each = max(3 * self.selected * max(H, D), S // self.compression_stride)
-        least = least_queries(-(-S // self.selection_block), self.selected)
-        size = max(chunk_size(math.prod(batch) * N * each, T), least)
+        heads, runs = math.prod(batch) * N, max(1, S // self.compression_stride)
+        count = -(-S // self.selection_block)
+        size = chunk_size(heads * max(3 * self.selected * max(H, D), runs), T)
+        # enough for blocks to meet full tiles, where the scores of runs have room
+        least = least_queries(count, self.selected)
+        size = max(size, min(least, 2 * BUDGET // (heads * runs)))
         out = by_query(by_chunks(attend, rows, T, size), tuple(batch), K)
         return out[..., :D], out[..., D:]
 

@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from attn import _cache
-from attn._core import check_count, check_qkv, isolate
+from attn._core import check_count, check_qkv, isolate, wide
 from attn.masks import FULL, Causal, Mask
 from attn.sparse._select import Blocks, Chosen, by_group, by_query, narrow
 
@@ -125,8 +125,9 @@ class Quest(Chosen):
         blocks = Blocks(*map(paged, (cache.k, cache.v, cache.poison)), None)
         bounds = narrow(*(x.reshape(M, pages, -1) for x in (low, high)))
         some = jnp.ones((M, pages), bool)
-        rows = by_group(q, K), jnp.broadcast_to(last, (M, 1))
-        out = self.of_rows(*rows, blocks, bounds, some, True)
+        rows, last = by_group(q, K), jnp.broadcast_to(last, (M, 1))
+        chosen = self.choose(isolate(wide(rows))[0], bounds, some, last, True)
+        out = self.of_rows(rows, last, chosen, blocks)
         out = _cache.unless_forgotten(cache, by_query(out, tuple(batch), K))
         return Pages(cache, low, high), out.astype(q.dtype)
 
