@@ -205,6 +205,12 @@ def softmax_part(
 ) -> tuple[Float[Array, "*B T N D"], Float[Array, "*B T N"]]:
     """softmax(s) v over the seen keys of a part, and its log-sum-exp: what `merged` takes. All
     finite, please."""
+    w, lse = part_weights(s, seen)
+    return mix(w, v), jnp.swapaxes(lse, -1, -2)
+
+
+def part_weights(s: Float[Array, "*B S"], seen: Bool[Array, "*#B S"]):
+    """softmax(s) over the seen keys of a part, and its log-sum-exp [*B]: -inf where none is."""
     top = jnp.where(seen, s, -jnp.inf).max(-1, keepdims=True)
     top = jax.lax.stop_gradient(jnp.where(top == -jnp.inf, 0, top))
     e = jnp.where(seen, jnp.exp(jnp.where(seen, s - top, 0)), 0)
@@ -212,7 +218,7 @@ def softmax_part(
     none = total == 0
     total = jnp.where(none, 1, total)
     lse = jnp.where(none, -jnp.inf, jnp.log(total) + top)
-    return mix(e / total, v), jnp.swapaxes(lse[..., 0], -1, -2)
+    return e / total, lse[..., 0]
 
 
 def merged(parts):

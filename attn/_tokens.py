@@ -32,12 +32,23 @@ def to_heads(x: Float[Array, "*B K"], num_heads: int) -> Float[Array, "*B N"]:
     return x if times == 1 else jnp.repeat(x, times, axis=-1)
 
 
+def in_blocks(x: Array, size: int, axis: int) -> Array:
+    """Axis `axis` in blocks of `size`, the last filled up with 0 or False."""
+    ends = [(0, 0)] * x.ndim
+    ends[axis] = (0, -x.shape[axis] % size)
+    return jnp.pad(x, ends).reshape(*x.shape[:axis], -1, size, *x.shape[axis + 1 :])
+
+
+def spread(x: Bool[Array, "..."], axis: int) -> Bool[Array, "..."]:
+    """Whether there was any True up to here."""
+    return jax.lax.cummax(x.astype(jnp.int8), axis=axis) > 0
+
+
 def any_past(x: Bool[Array, "*B S"], T: int, offset: int) -> Bool[Array, "*B T"]:
     """Whether any x is True that query t, at t + offset, sees under `Causal`."""
     S = x.shape[-1]
     place = jnp.arange(T) + max(min(offset, S), -T)
-    past = jax.lax.cummax(x.astype(jnp.int8), axis=x.ndim - 1) > 0
-    return jnp.take(past, jnp.clip(place, 0, S - 1), axis=-1) & (place >= 0)
+    return jnp.take(spread(x, x.ndim - 1), jnp.clip(place, 0, S - 1), axis=-1) & (place >= 0)
 
 
 def matrix_of(

@@ -27,7 +27,8 @@ def cases():
             for law in LAWS:
                 fast = n == 0 and (whole or law in OF_A_VARIANT)
                 slow = law in OF_A_SETTING and not (n and sharing)
-                # each pattern has its own definition in tests/sparse/test_patterns.py
+                # tests/sparse/test_patterns.py sees that a pattern is its paper's and what its
+                # pieces make up; those that stand for the engine, that patterns run right
                 slow &= not (law == "equals_reference" and issubclass(kind, Patterned))
                 # of an engine of its own, the first example's
                 more = ("does_not_leak", "any_length_works", "sees_nothing_gives_zero")

@@ -21,6 +21,7 @@ from attn.mechanism import Mechanism
 
 HONOURS = (Padding,)
 SHARING = ("none", "headwise", "key_value", "layer")
+ONE_ARRAY = ("key_value", "layer")  # for keys and values both
 
 
 def linformer_attention(
@@ -110,7 +111,7 @@ class Linformer(Mechanism):
         return ("key_projection",) if self.sharing == "layer" else ()
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, key_projection, value_projection=None):
-        if (value_projection is None) != (self.sharing in ("key_value", "layer")):
+        if (value_projection is None) != (self.sharing in ONE_ARRAY):
             takes = "key_projection alone" if value_projection is not None else "both projections"
             raise ValueError(f"value_projection: sharing {self.sharing!r} takes {takes}")
         return linformer_attention(
@@ -151,7 +152,7 @@ class Linformer(Mechanism):
         shape = (heads, self.features, max_length)
         draw = lambda key: jax.random.normal(key, shape, jnp.float32) * self.features**-0.5
         a, b = jax.random.split(key)
-        if self.sharing in ("key_value", "layer"):
+        if self.sharing in ONE_ARRAY:
             return {"key_projection": draw(a)}
         return {"key_projection": draw(a), "value_projection": draw(b)}
 

@@ -18,7 +18,15 @@ from attn._core import (
     softmax_part,
     wide,
 )
-from attn._tokens import any_past, clean, matrix_of, seen_tokens, to_heads
+from attn._tokens import (
+    any_past,
+    clean,
+    in_blocks,
+    matrix_of,
+    seen_tokens,
+    spread,
+    to_heads,
+)
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.masks import Array as ArrayMask
 from attn.mechanism import Mechanism
@@ -67,7 +75,7 @@ def pooled_attention(
         clean(x, there) for x, there in ((q, asks), (k, seen), (v, seen))
     )
     spoilt = to_heads(k_poison + v_poison, N)  # [*B, S, N]
-    blocks = lambda x: _blocks(x, stride, len(batch))
+    blocks = lambda x: in_blocks(x, stride, len(batch))
     pooled = [_pool(blocks(x), blocks(seen), w) for x, w in zip((keys, values), kernels)]
     there = Padding(keys=blocks(seen).any(-1))
     if causal is None:
@@ -93,14 +101,6 @@ def _checked(key_kernel, value_kernel, stride, k, v):
     return key_kernel, value_kernel
 
 
-def _blocks(x, stride, axis):
-    """Axis `axis` in blocks of `stride`, the last filled up with 0 or False."""
-    length = x.shape[axis]
-    ends = [(0, 0)] * x.ndim
-    ends[axis] = (0, -length % stride)
-    return jnp.pad(x, ends).reshape(*x.shape[:axis], -1, stride, *x.shape[axis + 1 :])
-
-
 def _pool(x: Float[Array, "*B P C K H"], seen, kernel) -> Float[Array, "*B P K H"]:
     if kernel is not None:
         return jnp.einsum("...pckh,kche->...pke", x, kernel.astype(x.dtype))
@@ -118,7 +118,7 @@ def _causal(q, k, v, there, near, stride, offset):
     first = offset // C  # the block of query 0
     lead = offset - first * C
     ends = lambda x, a, b: jnp.pad(x, [(0, 0)] * n + [(a, b)] + [(0, 0)] * (x.ndim - n - 1))
-    rows = _blocks(ends(q, lead, 0), C, n)  # [*B, P, C, N, H]
+    rows = in_blocks(ends(q, lead, 0), C, n)  # [*B, P, C, N, H]
     P = rows.shape[n]
     start = first * C
 
@@ -126,7 +126,7 @@ def _causal(q, k, v, there, near, stride, offset):
         """The blocks of tokens in which the queries stand, beside theirs."""
         x = ends(x, max(-start, 0), max(start + P * C - S, 0))
         at = max(start, 0)
-        return _blocks(jax.lax.slice_in_dim(x, at, at + P * C, axis=n), C, n)
+        return in_blocks(jax.lax.slice_in_dim(x, at, at + P * C, axis=n), C, n)
 
     keys, values, seen, spoilt = map(own, near)
     local = _local(rows * H**-0.5, keys, values, seen)
@@ -138,8 +138,8 @@ def _causal(q, k, v, there, near, stride, offset):
     apart = lambda x: x.reshape(*batch, P, K, C, N // K, *x.shape[n + 2 :]).swapaxes(n + 1, n + 2)
     far = tuple(apart(x).reshape(*batch, P, C, N, *x.shape[n + 2 :]) for x in far)
     out = merged((local, far))[0]
-    met = _spread(jnp.isnan(spoilt), n + 1)
-    past = _spread(_blocks(jnp.isnan(near[3]), C, n).any(n + 1), n)  # [*B, blocks of keys, N]
+    met = spread(jnp.isnan(spoilt), n + 1)
+    past = spread(in_blocks(jnp.isnan(near[3]), C, n).any(n + 1), n)  # [*B, blocks of keys, N]
     before = jnp.arange(P) + first - 1
     past = jnp.take(past, jnp.clip(before, 0, past.shape[n] - 1), axis=n)
     met = met | (past & (before >= 0)[:, None])[..., None, :]
@@ -154,11 +154,6 @@ def _local(q, k, v, seen):
     C = q.shape[-3]
     shown = jnp.tril(jnp.ones((C, C), bool)) & seen[..., None, None, :]  # [*B, P, 1, C, C]
     return softmax_part(dots(q, k), shown, v)
-
-
-def _spread(x, axis):
-    """Whether there was any True up to here."""
-    return jax.lax.cummax(x.astype(jnp.int8), axis=axis) > 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -190,7 +185,7 @@ class Pooled(Mechanism):
         (*batch, T, _, _), S, C = q.shape, k.shape[-3], self.stride
         asks, seen = seen_tokens(padding, tuple(batch), T, S)
         k, v = (jnp.where(seen[..., None, None], wide(x), 0) for x in (k, v))
-        blocks = lambda x: _blocks(x, C, len(batch))
+        blocks = lambda x: in_blocks(x, C, len(batch))
         kernels = (key_kernel, value_kernel)
         pooled = [_pool(blocks(x), blocks(seen), w) for x, w in zip((k, v), kernels)]
         shown = blocks(seen).any(-1)[..., None, :] & asks[..., None]

@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from attn._core import dots, masked_softmax, mix, softmax_part
-from attn._tokens import clean, to_heads
+from attn._tokens import clean, in_blocks, to_heads
 
 # what asks: of each cell of queries their sum or the first, how many that is, and NaN or 0
 Rows = tuple[Float[Array, "*B R N H"], Float[Array, "*B R 1"], Float[Array, "*B R N"]]
@@ -30,23 +30,18 @@ def not_nearer(block: int, level: int) -> Bool[np.ndarray, "block block"]:
 
 def summed(sums, n: int):
     """Sums over cells twice as long, along axis n."""
-    return jax.tree.map(lambda x: _pairs(x, n).sum(n + 1), sums)
+    return jax.tree.map(lambda x: in_blocks(x, 2, n).sum(n + 1), sums)
 
 
 def first(rows: Rows, n: int) -> Rows:
     """The first row that is there of cells twice as long."""
-    q, count, poison = (_pairs(x, n) for x in rows)
+    q, count, poison = (in_blocks(x, 2, n) for x in rows)
     left, right = ((slice(None),) * (n + 1) + (i,) for i in (0, 1))
     there = count[left] > 0
     choose = lambda x: jnp.where(
         there.reshape(*there.shape[: n + 1], *(1,) * (x.ndim - n - 2)), x[left], x[right]
     )
     return choose(q), jnp.maximum(count[left], count[right]), choose(poison)
-
-
-def _pairs(x, n: int):
-    x = filled(x, n, -(-x.shape[n] // 2) * 2)
-    return x.reshape(*x.shape[:n], -1, 2, *x.shape[n + 1 :])
 
 
 def filled(x, n: int, length: int):

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from attn._core import part_weights
+
 ROWS = 64  # queries in a tile, at most
 TILE = 2**19  # scores of the tiles that are made at once
 
@@ -112,14 +114,7 @@ def _tile(q, last, there, k, v, poison, seen):
     shown = there & (jnp.arange(k.shape[-2]) <= last) & seen[..., None, :]  # [., rows, b]
     every = shown if G == 1 else jnp.repeat(shown, G, axis=-2)
     s = q.reshape(*tiles, rows * G, H) @ k.astype(q.dtype).mT
-    top = jnp.where(every, s, -jnp.inf).max(-1, keepdims=True)
-    top = lax.stop_gradient(jnp.where(top == -jnp.inf, 0, top))
-    e = jnp.where(every, jnp.exp(jnp.where(every, s - top, 0)), 0)
-    total = e.sum(-1, keepdims=True)
-    none = total == 0
-    total = jnp.where(none, 1, total)
-    lse = jnp.where(none, -jnp.inf, jnp.log(total) + top)
-    out = (e @ v.astype(q.dtype)) / total
+    w, lse = part_weights(s, every)
     lost = jnp.where(shown, poison[..., None, :].astype(q.dtype), 0).sum(-1)
-    split = lambda x: x.reshape(*tiles, rows, G, -1)
-    return split(out), split(lse)[..., 0] + lax.stop_gradient(lost)[..., None]
+    out = (w @ v.astype(q.dtype)).reshape(*tiles, rows, G, -1)
+    return out, lse.reshape(*tiles, rows, G) + lax.stop_gradient(lost)[..., None]
