@@ -19,9 +19,9 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from attn import _short, _strips
-from attn._core import isolate, scaled, wide
+from attn._core import number_of, scaled, wide
 from attn._dropout import Dropout
-from attn._tiles import LOG2E, Tiling, coming_back, going_in, huge, kept, words
+from attn._tiles import LOG2E, Tiling, coming_back, going_back, going_in, huge, kept, words
 from attn.biases import Bias
 from attn.masks import Mask
 
@@ -54,8 +54,11 @@ def blockwise(
     block_q, block_k = block if isinstance(block, tuple) else (block, block)
     # score tiles of about 2 MB stay in cache
     fits = [r for r in range(1, B + 1) if B % r == 0 and r * N * block_q * block_k <= 2**19]
-    tiling = Tiling(B, T, S, K, N // K, block_q, block_k, max(fits, default=1), logit_cap)
-    q = scaled(q, scale).reshape(B, T, N, H)
+    number = number_of(scale, H)
+    if number is None:  # an array, which may be learned
+        q, number = scaled(q, scale), 1.0
+    tiling = Tiling(B, T, S, K, N // K, block_q, block_k, max(fits, default=1), logit_cap, number)
+    q = wide(q).reshape(B, T, N, H)
     mask = mask.merge_batch(tuple(batch))
     if bias is not None:
         whole = -(-T // block_q) * block_q, -(-S // block_k) * block_k
@@ -173,7 +176,7 @@ def _forward_tile(t, q, k, v, mask, bias, dropout):
     visit = _visited(t, mask)
     (full_at, full_n), (part_at, part_n) = map(_lists, visit)
     drop = words(t, dropout)
-    q, k, v = going_in(q, k, v)
+    q, k, v = going_in(t, q, k, v)
     qs = t.to_blocks(q, t.block_q)  # [T/b, R K, G b, H]
     ks, vs = t.to_blocks(k, t.block_k).mT, t.to_blocks(v, t.block_k)  # [S/c, R K, H, c], [.., c, D]
     big = huge(q.dtype)
@@ -221,18 +224,11 @@ def _backward(tiling, form, saved, cotangents):
     run = {"short": _short.backward, "strips": _strips.backward, "loops": _backward_tile}[form]
 
     def tile(d_bias, n):
-        qn, kn, vn, out_n, lse_n, do, d_lse = t.take((q, k, v, out, lse, *cotangents), n)
-        # rows that see nothing, and NaN rows that nobody asks about: p = exp2(s - inf) = 0
-        asked = (do != 0).any(-1) | (d_lse != 0)
-        lse_n = jnp.where((lse_n == -jnp.inf) | (jnp.isnan(lse_n) & ~asked), jnp.inf, lse_n)
-        do, poison = isolate(do)
-        lse_n = lse_n + poison  # a NaN that comes back reaches what its row sees, nothing else
-        delta = (do * isolate(out_n)[0]).sum(-1) - d_lse
         rest = t.take(mask, n), _rows(t, bias, n), t.take(dropout, n), _rows(t, d_bias, n)
-        dq, dk, dv, d_part = run(t, qn, kn, vn, do, lse_n * LOG2E, delta, *rest)
+        dq, dk, dv, d_part = run(t, *t.take((q, k, v, out, lse, *cotangents), n), *rest)
         if learned.bias:
             d_bias = d_bias.with_rows(d_part, n * t.rows)
-        return d_bias, (dq, (dk / LOG2E).astype(k.dtype), dv.astype(v.dtype))
+        return d_bias, (dq, dk.astype(k.dtype), dv.astype(v.dtype))
 
     zero_bias = jax.tree.map(jnp.zeros_like, bias) if learned.bias else None
     d_bias, grads = lax.scan(tile, zero_bias, jnp.arange(t.count))
@@ -258,11 +254,12 @@ def _saving_forward(tiling, form, *arguments):
 _attend.defvjp(_saving_forward, _backward, symbolic_zeros=True)
 
 
-def _backward_tile(t, q, k, v, do, lse, delta, mask, bias, dropout, d_bias):
+def _backward_tile(t, q, k, v, out, lse, do, d_lse, mask, bias, dropout, d_bias):
     visit = _visited(t, mask)
     (full_at, full_n), (part_at, part_n) = (_lists(x.T) for x in visit)
     drop = words(t, dropout)
-    q, k, v = coming_back(q, k, v)
+    q, k, v = coming_back(t, q, k, v)
+    do, lse, delta = going_back(out, lse, do, d_lse)
     qs, dos = t.to_blocks(q, t.block_q), t.to_blocks(do, t.block_q)
     ks, vs = t.to_blocks(k, t.block_k), t.to_blocks(v, t.block_k)
     lses = t.to_blocks(lse[..., None], t.block_q, fill=jnp.inf)[..., 0]
@@ -301,8 +298,8 @@ def _backward_tile(t, q, k, v, do, lse, delta, mask, bias, dropout, d_bias):
 
     carry = jnp.zeros_like(qs), d_bias
     (dq, d_bias), (dk, dv) = lax.scan(key_block, carry, jnp.arange(len(ks)))
-    dq = t.from_blocks(dq, t.T, t.K * t.G)
-    return dq, t.from_blocks(dk, t.S, t.K), t.from_blocks(dv, t.S, t.K), d_bias
+    dq = t.from_blocks(dq * t.scale, t.T, t.K * t.G)
+    return dq, t.from_blocks(dk / LOG2E, t.S, t.K), t.from_blocks(dv, t.S, t.K), d_bias
 
 
 def _visited(t: Tiling, mask: Mask):

@@ -259,6 +259,18 @@ def check_block(block: int | tuple[int, int] | None) -> None:
         check_count("block", size)
 
 
+def number_of(scale: float | Array | None, H: int) -> float | None:
+    """The scale as a number that is known at trace time, 1 / sqrt(H) unless given; None for an
+    array. Raises ValueError for a number that is not finite."""
+    if scale is None:
+        return H**-0.5
+    if not isinstance(scale, (int, float)):
+        return None
+    if not np.isfinite(scale):
+        raise ValueError(f"scale: expected a finite number, got {scale}")
+    return scale
+
+
 def scaled(q: Float[Array, "*B T N H"], scale: float | Array | None) -> Float[Array, "*B T N H"]:
     """q in at least float32 times `scale`: 1 / sqrt(H) unless given, one number or one a head.
 
@@ -266,12 +278,9 @@ def scaled(q: Float[Array, "*B T N H"], scale: float | Array | None) -> Float[Ar
     """
     q = wide(q)
     N, H = q.shape[-2:]
-    if scale is None:
-        return q * H**-0.5
-    if isinstance(scale, (int, float)):
-        if not np.isfinite(scale):
-            raise ValueError(f"scale: expected a finite number, got {scale}")
-        return q * scale
+    number = number_of(scale, H)
+    if number is not None:
+        return q * number
     if not hasattr(scale, "dtype"):
         raise TypeError(f"scale: expected a number or an array, got {scale!r}")
     if jnp.shape(scale) not in ((), (N,)):

@@ -5,13 +5,13 @@ range of keys that it may see, cut out at trace time. The arithmetic is `_blockw
 import jax.numpy as jnp
 import numpy as np
 
-from attn._tiles import Tiling, coming_back, going_in, kept, whole_rows, words
+from attn._tiles import LOG2E, Tiling, coming_back, going_back, going_in, kept, whole_rows, words
 
 
 def forward(t: Tiling, q, k, v, mask, bias, dropout):
     """The output [R, T, N, D] and base-2 log-sum-exp [R, T, N] of one tile of batch rows."""
     drop = words(t, dropout)
-    q, k, v = going_in(q, k, v)
+    q, k, v = going_in(t, q, k, v)
     qs = t.to_blocks(q, t.block_q)  # [T/b, R K, G b, H]
     (k,), (v,) = t.to_blocks(k, t.S), t.to_blocks(v, t.S)  # [R K, S, H], [R K, S, D]
     outs, lses = [], []
@@ -26,10 +26,11 @@ def forward(t: Tiling, q, k, v, mask, bias, dropout):
     return t.from_blocks(jnp.stack(outs), t.T, N), t.from_blocks(jnp.stack(lses), t.T, N)[..., 0]
 
 
-def backward(t: Tiling, q, k, v, do, lse, delta, mask, bias, dropout, d_bias):
+def backward(t: Tiling, q, k, v, out, lse, do, d_lse, mask, bias, dropout, d_bias):
     """The gradients of one tile of batch rows."""
     drop = words(t, dropout)
-    q, k, v = coming_back(q, k, v)
+    q, k, v = coming_back(t, q, k, v)
+    do, lse, delta = going_back(out, lse, do, d_lse)
     qs, dos = t.to_blocks(q, t.block_q), t.to_blocks(do, t.block_q)
     (k,), (v,) = t.to_blocks(k, t.S), t.to_blocks(v, t.S)
     lses = t.to_blocks(lse[..., None], t.block_q, fill=jnp.inf)[..., 0]
@@ -48,8 +49,9 @@ def backward(t: Tiling, q, k, v, do, lse, delta, mask, bias, dropout, d_bias):
         dq.append((kb.mT @ ds).mT)
         dk = dk.at[:, keys].add(ds @ qa)
         dv = dv.at[:, keys].add(used @ doa)
-    dq = t.from_blocks(jnp.stack(dq), t.T, t.K * t.G)
-    return dq, t.from_blocks(dk[None], t.S, t.K), t.from_blocks(dv[None], t.S, t.K), d_bias
+    dq = t.from_blocks(jnp.stack(dq) * t.scale, t.T, t.K * t.G)
+    dk = t.from_blocks(dk[None] / LOG2E, t.S, t.K)
+    return dq, dk, t.from_blocks(dv[None], t.S, t.K), d_bias
 
 
 def _rows(t: Tiling, mask):

@@ -9,7 +9,7 @@ from jax import lax
 
 from attn._core import isolate
 from attn._dropout import Dropout, keep
-from attn._tiles import LOG2E, Tiling, whole_rows
+from attn._tiles import LOG2E, Tiling, going_back, whole_rows
 from attn.masks import Mask
 
 STEP = 32  # strips begin and end at multiples of this
@@ -36,7 +36,7 @@ def forward(t: Tiling, q, k, v, mask, bias, dropout):
     def block(a, carry):
         outs, lses = carry
         row, start = a * t.block_q, starts[a]
-        qa, spoilt = cut(q, row) * LOG2E, cut(poison, start, width)
+        qa, spoilt = cut(q, row) * (t.scale * LOG2E), cut(poison, start, width)
         keys = cut(k, start, width).astype(q.dtype) + spoilt
         values = jnp.where(jnp.isnan(spoilt), 0, cut(v, start, width).astype(q.dtype))
         i, j = _indices(t, row, start, width)
@@ -54,17 +54,19 @@ def forward(t: Tiling, q, k, v, mask, bias, dropout):
     return outs[:, : t.T], lses[:, : t.T, :, 0]
 
 
-def backward(t: Tiling, q, k, v, do, lse, delta, mask, bias, dropout, d_bias):
+def backward(t: Tiling, q, k, v, out, lse, do, d_lse, mask, bias, dropout, d_bias):
     """The gradients of one tile of batch rows."""
     starts, width, queries, cut = _geometry(t, mask)
-    q, do, delta = queries(q), queries(do), queries(delta[..., None])
+    q, out, do, d_lse = queries(q), queries(out), queries(do), queries(d_lse[..., None])
     lse, dropout = queries(lse[..., None], jnp.inf), _padded(queries, dropout)
     poison = _poison(q, k, v)
 
     def block(a, carry):
         dq, dk, dv, d_bias = carry
         row, start = a * t.block_q, starts[a]
-        qa, doa = isolate(cut(q, row))[0] * LOG2E, cut(do, row)
+        qa = isolate(cut(q, row))[0] * t.scale
+        of_rows = cut(out, row), cut(lse, row)[..., 0], cut(do, row), cut(d_lse, row)[..., 0]
+        doa, lse_a, delta = going_back(*of_rows)
         spoilt = jnp.isnan(cut(poison, start, width))
         clean = lambda x: jnp.where(spoilt, 0, cut(x, start, width).astype(q.dtype))
         keys, values = clean(k), clean(v)
@@ -74,12 +76,12 @@ def backward(t: Tiling, q, k, v, do, lse, delta, mask, bias, dropout, d_bias):
             stays = keep(*_words(dropout, cut, row, start, width, transposed=True), dropout.rate)
         # transposed scores [R K, c, G b]
         used, d_biased, ds = t.back(
-            keys @ qa.mT, values @ doa.mT, cut(lse, row)[..., 0], cut(delta, row)[..., 0],
-            mask, bias, i, j, masked=True, stays=stays, rate=dropout and dropout.rate,
+            keys @ (qa * LOG2E).mT, values @ doa.mT, lse_a, delta, mask, bias, i, j,
+            masked=True, stays=stays, rate=dropout and dropout.rate,
         )  # fmt: skip
         if d_bias is not None:
             d_bias = bias.add_tile(d_bias, t.unarrange(d_biased), i, j)
-        dq = _put(t, dq, (keys.mT @ ds).mT, row)
+        dq = _put(t, dq, (keys.mT @ ds).mT * t.scale, row)
         dk = _put(t, dk, cut(dk, start, width) + ds @ qa, start)
         dv = _put(t, dv, cut(dv, start, width) + used @ doa, start)
         return dq, dk, dv, d_bias
@@ -95,8 +97,9 @@ def _each(block, count: int, carry):
 
 def _poison(q, k, v):
     """NaN where a key or its value is not finite, else 0, [R, S, K, 1]: looked for once, as each
-    key is in several strips."""
-    return (isolate(k)[1] + isolate(v)[1]).astype(q.dtype)[..., None]
+    key is in several strips. Sums of 0 x: `isfinite` would be an array as long as x."""
+    nothing = lambda x: (0 * x).sum(-1, keepdims=True)
+    return (nothing(k) + nothing(v)).astype(q.dtype)
 
 
 def _geometry(t: Tiling, mask):

@@ -38,6 +38,7 @@ class Tiling:
     block_k: int
     rows: int
     logit_cap: float | None
+    scale: float
 
     @property
     def count(self) -> int:
@@ -123,17 +124,28 @@ class Tiling:
         return used, ds, ds * (1 - jnp.square(jnp.tanh(raw / (self.logit_cap * LOG2E))))
 
 
-def going_in(q, k, v):
-    """What the forward pass meets, of q's dtype: q in base 2, and poison where a key or value is
-    not finite."""
+def going_in(t: Tiling, q, k, v):
+    """What the forward pass meets, of q's dtype: q scaled and in base 2, and poison where a key or
+    value is not finite."""
     k, (v, poison) = k.astype(q.dtype), isolate(v.astype(q.dtype))
-    return q * LOG2E, k + (poison + isolate(k)[1])[..., None], v
+    return q * (t.scale * LOG2E), k + (poison + isolate(k)[1])[..., None], v
 
 
-def coming_back(q, k, v):
-    """What the backward pass meets: q in base 2, and zeros where anything is not finite."""
+def coming_back(t: Tiling, q, k, v):
+    """What the backward pass meets: q scaled and in base 2, and zeros where anything is not
+    finite."""
     q, k, v = (isolate(x.astype(q.dtype))[0] for x in (q, k, v))
-    return q * LOG2E, k, v
+    return q * (t.scale * LOG2E), k, v
+
+
+def going_back(out, lse, do, d_lse):
+    """What rows send back: do, their base-2 log-sum-exp, and delta = do . out - d_lse."""
+    # rows that see nothing, and NaN rows that nobody asks about: p = exp2(s - inf) = 0
+    asked = (do != 0).any(-1) | (d_lse != 0)
+    lse = jnp.where((lse == -jnp.inf) | (jnp.isnan(lse) & ~asked), jnp.inf, lse * LOG2E)
+    do, poison = isolate(do)
+    # a NaN that comes back reaches what its row sees, nothing else
+    return do, lse + poison, (do * isolate(out)[0]).sum(-1) - d_lse
 
 
 def whole_rows(s, seen):

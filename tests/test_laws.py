@@ -1,6 +1,5 @@
 """Every law of `attn.testing` over every example of every mechanism."""
 
-import jax
 import pytest
 
 import attn
@@ -38,17 +37,13 @@ def cases():
 
 
 @pytest.fixture
-def compiled_quickly(request):
-    """Few optimisations for what is not fast: most of its time is LLVM's."""
-    name = "jax_disable_most_optimizations"
-    before = jax.config.read(name)
-    marked = any(request.node.get_closest_marker(tier) for tier in ("slow", "thorough"))
-    jax.config.update(name, marked or before)
-    yield
-    jax.config.update(name, before)
+def as_fast_as_needed(request):
+    """What is not fast is compiled with fewer optimisations: most of its time is LLVM's."""
+    if any(request.node.get_closest_marker(tier) for tier in ("slow", "thorough")):
+        request.getfixturevalue("compiled_quickly")
 
 
-@pytest.mark.usefixtures("compiled_quickly")
+@pytest.mark.usefixtures("as_fast_as_needed")
 @pytest.mark.parametrize(("mechanism", "law"), list(cases()))
 def test_law_holds(mechanism, law):
     check(mechanism, only=[law]).raise_if_broken()

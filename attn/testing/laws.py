@@ -334,7 +334,7 @@ def _shard_map_works(mechanism, q, k, v, *, out, close):
     for mask in {base, Causal()} if Causal in mechanism.honours else (base,):
         call = functools.partial(mechanism, mask=mask)
         sharded = jax.shard_map(call, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec)
-        want = out if mask == base else call(q, k, v)
+        want = out if mask == base else jax.jit(call)(q, k, v)
         close(jax.jit(sharded)(q, k, v), want, what="shard_map over batch and heads")
         jax.jit(jax.grad(lambda q, sharded=sharded: (sharded(q, k, v) ** 2).sum()))(q)
 
@@ -392,14 +392,17 @@ def steps_equal_parallel(mechanism: Mechanism) -> None:
         )
     except NotImplementedError:
         return
-    step = jax.jit(mechanism.step)
+    step, prefill = (
+        jax.jit(mechanism.step),
+        jax.jit(mechanism.prefill, static_argnames="max_length"),
+    )
 
     def tokens(start, stop):
         cut = lambda x: x[:, start:stop]
         return map(cut, (q, k, v)), {n: cut(x) if n in gates else x for n, x in learned.items()}
 
     with _precise():
-        whole = mechanism.reference(q, k, v, mask=Causal(), **learned)
+        whole = jax.jit(mechanism.reference)(q, k, v, mask=Causal(), **learned)
         close = functools.partial(assert_close, dtype=q.dtype, room=mechanism.room)
         for t in range(T):
             qkv, extra = tokens(t, t + 1)
@@ -407,7 +410,7 @@ def steps_equal_parallel(mechanism: Mechanism) -> None:
             close(out, whole[:, t : t + 1], what=f"step {t}")
         qkv, extra = tokens(0, 6)
         try:
-            state, out = mechanism.prefill(*qkv, max_length=T, **extra)
+            state, out = prefill(*qkv, max_length=T, **extra)
         except NotImplementedError:
             return
         close(out, whole[:, :6], what="prefill of 6 tokens")
@@ -420,18 +423,19 @@ def steps_equal_parallel(mechanism: Mechanism) -> None:
 def weights_give_output(mechanism: Mechanism) -> None:
     """10. The effective matrix times the values is the output, where the variant has a matrix."""
     q, k, v, learned = inputs(mechanism)
+    call, weights = jax.jit(mechanism), jax.jit(mechanism.weights)
     with _precise():
         named = masks_for(mechanism, T=19, S=19)
         for name in sorted({"FULL", "Causal", "Padding", "all joined"} & set(named)):
             mask = named[name]
             try:
-                w = mechanism.weights(q, k, mask=mask, **learned)
+                w = weights(q, k, mask=mask, **learned)
             except NotImplementedError:
                 return
             if w.shape != (2, 4, 19, 19):
                 raise BrokenLaw(f"weights: expected shape [2, 4, 19, 19], got {list(w.shape)}")
             out = jnp.einsum("bnts,bsnd->btnd", w, jnp.repeat(v, 2, axis=-2))
-            want = mechanism(q, k, v, mask=mask, **learned)
+            want = call(q, k, v, mask=mask, **learned)
             what = f"weights @ v, mask {name}"
             assert_close(out, want, dtype=q.dtype, what=what, room=2 * mechanism.room)
 
@@ -458,12 +462,13 @@ def traces_once_and_keeps_dtype(mechanism: Mechanism) -> None:
             if out.dtype != dtype:
                 raise BrokenLaw(f"{jnp.dtype(dtype).name} in, {out.dtype} out")
     with jax.enable_x64(True):
-        out = call(q, k, v, **learned)
+        out = jax.jit(call)(q, k, v, **learned)
         if out.dtype != jnp.float32:
             raise BrokenLaw(f"with x64 on: float32 in, {out.dtype} out")
         wide = widen((q, k, v, learned))
-        out = call(*wide[:3], **wide[3])
-        want = mechanism.reference(*wide[:3], mask=base_mask(mechanism), **wide[3])
+        out = jax.jit(call)(*wide[:3], **wide[3])
+        reference = jax.jit(mechanism.reference)
+        want = reference(*wide[:3], mask=base_mask(mechanism), **wide[3])
         if out.dtype != jnp.float64:
             raise BrokenLaw(f"float64 in, {out.dtype} out")
         assert_close(out, want, dtype=jnp.float64, what="float64", room=mechanism.room)

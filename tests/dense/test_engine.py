@@ -109,9 +109,8 @@ def test_parts_of_the_keys_merge_to_the_whole():
             out, lse = attn.dot_product_attention(q, k, v, mask=whole, return_lse=True, block=8)
         return (out**2).sum() + jnp.where(lse > -1e30, lse, 0).sum(), (out, lse)
 
-    run = lambda merged: jax.value_and_grad(
-        functools.partial(loss, merged), argnums=(0, 1, 2), has_aux=True
-    )(q, k, v)
+    grad = lambda loss: jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)
+    run = lambda merged: jax.jit(grad(functools.partial(loss, merged)))(q, k, v)
     for want, got in zip(*(jax.tree.leaves(run(x)) for x in (False, True))):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
@@ -131,14 +130,18 @@ def test_prefill_then_steps_equal_the_whole(name):
     mechanism = attn.MECHANISMS[name](**settings)
     q, k, v, gates = inputs(mechanism, T=14, S=14)
     at = lambda tree, s: jax.tree.map(lambda x: x[:, s], tree)
-    whole = mechanism.reference(q, k, v, mask=Causal(), **gates)
+    prefill, step = (
+        jax.jit(mechanism.prefill, static_argnames="max_length"),
+        jax.jit(mechanism.step),
+    )
+    whole = jax.jit(mechanism.reference)(q, k, v, mask=Causal(), **gates)
     for T in (1, 3, 9, 14):
         start = slice(0, T)
-        state, out = mechanism.prefill(*at((q, k, v), start), max_length=14, **at(gates, start))
+        state, out = prefill(*at((q, k, v), start), max_length=14, **at(gates, start))
         np.testing.assert_allclose(out, whole[:, start], rtol=1e-4, atol=1e-5)
         for t in range(T, 14):
             one = slice(t, t + 1)
-            state, out = mechanism.step(state, *at((q, k, v), one), **at(gates, one))
+            state, out = step(state, *at((q, k, v), one), **at(gates, one))
             np.testing.assert_allclose(out, whole[:, one], rtol=1e-4, atol=1e-5)
 
 

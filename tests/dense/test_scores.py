@@ -110,6 +110,7 @@ EVERY = [
     [(m, Causal()) for m in EVERY] + [(EVERY[2], FULL), (EVERY[2], Window(5, 2) | Prefix(1))],
     ids=repr,
 )
+@pytest.mark.usefixtures("compiled_quickly")
 def test_blocks_change_nothing(mechanism, mask):
     # 37 rows by twos: four groups of blocks, each with a run of keys of its own length
     arrays = inputs(mechanism, T=37, S=37)

@@ -25,11 +25,13 @@ def test_chunks_matrix_and_token_loop_agree(name):
     m = FAMILY[name]
     q, k, v, learned = inputs(m, T=21, S=21)
     close = functools.partial(assert_close, dtype=jnp.float32, room=m.room)
-    loop = m.loop(q, k, v, **learned)
-    close(m(q, k, v, mask=attn.Causal(), **learned), loop, what="chunks against the loop")
-    close(m.reference(q, k, v, mask=attn.Causal(), **learned), loop, what="matrix against the loop")
+    call, by_matrix = jax.jit(m), jax.jit(m.reference)
+    loop = jax.jit(m.loop)(q, k, v, **learned)
+    close(call(q, k, v, mask=attn.Causal(), **learned), loop, what="chunks against the loop")
+    close(by_matrix(q, k, v, mask=attn.Causal(), **learned), loop, what="matrix against the loop")
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 @pytest.mark.parametrize("name", ["linear", "gla", "gated_delta_net", "rwkv7"])
 def test_gradients_pass_through_a_state_carried_across_a_split(name):
     m = FAMILY[name]
@@ -106,7 +108,7 @@ def test_the_gradient_by_hand_of_decayed_scores_is_that_of_their_definition():
             return sum(jnp.sin(x).sum() for x in (a * seen, now, kept, total))
 
         grads = [
-            jax.grad(functools.partial(loss, f), argnums=(0, 1, 2))(rows, keys, g)
+            jax.jit(jax.grad(functools.partial(loss, f), argnums=(0, 1, 2)))(rows, keys, g)
             for f in (_decays.per_channel, definition)
         ]
         for a, b in zip(*grads):

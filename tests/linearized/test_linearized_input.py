@@ -17,10 +17,11 @@ from attn.testing import inputs
 )
 def test_gates_of_one_head_or_channel_with_any_batch_axes(mechanism, batch):
     q, k, v, gates = inputs(mechanism, batch=batch, T=5, S=5, K=4)
-    out = mechanism(q, k, v, mask=Causal(), **gates)
-    np.testing.assert_allclose(out, mechanism.loop(q, k, v, **gates), rtol=1e-4, atol=1e-5)
-    both = mechanism(q, k, v, **gates)
-    np.testing.assert_allclose(both, mechanism.reference(q, k, v, **gates), rtol=1e-4, atol=1e-5)
+    call, loop, reference = map(jax.jit, (mechanism, mechanism.loop, mechanism.reference))
+    out = call(q, k, v, mask=Causal(), **gates)
+    np.testing.assert_allclose(out, loop(q, k, v, **gates), rtol=1e-4, atol=1e-5)
+    both = call(q, k, v, **gates)
+    np.testing.assert_allclose(both, reference(q, k, v, **gates), rtol=1e-4, atol=1e-5)
 
 
 def test_documents_with_ids_beyond_32_bits_stay_apart():
@@ -29,7 +30,7 @@ def test_documents_with_ids_beyond_32_bits_stay_apart():
         q, k, v, _ = inputs(linear, T=9, S=9)
         ids = jnp.broadcast_to(jnp.array([0] * 4 + [2**32] * 5), (2, 9))
         mask = Causal() & Segments(ids, ids)
-        out, want = linear(q, k, v, mask=mask), linear.reference(q, k, v, mask=mask)
+        out, want = (jax.jit(f)(q, k, v, mask=mask) for f in (linear, linear.reference))
         np.testing.assert_allclose(out, want, rtol=1e-4, atol=1e-5)
 
 
@@ -40,10 +41,11 @@ def test_a_state_that_is_not_these_tokens_is_refused(kind):
     one = [x[:, :1] for x in (q, k, v)]
     with pytest.raises(TypeError, match=r"state: expected that of `init_state`, got NoneType"):
         mechanism.step(None, *one)
-    state, _ = mechanism.prefill(*(x[None].repeat(3, 0) for x in (q, k, v)), max_length=9)
+    prefill = jax.jit(mechanism.prefill, static_argnames="max_length")
+    state, _ = prefill(*(x[None].repeat(3, 0) for x in (q, k, v)), max_length=9)
     with pytest.raises(ValueError, match="expected"):  # batch (2, 3) after (3, 2)
         mechanism.step(state, *(jnp.broadcast_to(x[:, None], (2, 3, *x.shape[1:])) for x in one))
-    state, _ = mechanism.prefill(q, k, v, max_length=9)
+    state, _ = prefill(q, k, v, max_length=9)
     with pytest.raises(ValueError, match=r"k: expected as many tokens as q, 1, got 4"):
         mechanism.step(state, one[0], k, v)
 

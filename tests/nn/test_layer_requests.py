@@ -125,7 +125,7 @@ def test_shared_qk_is_one_kernel_for_queries_and_keys(qk_norm):
     b.qkv[...] = jnp.concatenate([q, q, v], axis=-1)
     for context in (None, X[:, :4]):
         q, k, v, learned = b._project(X, context, None, Causal())
-        want = one(q, k, v, **learned).reshape(3, 5, N * H) @ a.out[...]
+        want = jax.jit(one)(q, k, v, **learned).reshape(3, 5, N * H) @ a.out[...]
         np.testing.assert_allclose(run(a, X, context=context), want, **NEAR)
 
 

@@ -1,5 +1,7 @@
 """MoBA: each query attends to its own block and to those before it whose mean it scores highest."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,14 +49,15 @@ def test_equals_loops_with_padding(T, S, size, top, causal):
     real[1, : min(size, S - 1)] = False
     fill = lambda x: jnp.where(real[..., None, None], x, jnp.nan)
     mask = Padding(keys=jnp.asarray(real))
-    out = m(q, fill(k), fill(v), mask=mask & Causal() if causal else mask)
+    out = jax.jit(m)(q, fill(k), fill(v), mask=mask & Causal() if causal else mask)
     np.testing.assert_allclose(out, by_loops(m, q, k, v, real, causal)[0], rtol=0, atol=3e-6)
 
 
 def test_as_many_blocks_as_there_are_is_softmax():
     q, k, v, _ = inputs(MoBA())
-    whole = attn.dot_product_attention(q, k, v, mask=Causal())
-    out = moba_attention(q, k, v, block_size=4, top=5, mask=Causal())
+    whole = jax.jit(attn.dot_product_attention)(q, k, v, mask=Causal())
+    call = functools.partial(moba_attention, block_size=4, top=5)
+    out = jax.jit(call)(q, k, v, mask=Causal())
     np.testing.assert_allclose(out, whole, rtol=0, atol=2e-6)
 
 
@@ -63,10 +66,11 @@ def test_own_block_is_chosen_without_a_score():
     those, it sees its own block and one of those before."""
     m = MoBA(block_size=4, top=2)
     q, k, _, _ = inputs(m, batch=(1,), T=16, S=16, N=1, K=1)
-    before = m.weights(q, k, mask=Causal())[0, 0]
+    weights = jax.jit(m.weights)
+    before = weights(q, k, mask=Causal())[0, 0]
     for size in (1e3, -1e3):
         moved = k.at[0, 15].set(size * q[0, 13])
-        w = m.weights(q, moved, mask=Causal())[0, 0]
+        w = weights(q, moved, mask=Causal())[0, 0]
         np.testing.assert_array_equal(w[:15], before[:15])
         assert (w[13, 12:14] > 0).all()
         assert (w[13].reshape(4, 4) > 0).any(-1).sum() == 2
@@ -75,8 +79,8 @@ def test_own_block_is_chosen_without_a_score():
 def test_choosing_gives_no_gradient_and_what_is_not_chosen_gets_none():
     m = MoBA(block_size=4, top=2)
     q, k, v, _ = inputs(m, batch=(1,), T=16, S=16, N=1, K=1)
-    grad = jax.grad(lambda k: (m(q, k, v, mask=Causal())[0, 15] ** 2).sum())(k)
-    seen = m.weights(q, k, mask=Causal())[0, 0, 15] > 0
+    grad = jax.jit(jax.grad(lambda k: (m(q, k, v, mask=Causal())[0, 15] ** 2).sum()))(k)
+    seen = jax.jit(m.weights)(q, k, mask=Causal())[0, 0, 15] > 0
     assert seen.sum() == 8
     np.testing.assert_array_equal(np.any(grad[0, :, 0] != 0, -1), seen)
 
@@ -84,9 +88,10 @@ def test_choosing_gives_no_gradient_and_what_is_not_chosen_gets_none():
 def test_chunks_equal_one_chunk(monkeypatch):
     m = MoBA(block_size=4, top=3)
     q, k, v, _ = inputs(m, T=37, S=37)
-    whole = m(q, k, v, mask=Causal())
+    run = lambda: jax.jit(lambda q, k, v: m(q, k, v, mask=Causal()))(q, k, v)
+    whole = run()
     monkeypatch.setattr("attn.sparse._select.chunk_size", lambda numbers, T: 8)
-    np.testing.assert_allclose(m(q, k, v, mask=Causal()), whole, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(run(), whole, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["block_size", "top"])

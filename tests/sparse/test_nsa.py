@@ -1,5 +1,6 @@
 """NSA: three branches in loops; selection is shared by a key head's queries and holds the past."""
 
+import functools
 import math
 
 import jax
@@ -85,7 +86,7 @@ def test_equals_loops_with_padding(m, T, S):
     real = np.arange(S) < np.array([[S - 3], [S]])
     fill = lambda x: jnp.where(real[..., None, None], x, jnp.nan)
     mask = Causal() & Padding(jnp.asarray([S - 3, S]))
-    out = m(q, fill(k), fill(v), mask=mask, gate=gate, **learned)
+    out = jax.jit(m)(q, fill(k), fill(v), mask=mask, gate=gate, **learned)
     want = by_loops(m, q, k, v, real, gate, learned)
     np.testing.assert_allclose(out, want, rtol=0, atol=2e-6)
 
@@ -109,17 +110,18 @@ def test_as_many_blocks_as_there_are_select_all():
     m = NSA(**SIZES, selected=6)
     q, k, v, learned = inputs(m)
     learned["gate"] = jnp.zeros_like(learned["gate"]).at[..., 1].set(1)
-    out = nsa_attention(q, k, v, mask=Causal(), **SIZES, selected=6, **learned)
-    want = attn.dot_product_attention(q, k, v, mask=Causal())
+    call = functools.partial(nsa_attention, **SIZES, selected=6)
+    out = jax.jit(call)(q, k, v, mask=Causal(), **learned)
+    want = jax.jit(attn.dot_product_attention)(q, k, v, mask=Causal())
     np.testing.assert_allclose(out, want, rtol=0, atol=2e-6)
 
 
 def test_chunks_equal_one_chunk(monkeypatch):
     q, k, v, learned = inputs(SMALL, T=37, S=37)
-    whole = SMALL(q, k, v, mask=Causal(), **learned)
+    run = lambda: jax.jit(lambda q, k, v: SMALL(q, k, v, mask=Causal(), **learned))(q, k, v)
+    whole = run()
     monkeypatch.setattr("attn.sparse.nsa.chunk_size", lambda numbers, T: 8)
-    parts = SMALL(q, k, v, mask=Causal(), **learned)
-    np.testing.assert_allclose(parts, whole, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(run(), whole, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize(
@@ -154,5 +156,6 @@ def test_bad_arrays_are_named():
 
 def test_learned_arrays_and_gates_get_a_gradient():
     q, k, v, learned = inputs(SMALL)
-    grads = jax.grad(lambda a: (SMALL(q, k, v, mask=Causal(), **a) ** 2).sum())(learned)
+    loss = lambda a: (SMALL(q, k, v, mask=Causal(), **a) ** 2).sum()
+    grads = jax.jit(jax.grad(loss))(learned)
     assert all((np.asarray(g) != 0).any() for g in grads.values()), grads.keys()

@@ -1,5 +1,7 @@
 """Quest: pages by their bounds, causally; a decoding step reads no page that is not chosen."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,14 +48,15 @@ def test_equals_loops_with_padding(T, S, page, top):
     real[1, : S // 2 : 2] = False  # holes, and a whole page
     real[1, : min(page, S - 1)] = False
     fill = lambda x: jnp.where(real[..., None, None], x, jnp.nan)
-    out = m(q, fill(k), fill(v), mask=Causal() & Padding(keys=jnp.asarray(real)))
+    out = jax.jit(m)(q, fill(k), fill(v), mask=Causal() & Padding(keys=jnp.asarray(real)))
     np.testing.assert_allclose(out, by_loops(m, q, k, v, real), rtol=0, atol=3e-6)
 
 
 def test_as_many_pages_as_there_are_is_softmax():
     q, k, v, _ = inputs(Quest())
-    whole = attn.dot_product_attention(q, k, v, mask=Causal())
-    out = quest_attention(q, k, v, page=4, top=5, mask=Causal())
+    whole = jax.jit(attn.dot_product_attention)(q, k, v, mask=Causal())
+    call = functools.partial(quest_attention, page=4, top=5)
+    out = jax.jit(call)(q, k, v, mask=Causal())
     np.testing.assert_allclose(out, whole, rtol=0, atol=2e-6)
 
 
@@ -81,7 +84,7 @@ def test_a_step_works_on_the_chosen_pages_alone():
     assert len(work) > 50
     assert max(np.prod(shape, dtype=int) for _, shape in work) <= heads * L // 16 * H
     assert not [shape for _, shape in work if L in shape]
-    state, out = m.step(state, q, k, v)
+    state, out = jax.jit(m.step)(state, q, k, v)
     assert out.shape == (1, 1, 4, H)
 
 
@@ -89,10 +92,11 @@ def test_state_holds_the_bounds_of_each_page():
     m = Quest(page=4, top=2)
     q, k, v, _ = inputs(m, T=11, S=11)
     step = jax.jit(m.step)
-    state, _ = m.prefill(q[:, :6], k[:, :6], v[:, :6], max_length=11)
+    prefill = jax.jit(m.prefill, static_argnames="max_length")
+    state, _ = prefill(q[:, :6], k[:, :6], v[:, :6], max_length=11)
     for t in range(6, 11):
         state, _ = step(state, *(x[:, t : t + 1] for x in (q, k, v)))
-    low, high = m.summary(Blocks.of(k, v, None, 4))
+    low, high = jax.jit(lambda k, v: m.summary(Blocks.of(k, v, None, 4)))(k, v)
     np.testing.assert_array_equal(state.low, low.reshape(2, 2, 3, 8))
     np.testing.assert_array_equal(state.high, high.reshape(2, 2, 3, 8))
 
@@ -100,9 +104,10 @@ def test_state_holds_the_bounds_of_each_page():
 def test_a_full_state_says_so():
     m = Quest(page=4, top=2)
     q, k, v, _ = inputs(m, T=5, S=5)
-    state, out = m.prefill(q[:, :4], k[:, :4], v[:, :4], max_length=4)
+    prefill = jax.jit(m.prefill, static_argnames="max_length")
+    state, out = prefill(q[:, :4], k[:, :4], v[:, :4], max_length=4)
     assert np.isfinite(out).all()
-    assert np.isnan(m.step(state, q[:, 4:], k[:, 4:], v[:, 4:])[1]).all()
+    assert np.isnan(jax.jit(m.step)(state, q[:, 4:], k[:, 4:], v[:, 4:])[1]).all()
 
 
 @pytest.mark.parametrize("name", ["page", "top"])
