@@ -97,9 +97,8 @@ def _each(block, count: int, carry):
 
 def _poison(q, k, v):
     """NaN where a key or its value is not finite, else 0, [R, S, K, 1]: looked for once, as each
-    key is in several strips. Sums of 0 x: `isfinite` would be an array as long as x."""
-    nothing = lambda x: (0 * x).sum(-1, keepdims=True)
-    return (nothing(k) + nothing(v)).astype(q.dtype)
+    key is in several strips."""
+    return (isolate(k)[1] + isolate(v)[1]).astype(q.dtype)[..., None]
 
 
 def _geometry(t: Tiling, mask):

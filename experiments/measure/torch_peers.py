@@ -20,6 +20,8 @@ COMPILE_SECONDS = 120
 
 
 def load() -> Any:
+    # its threads would spin after each call, on the cores whose turn is another contender's
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         import torch
     except ImportError:
