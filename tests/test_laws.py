@@ -37,9 +37,11 @@ def cases():
 
 
 @pytest.fixture
-def as_fast_as_needed(request):
-    """What is not fast is compiled with fewer optimisations: most of its time is LLVM's."""
-    if any(request.node.get_closest_marker(tier) for tier in ("slow", "thorough")):
+def as_fast_as_needed(request, law):
+    """What is not fast, and the law that is about arithmetic alone, is compiled with fewer
+    optimisations: most of its time is LLVM's."""
+    tiers = ("slow", "thorough")
+    if law == "equals_reference" or any(map(request.node.get_closest_marker, tiers)):
         request.getfixturevalue("compiled_quickly")
 
 
