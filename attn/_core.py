@@ -1,7 +1,5 @@
 """What all variants share: the argument check, the O(T S) definition, and isolation of NaN."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -221,57 +219,6 @@ def part_weights(s: Float[Array, "*B S"], seen: Bool[Array, "*#B S"]):
     total = jnp.where(none, 1, total)
     lse = jnp.where(none, -jnp.inf, jnp.log(total) + top)
     return e / total, lse[..., 0]
-
-
-def merged(parts):
-    """The output and log-sum-exp over all keys from those over disjoint parts of them."""
-    outs, lses = zip(*parts)
-    out, lse = _merged(tuple(map(wide, outs)), lses)
-    return out.astype(outs[0].dtype), lse
-
-
-@jax.custom_vjp
-def _merged(outs, lses):
-    shares, lse, lost = _shares(lses)
-    out = sum(share[..., None] * _finite(o) for share, o in zip(shares, outs))
-    fine = functools.reduce(jnp.logical_and, map(jnp.isfinite, outs))
-    return jnp.where(fine & ~lost[..., None], out, jnp.nan), lse
-
-
-def _shares(lses):
-    """What each part counts in each row, the log-sum-exp over all of them, and the rows that are
-    NaN, where nothing counts: 0 * NaN would reach what they saw."""
-    lost = functools.reduce(jnp.logical_or, map(jnp.isnan, lses))
-    lses = [jnp.where(lost, -jnp.inf, lse) for lse in lses]
-    # finite where nothing is seen in any part: -inf - -inf is nan
-    top = functools.reduce(jnp.maximum, lses, jnp.finfo(lses[0].dtype).min)
-    weights = [jnp.exp(lse - top) for lse in lses]
-    total = sum(weights)
-    lse = jnp.where(total == 0, -jnp.inf, top + jnp.log(total))
-    shares = [w / jnp.where(total == 0, 1, total) for w in weights]
-    return shares, jnp.where(lost, jnp.nan, lse), lost
-
-
-def _merged_forward(outs, lses):
-    out, lse = _merged(outs, lses)
-    return (out, lse), (outs, lses, out)
-
-
-def _merged_backward(saved, cotangents):
-    """By hand for its sums over D, as products with ones: XLA's own take 20 times as long."""
-    (outs, lses, out), (d_out, d_lse) = saved, cotangents
-    along = lambda x: (d_out * _finite(x)) @ jnp.ones(x.shape[-1], x.dtype)
-    shares, whole = _shares(lses)[0], along(out)
-    d_outs = tuple(d_out * share[..., None] for share in shares)
-    d_lses = tuple(share * (along(o) - whole + d_lse) for share, o in zip(shares, outs))
-    return d_outs, d_lses
-
-
-_merged.defvjp(_merged_forward, _merged_backward)
-
-
-def _finite(x):
-    return jnp.where(jnp.isfinite(x), x, 0)
 
 
 def check_count(name: str, value, *, least: int = 1) -> None:

@@ -14,6 +14,7 @@ CORE = {
     "positions",
     "biases",
     "_core",
+    "_merge",
     "_cache",
     "_dropout",
     "_tiles",

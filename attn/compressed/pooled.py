@@ -13,11 +13,11 @@ from attn._core import (
     check_qkv,
     dense_attention,
     dots,
-    merged,
     refuse_rest,
     softmax_part,
     wide,
 )
+from attn._merge import merged
 from attn._tokens import (
     any_past,
     clean,

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
-from attn._core import check_block, check_qkv, dense_attention, dense_weights, isolate, merged, wide
+from attn._core import check_block, check_qkv, dense_attention, dense_weights, isolate, wide
 from attn._dropout import as_dropout, check_rate, dropout_of
+from attn._merge import merged
 from attn.biases import Bias
 from attn.kernels.call import Call
 from attn.kernels.dispatch import check_names, pick, run

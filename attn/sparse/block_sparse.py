@@ -24,9 +24,9 @@ from attn._core import (
     check_qkv,
     dense_attention,
     dense_weights,
-    merged,
 )
 from attn._dropout import Dropout, as_dropout, check_rate, dropout_of
+from attn._merge import merged
 from attn.biases import Bias
 from attn.masks import FULL, TERMS, Causal, Global, Mask, Padding, Strided, Window, from_json
 from attn.mechanism import Mechanism

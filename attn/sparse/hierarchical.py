@@ -13,11 +13,11 @@ from attn._core import (
     attend_materialized,
     check_count,
     check_qkv,
-    merged,
     refuse_rest,
     scores,
     wide,
 )
+from attn._merge import merged
 from attn._tokens import any_past, clean, matrix_of, seen_tokens, to_heads
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism

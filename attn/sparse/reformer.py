@@ -22,12 +22,12 @@ from attn._core import (
     check_qkv,
     isolate,
     masked_softmax,
-    merged,
     refuse_rest,
     scaled,
     scores,
     wide,
 )
+from attn._merge import merged
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _buckets
