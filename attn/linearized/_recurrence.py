@@ -340,11 +340,14 @@ def _decayed(t: _Ready, reads_before: bool, order: Order, top):
         scores = per_head if g.shape[-1] == 1 else per_channel
 
         def erasing(rows, keys):
-            # what is erased is read before the decay, what is asked for after it
-            a, now, kept, total = scores(rows[:, :, :-1], keys, True)
-            erased, erased_now, *_ = scores(rows[:, :, -1:], keys, False)
-            join = lambda x, y: jnp.concatenate([x, y], 2)
-            return join(a, erased), join(now, erased_now), kept, total
+            # what is erased is read before the token's decay, what is asked for after it: all but
+            # the token itself
+            asked, erased = rows[:, :, :-1], rows[:, :, -1:]
+            rows = jnp.concatenate([asked * jnp.exp(g)[:, :, None], erased], 2)
+            a, now, kept, total = scores(rows, keys, False)
+            own = (asked * keys[:, :, None]) @ jnp.ones(keys.shape[-1], keys.dtype)
+            a1 = jnp.where(np.eye(a.shape[-1], dtype=bool), own[..., None], a[:, :, :-1])
+            return jnp.concatenate([a1, a[:, :, -1:]], 2), now, kept, total
 
         plain = lambda rows, keys: scores(rows, keys, not reads_before)
         return plain if t.remove is None else erasing, top
