@@ -10,11 +10,11 @@ from attn.testing import LAWS, check
 # The suite compiles for most of its time, so it has three parts. Fast are all laws of each first
 # example of the dense variants and of those that stand for a shared engine; of the others what a
 # variant can break by its own terms. Slow, for CI, is more of each first example, the more if its
-# engine is its own, and then what its further settings can break. All else is thorough
-# (`scripts/test --all`). What is not fast is compiled with fewer optimisations.
+# engine is its own; of further settings whether they are causal and, if dense, right (others have
+# tests of their own against loops in NumPy). All else is thorough (`scripts/test --all`). What is
+# not fast is compiled with fewer optimisations.
 STANDS_FOR_ITS_ENGINE = ("Linear", "GLA", "GatedDeltaNet", "StridedPattern", "BlockSparse")
 OF_A_VARIANT = ("refuses_the_rest", "is_strictly_causal", "steps_equal_parallel")
-OF_A_SETTING = ("equals_reference", "is_strictly_causal")
 
 
 def cases():
@@ -25,7 +25,8 @@ def cases():
         for n, example in enumerate(kind.examples()):
             for law in LAWS:
                 fast = n == 0 and (whole or law in OF_A_VARIANT)
-                slow = law in OF_A_SETTING and not (n and sharing)
+                slow = law == "equals_reference" and (n == 0 or dense)
+                slow |= law == "is_strictly_causal" and not sharing
                 # tests/sparse/test_patterns.py sees that a pattern is its paper's and what its
                 # pieces make up; those that stand for the engine, that patterns run right
                 slow &= not (law == "equals_reference" and issubclass(kind, Patterned))

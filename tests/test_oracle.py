@@ -46,7 +46,7 @@ def same(mechanism, define, **terms):
     q, k, v, learned, (a, b, c) = tokens(mechanism)
     want = np.stack([define(a[r], b[r], c[r], seen(r, **terms)) for r in range(2)])
     for form in (mechanism, mechanism.reference):
-        got = np.asarray(form(q, k, v, mask=mask(**terms), **learned), np.float64)
+        got = np.asarray(jax.jit(form)(q, k, v, mask=mask(**terms), **learned), np.float64)
         assert rms(got - want) / rms(want) < 32 * 2**-23
 
 
@@ -166,7 +166,10 @@ def test_lse_gradient_agrees_between_implementations():
         )[1]
         return (lse * jnp.arange(lse.size).reshape(lse.shape) / 100).sum()
 
-    a, b = (jax.grad(loss, argnums=(0, 1))(q, k, name) for name in ("materialized", "blockwise"))
+    a, b = (
+        jax.jit(jax.grad(loss, argnums=(0, 1)), static_argnums=2)(q, k, name)
+        for name in ("materialized", "blockwise")
+    )
     for x, y in zip(a, b):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
@@ -189,9 +192,9 @@ def test_a_window_longer_than_max_length_decodes_right():
     q, k, v, _ = inputs(mechanism, T=8, S=8)
     sizes = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "value_dim": 6}
     state = mechanism.init_state((2,), max_length=3, **sizes)
-    want = mechanism.reference(q, k, v, mask=Causal())
+    want, step = jax.jit(mechanism.reference)(q, k, v, mask=Causal()), jax.jit(mechanism.step)
     for t in range(8):
-        state, out = mechanism.step(state, *(x[:, t : t + 1] for x in (q, k, v)))
+        state, out = step(state, *(x[:, t : t + 1] for x in (q, k, v)))
         np.testing.assert_allclose(out, want[:, t : t + 1], rtol=1e-4, atol=1e-5)
 
 

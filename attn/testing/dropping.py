@@ -67,9 +67,10 @@ def _a_key_decides(dropping):
     definition = types.SimpleNamespace(
         reference=functools.partial(dropping.reference, dropout_key=key), room=dropping.room
     )
-    _compare(definition, run, arrays, mask, None, dtype=jnp.float32, what="dropout with one key")
+    what = {"what": "dropout with one key", "dtype": jnp.float32, "jit_reference": True}
+    _compare(definition, run, arrays, mask, None, **what)
     q, k, v, learned = arrays
-    other = dropping(q, k, v, mask=mask, dropout_key=jax.random.key(6), **learned)
+    other = jax.jit(dropping)(q, k, v, mask=mask, dropout_key=jax.random.key(6), **learned)
     if (np.asarray(other) == np.asarray(again[0])).all():
         raise BrokenLaw("another key drops the same weights")
 
@@ -77,8 +78,8 @@ def _a_key_decides(dropping):
 def _rows_and_heads_drop_their_own(dropping):
     q, k, v, learned = inputs(dropping)
     copies = lambda x: jnp.broadcast_to(x[:1, :, :1], x.shape)  # every row and head the same
-    out = dropping(copies(q), copies(k), copies(v), dropout_key=jax.random.key(5), **learned)
-    out = np.asarray(out)
+    call, key = jax.jit(dropping), jax.random.key(5)
+    out = np.asarray(call(copies(q), copies(k), copies(v), dropout_key=key, **learned))
     if (out[0] == out[1]).all():
         raise BrokenLaw("two equal batch rows drop the same weights")
     for n, m in itertools.combinations(range(SHAPE["N"]), 2):
@@ -88,8 +89,9 @@ def _rows_and_heads_drop_their_own(dropping):
 
 def _the_mean_stays(dropping, still):
     q, k, v, learned = inputs(dropping)
-    want = still(q, k, v, **learned)
-    assert_same_bits(dropping(q, k, v, **learned), want, what="rate > 0 without a key")
+    want = jax.jit(still)(q, k, v, **learned)
+    without = jax.jit(dropping)(q, k, v, **learned)
+    assert_same_bits(without, want, what="rate > 0 without a key")
     draw = lambda key: dropping(q, k, v, dropout_key=key, **learned)
     outs = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), DRAWS)))
     deviation = outs.std(0, ddof=1) / np.sqrt(DRAWS)

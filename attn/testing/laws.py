@@ -61,19 +61,21 @@ def _precise():
 
 def equals_reference(mechanism: Mechanism) -> None:
     """1. Output and every gradient equal the definition in float64: for every honoured mask at
-    logit scale 8, and for two of them at scale 1 and in bfloat16 and float16 too."""
+    logit scale 8; for two of them at scale 1 and in bfloat16, for one in float16 too."""
     run = jax.jit(_with_gradients(mechanism))
     shape = {"T": 19, "S": 23}
     with _precise():
         named = masks_for(mechanism, **shape)
         few = {"FULL", "all joined"} & set(named)
+        if "Causal, later" in named:  # that and all joined: the same again would tell no more
+            named.pop("Causal")
         for name, mask in named.items():
             for scale in (1.0, 8.0) if name in few else (8.0,):
                 arrays = inputs(mechanism, scale=scale, **shape)
                 what = f"mask {name}, logit scale {scale:g}"
                 _compare(mechanism, run, arrays, mask, None, dtype=jnp.float32, what=what)
-        for dtype in (jnp.bfloat16, jnp.float16):
-            for name in sorted(few):
+        for dtype, names in ((jnp.bfloat16, sorted(few)), (jnp.float16, sorted(few)[-1:])):
+            for name in names:
                 for scale in (1.0, 8.0):
                     arrays = inputs(mechanism, dtype=dtype, scale=scale, **shape)
                     what = f"mask {name}, logit scale {scale:g}, {jnp.dtype(dtype).name}"
@@ -205,12 +207,9 @@ def does_not_leak(mechanism: Mechanism) -> None:
             for grad in clean[1][0][1:3]:
                 assert_zero(grad[~real], what=f"gradient of padding{also}")
             keys = base & Padding(keys=jnp.asarray(real))
-            assert_close(
-                run((q, k, v, learned), keys, None)[0],
-                clean[0],
-                dtype=q.dtype,
-                what="Padding(keys=...) against Padding(lengths)",
-            )
+            what = "Padding(keys=...) against Padding(lengths)"
+            out = call(q, fill(k, jnp.nan), fill(v, jnp.inf), keys)
+            assert_close(out, clean[0], dtype=q.dtype, what=what)
         if Segments in mechanism.honours:
             ids = jnp.broadcast_to(jnp.array([0] * 7 + [1] * 9 + [0] * 3, jnp.int32), q.shape[:2])
             other = (ids == 1)[..., None, None]
@@ -218,14 +217,16 @@ def does_not_leak(mechanism: Mechanism) -> None:
             moved = [jnp.where(other, jnp.nan, x) for x in (q, k, v)]
             keep = np.asarray(ids == 0)
             what = f"document 0 when document 1 is NaN{also}"
-            assert_same_bits(call(*moved, mask)[keep], call(q, k, v, mask)[keep], what=what)
 
             def own(q, k, v, mask=mask, keep=keep):
-                return (mechanism(q, k, v, mask=mask, **learned)[keep] ** 2).sum()
+                out = mechanism(q, k, v, mask=mask, **learned)[keep]
+                return (out**2).sum(), out
 
-            grad = jax.jit(jax.grad(own, argnums=(0, 1, 2)))
-            for name, dirty, clean in zip("qkv", grad(*moved), grad(q, k, v)):
-                assert_same_bits(dirty[keep], clean[keep], what=f"gradient of {name} in {what}")
+            grad = jax.jit(jax.grad(own, argnums=(0, 1, 2), has_aux=True))
+            (dirty, out), (clean, want) = grad(*moved), grad(q, k, v)
+            assert_same_bits(out, want, what=what)
+            for name, x, y in zip("qkv", dirty, clean):
+                assert_same_bits(x[keep], y[keep], what=f"gradient of {name} in {what}")
 
 
 def sees_nothing_gives_zero(mechanism: Mechanism) -> None:

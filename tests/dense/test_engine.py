@@ -12,6 +12,8 @@ import attn
 from attn import Causal, Padding, Segments
 from attn.testing import inputs
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 BIASES = {
     "alibi": lambda T: attn.Alibi(jnp.asarray(attn.positions.alibi_slopes(4))),
     "t5": lambda T: attn.Relative(_normal(32, 4)),
@@ -65,7 +67,7 @@ def test_dropout_is_the_same_for_every_implementation_and_block(block, mask):
 
     def run(implementation):
         loss = functools.partial(_squares, implementation=implementation, block=block, **options)
-        return jax.value_and_grad(loss, argnums=(0, 1, 2))(q, k, v, None)
+        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))(q, k, v, None)
 
     for want, got in zip(*(jax.tree.leaves(run(x)) for x in ("materialized", "blockwise"))):
         np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())

@@ -13,6 +13,8 @@ from attn import Alibi, ArrayBias, Causal, Padding
 from attn.positions import alibi_slopes
 from attn.testing import inputs, rms
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 T, S = 9, 12
 LENGTHS = np.array([7, 12])
 SEEN = np.tril(np.ones((T, S), bool)) & (np.arange(S) < LENGTHS[:, None, None])
@@ -52,9 +54,9 @@ def test_equals_its_definition(mechanism, define, k_heads, biased):
     )
     bias = None if bias is None else jnp.asarray(bias[None], jnp.float32)
     for form in (mechanism, mechanism.reference):
-        got = exact(form(q, k, v, mask=MASK, bias=bias, **learned))
+        got = exact(jax.jit(form)(q, k, v, mask=MASK, bias=bias, **learned))
         assert rms(got - want) / rms(want) < 32 * 2**-23
-    w = mechanism.weights(q, k, mask=MASK, bias=bias, **learned)
+    w = jax.jit(mechanism.weights)(q, k, mask=MASK, bias=bias, **learned)
     got = jnp.einsum("bnts,bsnd->btnd", w, jnp.repeat(v, 4 // k_heads, axis=-2))
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-6)
 
@@ -63,7 +65,8 @@ def test_equals_its_definition(mechanism, define, k_heads, biased):
 def test_grouped_heads_equal_repeated_heads(mechanism, define):
     q, k, v, learned = inputs(mechanism)
     twice = lambda x: jnp.repeat(x, 2, axis=-2)
-    grouped, repeated = mechanism(q, k, v, **learned), mechanism(q, twice(k), twice(v), **learned)
+    call = jax.jit(mechanism)
+    grouped, repeated = call(q, k, v, **learned), call(q, twice(k), twice(v), **learned)
     np.testing.assert_allclose(grouped, repeated, rtol=1e-4, atol=2e-6)
 
 
@@ -84,16 +87,18 @@ def test_what_nobody_asks_about_reaches_no_learned_array(mechanism, define):
 @BOTH
 def test_a_prompt_at_once_and_then_step_by_step(mechanism, define):
     q, k, v, learned = inputs(mechanism, T=9, S=9)
-    want = mechanism.reference(q, k, v, mask=Causal(), **learned)
+    want = jax.jit(mechanism.reference)(q, k, v, mask=Causal(), **learned)
     prompt = (x[:, :5] for x in (q, k, v))
-    state, out = mechanism.prefill(*prompt, max_length=8, **learned)
+    prefill = jax.jit(mechanism.prefill, static_argnames="max_length")
+    step = jax.jit(mechanism.step)
+    state, out = prefill(*prompt, max_length=8, **learned)
     np.testing.assert_allclose(out, want[:, :5], rtol=1e-4, atol=2e-6)
     for t in range(5, 8):
         at = slice(t, t + 1)
-        state, out = mechanism.step(state, q[:, at], k[:, at], v[:, at], **learned)
+        state, out = step(state, q[:, at], k[:, at], v[:, at], **learned)
         np.testing.assert_allclose(out, want[:, at], rtol=1e-4, atol=2e-6)
     # one more than the cache holds is not answered from what is left of it
-    _, out = mechanism.step(state, q[:, 8:], k[:, 8:], v[:, 8:], **learned)
+    _, out = step(state, q[:, 8:], k[:, 8:], v[:, 8:], **learned)
     assert np.isnan(out).all()
     empty = mechanism.init_state((2,), max_length=8, **SIZES)
     with pytest.raises(ValueError, match="q: expected one token"):

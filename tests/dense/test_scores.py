@@ -40,10 +40,11 @@ def same(mechanism, define, name, *, larger=1.0):
     exact = {n: wide(x) for n, x in learned.items()}
     want = np.stack([define(*map(wide, (q[r], k[r], v[r])), seen[r], r, exact) for r in range(2)])
     for form in (mechanism, mechanism.reference):
-        got = wide(form(q, k, v, mask=mask, **learned))
+        got = wide(jax.jit(form)(q, k, v, mask=mask, **learned))
         assert rms(got - want) / rms(want) < 32 * 2**-23
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 @pytest.mark.parametrize("name", MASKS)
 def test_additive_is_bahdanaus(name):
     names = ("query_projection", "key_projection", "score_vector")
@@ -51,6 +52,7 @@ def test_additive_is_bahdanaus(name):
     same(attn.Additive(hidden=5, block=4), define, name)
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("local", luong.LOCALS)
 @pytest.mark.parametrize("score", luong.SCORES)
@@ -67,6 +69,7 @@ def same_luong(mechanism, name):
     same(mechanism, define, name, larger=2.0)
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("length", [None, 40])
 def test_sigmoid_has_the_papers_bias(length, name):
@@ -79,6 +82,7 @@ def same_sigmoid(mechanism, name):
     same(mechanism, define, name)
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("power", [1, 2])
 def test_relu_is_divided_by_the_length(power, name):
@@ -88,6 +92,7 @@ def test_relu_is_divided_by_the_length(power, name):
     same(attn.Relu(power=power, length=40), define, name)
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("kind", ["dense", "random"])
 def test_synthesizer_reads_no_keys(kind, name):
@@ -140,8 +145,9 @@ def test_nan_in_the_future_reaches_no_gradient_of_the_past(mechanism):
 def test_nan_in_a_visible_value_makes_its_queries_nan(mechanism):
     q, k, v, learned = inputs(mechanism)
     v = v.at[0, 3, 0, 0].set(jnp.inf)
-    out = mechanism(q, k, v, mask=Causal(), **learned)
-    seen = np.asarray(mechanism.weights(q, k, mask=Causal(), **learned) != 0)[0, :2, :, 3]
+    out = jax.jit(mechanism)(q, k, v, mask=Causal(), **learned)
+    w = jax.jit(mechanism.weights)(q, k, mask=Causal(), **learned)
+    seen = np.asarray(w != 0)[0, :2, :, 3]
     seen = seen | (isinstance(mechanism, attn.Relu) & (np.arange(19) >= 3))  # seen at weight 0
     assert (np.isnan(out).all(-1)[0, :, :2].T == seen).all()
     assert np.isfinite(out[1]).all()
@@ -196,9 +202,8 @@ def decoded(mechanism, q, k, v, learned, *, prompt, size):
     state, out = mechanism.init_state((2,), max_length=size, **sizes), []
     step = jax.jit(mechanism.step)
     if prompt:
-        state, first = mechanism.prefill(
-            *(x[:, :prompt] for x in (q, k, v)), max_length=size, **learned
-        )
+        prefill = jax.jit(mechanism.prefill, static_argnames="max_length")
+        state, first = prefill(*(x[:, :prompt] for x in (q, k, v)), max_length=size, **learned)
         out.append(first)
     for t in range(prompt, q.shape[1]):
         state, one = step(state, *(x[:, t : t + 1] for x in (q, k, v)), **learned)

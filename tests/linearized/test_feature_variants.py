@@ -42,7 +42,7 @@ def same(mechanism, define, mask, *, room=1, **shape):
     rows = lambda r: {n: wide(x[r] if n in gates else x) for n, x in arrays.items()}
     want = [define(*map(wide, (q[r], k[r], v[r])), seen[r], rows(r)) for r in range(2)]
     for form in (mechanism, mechanism.reference):
-        got = wide(form(q, k, v, mask=mask, **arrays))
+        got = wide(jax.jit(form)(q, k, v, mask=mask, **arrays))
         assert rms(got - np.stack(want)) / rms(want) < 32 * 2**-23 * room
 
 
@@ -52,6 +52,7 @@ def fourier(x, w):
     return np.concatenate([np.sin(angle), np.cos(angle)]) / np.sqrt(len(w))
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 @MASK
 def test_rfa_is_the_papers(mask):
     w = wide(orthogonal_features(0, 32, 8))
@@ -80,6 +81,7 @@ def test_gated_rfa_at_extreme_gates():
     gate = np.full((2, 6, 4), -0.5, np.float32)
     gate[:, 0], gate[:, 2], gate[:, 4] = 0.0, -np.inf, -1e4
 
+    @jax.jit
     def run(q, k, v, gate):
         return rfa_attention(q, k, v, mask=Causal(), log_decay=gate, features=32, chunk=4)
 
@@ -87,7 +89,8 @@ def test_gated_rfa_at_extreme_gates():
     assert (np.asarray(out[:, 0]) == 0).all()
     for t in (2, 4):  # nothing but the token's own value
         np.testing.assert_allclose(out[:, t], jnp.repeat(v[:, t], 2, -2), rtol=1e-4, atol=1e-5)
-    grads = jax.grad(lambda *a: (run(*a) ** 2).sum(), (0, 1, 2, 3))(q, k, v, jnp.asarray(gate))
+    loss = lambda *arrays: (run(*arrays) ** 2).sum()
+    grads = jax.jit(jax.grad(loss, (0, 1, 2, 3)))(q, k, v, jnp.asarray(gate))
     assert all(np.isfinite(g).all() for g in grads)
 
 
@@ -97,6 +100,7 @@ def test_gated_rfa_asks_for_causal():
         RFA(gated=True)(q, k, v, **arrays)
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 @MASK
 def test_cosformer_is_the_papers(mask):
     causal = mask.take(Causal)[0][0]
@@ -124,6 +128,7 @@ def test_cosformer_says_when_it_is_too_long():
     assert np.isnan(out[:, 8]).all()
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 @MASK
 @pytest.mark.parametrize("window", [0, 3])
 def test_based_is_softmax_nearby_and_taylor_far_away(window, mask):
@@ -151,14 +156,15 @@ def test_based_neither_overflows_nor_underflows_at_large_scores():
     """The first rows see near keys alone: at a score of -900 they once came out as 0."""
     based = Based(window=3, chunk=4)
     q, k, v, _ = inputs(based, T=9, S=9, scale=300.0)
-    run = lambda q, k, v: based(q, k, v, mask=Causal())
-    out, want = run(q, k, v), based.reference(q, k, v, mask=Causal())
+    run = jax.jit(lambda q, k, v: based(q, k, v, mask=Causal()))
+    out, want = run(q, k, v), jax.jit(based.reference)(q, k, v, mask=Causal())
     assert rms(out - want) / rms(want) < 1e-3
     np.testing.assert_allclose(out[:, 0], jnp.repeat(v[:, 0], 2, -2), rtol=1e-4)
-    grads = jax.grad(lambda *a: (run(*a) ** 2).sum(), (0, 1, 2))(q, k, v)
+    grads = jax.jit(jax.grad(lambda *a: (run(*a) ** 2).sum(), (0, 1, 2)))(q, k, v)
     assert all(np.isfinite(g).all() for g in grads)
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 @MASK
 @pytest.mark.parametrize("activation", ["softmax", "exp"])
 def test_hedgehog_is_the_papers(activation, mask):
@@ -217,8 +223,10 @@ def test_distillation_brings_hedgehog_towards_softmax(activation):
     q, k, _, maps = inputs(mechanism, T=24, S=24, scale=2.0)
     teacher = dense_weights(q, k, mask=Causal())
     entropy = distillation_loss(teacher, teacher)
-    loss = lambda maps: (
-        distillation_loss(mechanism.weights(q, k, mask=Causal(), **maps), teacher) - entropy
+    loss = jax.jit(
+        lambda maps: (
+            distillation_loss(mechanism.weights(q, k, mask=Causal(), **maps), teacher) - entropy
+        )
     )
     optimizer = optax.adam(0.02)
 
@@ -228,11 +236,12 @@ def test_distillation_brings_hedgehog_towards_softmax(activation):
         updates, state = optimizer.update(grads, state)
         return (optax.apply_updates(maps, updates), state), value
 
-    start = (maps, optimizer.init(maps))
-    (maps, _), values = jax.jit(lambda c: jax.lax.scan(step, c, None, length=300))(start)
+    train = lambda maps: jax.lax.scan(step, (maps, optimizer.init(maps)), None, length=300)
+    (maps, _), values = jax.jit(train)(maps)
     assert loss(maps) < 0.5 * values[0], (values[0], loss(maps))
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 @MASK
 def test_efficient_is_the_papers(mask):
     define = lambda q, k, v, seen, arrays: oracle.efficient(q, k, v, seen)
@@ -243,23 +252,24 @@ def test_efficient_at_extreme_keys():
     """A key that outweighs all before it, or weighs nothing, exactly; with gradients."""
     q, k, v, _ = inputs(Efficient(), T=6, S=6)
     k = k.at[:, 2].set(1e8).at[:, 4].set(-1e8)
-    run = lambda q, k, v: Efficient(chunk=4)(q, k, v, mask=Causal())
+    run = jax.jit(lambda q, k, v: Efficient(chunk=4)(q, k, v, mask=Causal()))
     out = run(q, k, v)
     for t in range(2, 6):
         np.testing.assert_allclose(out[:, t], jnp.repeat(v[:, 2], 2, -2), rtol=1e-5, atol=1e-6)
-    grads = jax.grad(lambda *a: (run(*a) ** 2).sum(), (0, 1, 2))(q, k, v)
+    grads = jax.jit(jax.grad(lambda *a: (run(*a) ** 2).sum(), (0, 1, 2)))(q, k, v)
     assert all(np.isfinite(g).all() for g in grads)
 
 
 @pytest.mark.parametrize("mechanism", [Efficient(chunk=4), Cosformer(length=16, chunk=4)])
 def test_prompts_in_parts_equal_the_whole(mechanism):
     q, k, v, _ = inputs(mechanism, T=11, S=11)
-    want = mechanism(q, k, v, mask=Causal())
+    want = jax.jit(mechanism)(q, k, v, mask=Causal())
+    step = jax.jit(mechanism.step)
     state = mechanism.init_state(
         (2,), num_heads=4, num_kv_heads=2, head_dim=8, value_dim=6, max_length=11
     )
     parts = []
     for a, b in ((0, 5), (5, 6), (6, 11)):
-        state, out = mechanism.step(state, q[:, a:b], k[:, a:b], v[:, a:b])
+        state, out = step(state, q[:, a:b], k[:, a:b], v[:, a:b])
         parts.append(out)
     np.testing.assert_allclose(jnp.concatenate(parts, 1), want, rtol=1e-4, atol=1e-5)

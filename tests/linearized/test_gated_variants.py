@@ -27,11 +27,16 @@ from attn.testing.cases import widen
 
 
 def outputs(xp, q, k, v, update, read=lambda S, S_next, t, q: S_next.T @ q):
-    S, out = xp.zeros((k.shape[-1], v.shape[-1])), []
-    for t in range(len(q)):
+    def token(S, t):
         S_next = update(S, t)
-        out.append(read(S, S_next, t, q[t]))
-        S = S_next
+        return S_next, read(S, S_next, t, q[t])
+
+    S, out = xp.zeros((k.shape[-1], v.shape[-1])), []
+    if xp is jnp:  # the loop unrolled would take long to compile
+        return jax.lax.scan(token, S, jnp.arange(len(q)))[1]
+    for t in range(len(q)):
+        S, one = token(S, t)
+        out.append(one)
     return xp.stack(out)
 
 
@@ -174,6 +179,7 @@ def drawn(mechanism, **shape):
     return q, k * 0.4 if getattr(mechanism, "l2_norm", True) is False else k, v, arrays
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 @pytest.mark.parametrize("T", [1, 19])
 @EACH
 def test_equals_the_papers_token_loop(mechanism, T):
@@ -210,7 +216,7 @@ def same_gradients(mechanism, *draws):
         return by_paper(jnp, mechanism, q, k, v, arrays)
 
     causal = jax.jit(functools.partial(gradients, causal))
-    paper = functools.partial(gradients, paper)  # compiling the unrolled loop takes longer
+    paper = jax.jit(functools.partial(gradients, paper))
     for n, arrays in enumerate(draws):
         got = {"float32": exact(causal(arrays))}
         with jax.enable_x64(True):
@@ -228,6 +234,7 @@ def same_gradients(mechanism, *draws):
 SMALL = {"batch": (1,), "T": 11, "S": 11, "N": 2, "K": 1, "H": 4, "D": 3}
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 @EACH
 def test_gradients_equal_the_papers(mechanism):
     same_gradients(mechanism, drawn(mechanism, **SMALL))
@@ -263,13 +270,14 @@ def test_extreme_gates_are_exact_and_so_are_their_gradients(mechanism):
 def test_zero_queries_and_keys_have_finite_gradients(mechanism):
     q, k, v, arrays = drawn(mechanism, **SMALL)
     causal = lambda q, k, v, arrays: mechanism(q, k, v, mask=Causal(), **arrays)
-    out, grads = gradients(causal, (q * 0, k * 0, v, arrays))
+    out, grads = jax.jit(functools.partial(gradients, causal))((q * 0, k * 0, v, arrays))
     if not isinstance(mechanism, (Mamba2, HGRN2)):  # these write or skip without a key
         assert not np.asarray(out).any()
     for path, x in jax.tree_util.tree_leaves_with_path(grads):
         assert np.isfinite(np.asarray(x)).all(), jax.tree_util.keystr(path)
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 @pytest.mark.parametrize("mechanism", DECAYS, ids=repr)
 def test_bidirectional_is_forward_and_backward_less_the_token_itself(mechanism):
     q, k, v, arrays = drawn(mechanism)
@@ -280,12 +288,14 @@ def test_bidirectional_is_forward_and_backward_less_the_token_itself(mechanism):
     def call(turn, mask, seen):
         return mechanism(turn(q), turn(k), turn(v), mask=mask & Padding(keys=seen), **rows(turn))
 
+    call = jax.jit(call, static_argnums=0)
     flip = lambda x: jnp.flip(x, 1)
     alone = lambda x: x.reshape(-1, 1, *x.shape[2:])  # every token a sequence of its own
-    forward = call(lambda x: x, Causal(), seen)
+    same = lambda x: x
+    forward = call(same, Causal(), seen)
     backward = flip(call(flip, Causal(), flip(seen)))
     own = call(alone, FULL, alone(seen)).reshape(forward.shape)
-    got = call(lambda x: x, FULL, seen)
+    got = call(same, FULL, seen)
     assert_close(got, forward + backward - own, dtype="float32", what="bidirectional")
 
 
@@ -315,7 +325,7 @@ def test_the_skip_of_mamba2_follows_the_mask():
     """d v of the key at the query's own place: of another place under Causal(offset), and only if
     it is seen."""
     q, k, v, arrays = inputs(Mamba2(), T=7, S=7)
-    skip = lambda mask: Mamba2(chunk=4)(q * 0, k, v, mask=mask, **arrays)
+    skip = jax.jit(lambda mask: Mamba2(chunk=4)(q * 0, k, v, mask=mask, **arrays))
     heads = jnp.repeat(v, 2, 2)
     np.testing.assert_array_equal(skip(FULL), heads)
     np.testing.assert_array_equal(skip(Causal(-2))[:, 2:], heads[:, :-2])

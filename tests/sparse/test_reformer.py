@@ -24,13 +24,7 @@ def attend(q, k, v, rotations, *, mask=FULL, **options):
     return jax.jit(call)(q, k, v, rotations, mask)
 
 
-@pytest.fixture(autouse=True)
-def compiled_quickly():
-    """Few optimisations: most of the time is LLVM's."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 
 def hashes(x, rotations):

@@ -8,14 +8,7 @@ import pytest
 from attn.masks import FULL, Causal, Padding
 from attn.sparse.routing import Routing, on_sphere, routing_attention, updated_centroids
 
-
-@pytest.fixture(autouse=True)
-def compiled_quickly():
-    """Few optimisations: most of the time is LLVM's."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 
 def draw(T, S, *, N=2, K=1, H=4, D=3, clusters=3, seed=0):
