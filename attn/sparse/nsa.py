@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jax import lax
+from jaxtyping import Array, Bool, Float
 
 from attn import _cache
 from attn._blockwise import blockwise
@@ -26,6 +27,7 @@ from attn._core import (
 from attn.gates import Gate
 from attn.masks import FULL, Causal, Mask, Padding, Window
 from attn.mechanism import Mechanism
+from attn.sparse._compress import Compressed, Runs, run_count
 from attn.sparse._select import (
     BUDGET,
     Blocks,
@@ -87,28 +89,13 @@ def nsa_attention(
     return nsa(q, k, v, mask=mask, bias=bias, gate=gate, **arrays)
 
 
-def compress(x: Float[Array, "M S W"], stride: int, position, up, down) -> Float[Array, "M runs W"]:
-    """gelu((x + position) up) down of each run of l tokens, every `stride`; arrays are one a key
-    head, x is [batch rows x key heads, S, W]."""
-    (K, length, W), (M, S, _) = position.shape, x.shape
-    runs = max(0, (S - length) // stride + 1)
-    if M == 0 or runs == 0:
-        return jnp.zeros((M, runs, W), x.dtype)
-    # a run is length / stride steps, each shared with the runs before it
-    steps = x[:, : S // stride * stride].reshape(M // K, K, S // stride, stride, W)
-    cut = lambda y, n: y[:, n * stride : (n + 1) * stride]
-    hidden = jnp.einsum("klw,klwe->ke", position, up)[:, None]
-    for n in range(length // stride):
-        hidden = hidden + jnp.einsum("bkrlw,klwe->bkre", steps[:, :, n : n + runs], cut(up, n))
-    return jnp.einsum("bkre,kew->bkrw", jax.nn.gelu(hidden), down).reshape(M, runs, W)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NSA(Mechanism):
     """Compressed keys, the blocks they select and a window, gated (NSA, Yuan et al. 2025).
 
     Query heads of one key head select together, so repeating key heads changes what is selected.
-    Decodes with a cache of all keys, which it compresses again at each step.
+    Decodes with a cache of all keys and of the compressed ones; a step reads the latter, the blocks
+    they select and the window.
     """
 
     honours: ClassVar = HONOURS
@@ -145,7 +132,10 @@ class NSA(Mechanism):
         gate = self._of_queries(gate, q, last)
         near = mask & Window(self.window - 1, 0)
         near = blockwise(wide(q), wide(k), wide(v), near, None, scale=None)[0]
-        return self._mixed(gate, *self._far(q, k, v, padding, last, arrays), near).astype(q.dtype)
+        blocks = Blocks.of(k, v, padding, self.selection_block)
+        runs = Runs.of(blocks, k.shape[-3], self.compression_stride, arrays)
+        far = self._far(q, k.shape[-2], blocks, runs, last)
+        return self._mixed(gate, *far, near).astype(q.dtype)
 
     def _checked(self, q, k, v, mask, bias, gate, arrays):
         """The bound mask, its padding, and the last key of each query [M, T]."""
@@ -185,53 +175,36 @@ class NSA(Mechanism):
         out = sum(gate[..., n, None] * x for n, x in enumerate(clean))
         return out + jax.lax.stop_gradient(sum(poison) + gate_poison)[..., None]
 
-    def _far(self, q, k, v, padding, last, arrays):
+    def _far(self, q, K: int, blocks: Blocks, runs: Runs, last):
         """The compressed and the selected branch."""
-        *batch, T, N, H = q.shape
-        S, K, D = *k.shape[-3:-1], v.shape[-1]
-        blocks = Blocks.of(k, v, padding, self.selection_block)
-        ck, cv, poison, ends, ranked = self._compressed(blocks, S, arrays)
+        (*batch, T, N, H), (_, count, _, D) = q.shape, blocks.v.shape
         clean, q_poison = isolate(scaled(q, None))
         rows = by_group(clean, K), by_group(q_poison[..., None], K), last[..., None, None]
 
         def attend(_, rows):
             q, q_poison, last = rows
             last = last[..., 0, 0]
-            seen = (ends >= 0)[:, None] & (ends[:, None] <= last[..., None])  # [M, t, runs]
-            w = masked_softmax(jnp.einsum("mtgh,mch->mtgc", q, ck), seen[:, :, None])
-            lost = jnp.where(seen, poison[:, None], 0).sum(-1)[..., None, None]
+            seen = self._complete(runs, last)
+            w = masked_softmax(jnp.einsum("mtgh,mch->mtgc", q, runs.k), seen[:, :, None])
+            lost = jnp.where(seen, runs.poison[:, None], 0).sum(-1)[..., None, None]
             lost = lost + jnp.where(seen.any(-1)[..., None, None], q_poison, 0)
-            coarse = jnp.einsum("mtgc,mcd->mtgd", w, cv) + lost
-            chosen = self._choose(q, ranked, seen, last, blocks.some)
+            coarse = jnp.einsum("mtgc,mcd->mtgd", w, runs.v) + lost
+            chosen = self._choose(q, runs.ranked, seen, last, blocks.some)
             fine = blocks.attend(q, chosen, last)
             fine = fine + jnp.where((last >= 0)[..., None, None], q_poison, 0)
             return jnp.concatenate([coarse, fine], -1)
 
-        heads, runs = math.prod(batch) * N, max(1, S // self.compression_stride)
-        count = -(-S // self.selection_block)
-        size = chunk_size(heads * max(3 * self.selected * max(H, D), runs), T)
+        heads, known = math.prod(batch) * N, max(1, runs.k.shape[1])
+        size = chunk_size(heads * max(3 * self.selected * max(H, D), known), T)
         # enough for blocks to meet full tiles, where the scores of runs have room
         least = least_queries(count, self.selected)
-        size = max(size, min(least, 2 * BUDGET // (heads * runs)))
+        size = max(size, min(least, 2 * BUDGET // (heads * known)))
         out = by_query(by_chunks(attend, rows, T, size), tuple(batch), K)
         return out[..., :D], out[..., D:]
 
-    def _compressed(self, blocks, S, arrays):
-        """Compressed keys and values [M, runs, .], their poison, the last token of each run (-1 if
-        one of its tokens is hidden) and the keys in float32 by which blocks are selected."""
-        flat = lambda x: x.reshape(x.shape[0], -1, *x.shape[3:])[:, :S]
-        k, v, hidden, poison = map(flat, (blocks.k, blocks.v, ~blocks.seen, blocks.poison))
-        keys, values = (
-            [arrays[f"{x}_{name}"].astype(k.dtype) for name in ("position", "up", "down")]
-            for x in ("key", "value")
-        )
-        d = self.compression_stride
-        ck, cv = compress(k, d, *keys), compress(v, d, *values)
-        ranked = ck if ck.dtype == jnp.float32 else compress(*narrow(k), d, *narrow(*keys))
-        start = jnp.arange(ck.shape[1]) * d
-        runs = start[:, None] + jnp.arange(self.compression_block)
-        ends = jnp.where(hidden[:, runs].any(-1), -1, start + self.compression_block - 1)
-        return ck, cv, poison[:, runs].sum(-1), ends, ranked
+    def _complete(self, runs: Runs, last) -> Bool[Array, "M t runs"]:
+        """The runs that lie whole before the query."""
+        return (runs.ends >= 0)[:, None] & (runs.ends[:, None] <= last[..., None])
 
     def _choose(self, q, ranked, seen, last, some):
         """The blocks [M, t, n] selected by the queries [M, t, G, H] of each key head."""
@@ -253,15 +226,16 @@ class NSA(Mechanism):
         (*batch, T, _, _), (S, K) = q.shape, k.shape[-3:-1]
         near = dense_attention(q, k, v, mask=mask & Window(self.window - 1, 0))
         blocks = Blocks.of(k, v, padding, self.selection_block)
-        ck, cv, _, ends, ranked = self._compressed(blocks, S, arrays)
-        seen = (ends >= 0)[:, None] & (ends[:, None] <= last[..., None])
-        chosen = self._choose(by_group(scaled(q, None), K), ranked, seen, last, blocks.some)
+        runs = Runs.of(blocks, S, self.compression_stride, arrays)
+        seen = self._complete(runs, last)
+        chosen = self._choose(by_group(scaled(q, None), K), runs.ranked, seen, last, blocks.some)
         among = (chosen[..., None] == jnp.arange(S) // self.selection_block).any(-2)[:, :, None]
         s, visible = dense_scores(q, k, mask, None, None, None)
         among = jnp.moveaxis(by_query(among, tuple(batch), K), -2, -3)
         among = jnp.repeat(among, s.shape[-3] // K, axis=-3)
         fine = attend_materialized(s, visible & among, v)
-        ck, cv = (jnp.moveaxis(x.reshape(*batch, K, *x.shape[1:]), -3, -2) for x in (ck, cv))
+        heads = lambda x: jnp.moveaxis(x.reshape(*batch, K, *x.shape[1:]), -3, -2)
+        ck, cv = heads(runs.k), heads(runs.v)
         seen = seen.reshape(*batch, K, T, -1)[..., :1, :, :]
         coarse = attend_materialized(scores(scaled(q, None), ck), seen, cv)
         return self._mixed(self._of_queries(gate, q, last), coarse, fine, near)
@@ -281,7 +255,7 @@ class NSA(Mechanism):
         return {"gate": Gate(shape=(num_heads, 3), activation=jax.nn.sigmoid)}
 
     def flops(self, T, S, N, K, H, D):
-        runs = max(0, (S - self.compression_block) // self.compression_stride + 1)
+        runs = run_count(S, self.compression_block, self.compression_stride)
         made = K * runs * (self.compression_block + 1) * (H * H + D * D)
         seen = runs + min(self.selected * self.selection_block, S) + min(self.window, S)
         return 2 * (made + T * N * seen * (H + D))
@@ -289,21 +263,57 @@ class NSA(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
-        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
+        # whole blocks, which a step finds without a copy
+        size = -(-max_length // self.selection_block) * self.selection_block
+        cache = _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)
+        runs = run_count(size, self.compression_block, self.compression_stride)
+        exact = jnp.promote_types(dtype, jnp.float32)
+        zeros = lambda *tail: jnp.zeros((*batch, num_kv_heads, runs, *tail), exact)
+        return Compressed(cache, zeros(head_dim), zeros(value_dim), zeros())
 
     def prefill(self, q, k, v, *, max_length, **arrays):
-        return _cache.fill(k, v, max_length), self(q, k, v, mask=Causal(), **arrays)
+        out = self(q, k, v, mask=Causal(), **arrays)
+        (*batch, T, K, H), D = k.shape, v.shape[-1]
+        sizes = {"num_heads": q.shape[-2], "num_kv_heads": K, "head_dim": H, "value_dim": D}
+        draw = lambda: self.init_state(batch, **sizes, max_length=max_length, dtype=k.dtype)
+        empty = jax.eval_shape(draw)
+        blocks = Blocks.of(k, v, None, self.selection_block)
+        runs = Runs.of(blocks, T, self.compression_stride, arrays)
+        known = empty.k.shape[-2]
+
+        def put(x):
+            x = x[:, :known]
+            x = jnp.pad(x, [(0, 0), (0, known - x.shape[1])] + [(0, 0)] * (x.ndim - 2))
+            return x.reshape(*batch, K, *x.shape[1:])
+
+        cache = _cache.fill(k, v, empty.cache.k.shape[-2])
+        return Compressed(cache, *map(put, (runs.k, runs.v, runs.poison))), out
 
     def step(self, state, q, k, v, *, gate, **arrays):
         self._checked(q, k, v, Causal(), None, gate, arrays)
-        last = jnp.broadcast_to(state.length, (math.prod(k.shape[:-3]) * k.shape[-2], 1))
-
-        def attend(q, k, v, mask):
-            recent = jnp.arange(k.shape[-3]) > state.length - self.window
-            near = dense_attention(q, k, v, mask=mask & Padding(keys=recent))
-            return self._mixed(gate, *self._far(q, k, v, mask, last, arrays), near)
-
-        return _cache.decode(state, attend, q, k, v)
+        if q.shape[-3] != 1:
+            raise ValueError(f"q: expected one token [*B, 1, N, H], got {list(q.shape)}")
+        last, cache = state.cache.length, _cache.append(state.cache, k, v)
+        state = state.after(cache, self.compression_stride, arrays)
+        *batch, K, L, _ = cache.k.shape
+        M, b = math.prod(batch) * K, self.selection_block
+        flat = lambda x: x.reshape(M, *x.shape[len(batch) + 1 :])
+        ck, cv, lost = map(flat, (state.k, state.v, state.poison))
+        ends = jnp.arange(ck.shape[1]) * self.compression_stride + self.compression_block - 1
+        runs = Runs(ck, cv, lost, ends[None], *narrow(ck))
+        paged = lambda x: x.reshape(M, L // b, b, *x.shape[len(batch) + 2 :])
+        blocks = Blocks(*map(paged, (cache.k, cache.v, cache.poison)), None)
+        far = self._far(wide(q), K, blocks, runs, jnp.broadcast_to(last, (M, 1)))
+        # the window, and in a short text slots that are still empty
+        size = min(self.window, L)
+        start = jnp.maximum(last + 1 - size, 0)
+        cut = lambda x: wide(lax.dynamic_slice_in_dim(x, start, size, len(batch) + 1))
+        near_k, near_v = cut(cache.k) + cut(cache.poison)[..., None], cut(cache.v)
+        seen = Padding(keys=start + jnp.arange(size) <= last)
+        token_first = lambda x: jnp.swapaxes(x, -3, -2)
+        near = dense_attention(wide(q), token_first(near_k), token_first(near_v), mask=seen)
+        out = _cache.unless_forgotten(cache, self._mixed(gate, *far, near))
+        return state, out.astype(q.dtype)
 
     @classmethod
     def examples(cls):

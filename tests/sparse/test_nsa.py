@@ -16,6 +16,7 @@ from attn.testing import inputs
 SMALL = NSA(
     compression_block=4, compression_stride=2, selection_block=4, selected=3, local=1, window=3
 )
+SHAPES = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "value_dim": 6}
 SIZES = {"compression_block": 6, "compression_stride": 2, "selection_block": 4}
 
 
@@ -122,6 +123,34 @@ def test_chunks_equal_one_chunk(monkeypatch):
     whole = run()
     monkeypatch.setattr("attn.sparse.nsa.chunk_size", lambda numbers, T: 8)
     np.testing.assert_allclose(run(), whole, rtol=0, atol=2e-6)
+
+
+def test_a_step_compresses_one_run():
+    """Its work is that of what it reads, not of making all compressed keys again."""
+    m = NSA(compression_block=8, compression_stride=4, selection_block=8, selected=4, window=8)
+    sizes = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 32, "value_dim": 32}
+    q, k, v, learned = inputs(m, batch=(1,), T=1, S=1, N=2, K=1, H=32, D=32)
+
+    state = m.init_state((1,), **sizes, max_length=2048)
+    step = jax.jit(m.step).lower(state, q, k, v, **learned).compile()
+    runs = state.k.shape[-2]
+    to_compress_all = 2 * runs * (8 + 1) * (32 * 32 + 32 * 32)
+    assert step.cost_analysis()["flops"] < to_compress_all / 10
+
+
+def test_a_step_is_nan_where_it_sees_what_is_not_finite():
+    q, k, v, learned = inputs(SMALL, T=13, S=13)
+    gate = learned.pop("gate").at[..., 2].set(0)  # the window is looked at in other tests
+    v = v.at[0, 5].set(jnp.nan)
+    want = jax.jit(SMALL)(q, k, v, mask=Causal(), gate=gate, **learned)
+    step = jax.jit(SMALL.step)
+    state = SMALL.init_state((2,), **SHAPES, max_length=13)
+    for t in range(13):
+        at = lambda x, t=t: x[:, t : t + 1]
+        state, out = step(state, at(q), at(k), at(v), gate=at(gate), **learned)
+        np.testing.assert_allclose(out, at(want), rtol=0, atol=2e-6)
+    assert np.isnan(want[0]).any()
+    assert np.isfinite(want[1]).all()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,99 @@
+"""NSA's compressed keys and values: one of each for every run of l tokens, a stride apart."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from attn import _cache
+from attn._core import wide
+from attn.sparse._select import Blocks, narrow
+
+
+def compress(x: Float[Array, "M S W"], stride: int, position, up, down) -> Float[Array, "M runs W"]:
+    """gelu((x + position) up) down of each run of l tokens, every `stride`; arrays are one a key
+    head, x is [batch rows x key heads, S, W]."""
+    (K, length, W), (M, S, _) = position.shape, x.shape
+    runs = run_count(S, length, stride)
+    if M == 0 or runs == 0:
+        return jnp.zeros((M, runs, W), x.dtype)
+    # a run is length / stride steps, each shared with the runs before it
+    steps = x[:, : S // stride * stride].reshape(M // K, K, S // stride, stride, W)
+    cut = lambda y, n: y[:, n * stride : (n + 1) * stride]
+    hidden = jnp.einsum("klw,klwe->ke", position, up)[:, None]
+    for n in range(length // stride):
+        hidden = hidden + jnp.einsum("bkrlw,klwe->bkre", steps[:, :, n : n + runs], cut(up, n))
+    return jnp.einsum("bkre,kew->bkrw", jax.nn.gelu(hidden), down).reshape(M, runs, W)
+
+
+def run_count(S: int, length: int, stride: int) -> int:
+    """How many runs lie within S tokens."""
+    return max(0, (S - length) // stride + 1)
+
+
+def maps(arrays: dict[str, Array], name: str, dtype) -> list[Array]:
+    """(position, up, down) of the keys or of the values."""
+    return [arrays[f"{name}_{x}"].astype(dtype) for x in ("position", "up", "down")]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """What is known of each run; batch rows and key heads are one axis M, as in `Blocks`. `poison`
+    is NaN where a token was not finite, `ends` the last token (-1 if one is hidden), `ranked` the
+    keys by which blocks are selected, float32 and without gradient."""
+
+    k: Float[Array, "M runs H"]
+    v: Float[Array, "M runs D"]
+    poison: Float[Array, "M runs"]
+    ends: Int[Array, "#M runs"]
+    ranked: Float[Array, "M runs H"]
+
+    @classmethod
+    def of(cls, blocks: Blocks, S: int, stride: int, arrays: dict[str, Array]) -> "Runs":
+        """Those of the first S tokens of the blocks."""
+        flat = lambda x: x.reshape(x.shape[0], -1, *x.shape[3:])[:, :S]
+        k, v, hidden, poison = map(flat, (blocks.k, blocks.v, ~blocks.seen, blocks.poison))
+        of_keys = maps(arrays, "key", k.dtype)
+        ck = compress(k, stride, *of_keys)
+        cv = compress(v, stride, *maps(arrays, "value", v.dtype))
+        fine = ck.dtype == jnp.float32
+        ranked = ck if fine else compress(*narrow(k), stride, *narrow(*of_keys))
+        length, start = of_keys[0].shape[1], jnp.arange(ck.shape[1]) * stride
+        tokens = start[:, None] + jnp.arange(length)
+        ends = jnp.where(hidden[:, tokens].any(-1), -1, start + length - 1)
+        return cls(ck, cv, poison[:, tokens].sum(-1), ends, ranked)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Compressed:
+    """The state of decoding: a cache of all tokens, and what is known of each run in it."""
+
+    cache: _cache.Cache
+    k: Float[Array, "*B K runs H"]  # float32 or wider
+    v: Float[Array, "*B K runs D"]
+    poison: Float[Array, "*B K runs"]
+
+    def after(self, cache: _cache.Cache, stride: int, arrays: dict[str, Array]) -> "Compressed":
+        """The state once the cache holds one token more: its last whole run is compressed, again
+        if it was before. Until there is one, the first is written that no token sees yet."""
+        n, runs = self.poison.ndim - 1, self.poison.shape[-1]
+        if runs == 0:
+            return dataclasses.replace(self, cache=cache)
+        length = arrays["key_position"].shape[1]
+        at = jnp.clip((cache.length - length) // stride, 0, runs - 1)
+        run = lambda x: lax.dynamic_slice_in_dim(x, at * stride, length, n)
+        made = lambda x, name: compress(
+            x.reshape(-1, *x.shape[n:]), stride, *maps(arrays, name, x.dtype)
+        )
+        new = made(wide(run(cache.k)), "key"), made(wide(run(cache.v)), "value")
+
+        def put(x, new):
+            new = new.reshape(*x.shape[:n], 1, *x.shape[n + 1 :]).astype(x.dtype)
+            return lax.dynamic_update_slice_in_dim(x, new, at, n)
+
+        new = (*new, run(cache.poison).sum(-1))
+        return Compressed(cache, *map(put, (self.k, self.v, self.poison), new))
