@@ -5,30 +5,19 @@ reference in float64 takes the same keys. NaN and Inf are taken out of q, k and 
 into the rows that see them at the end, as in `attn/_core.py`.
 """
 
-import abc
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from attn._core import (
-    attend_materialized,
-    check_qkv,
-    dense_scores,
-    isolate,
-    masked_softmax,
-    refuse_rest,
-    wide,
-)
-from attn.masks import FULL, Causal, Padding
-from attn.mechanism import Mechanism
+from attn._core import isolate, masked_softmax, wide
+from attn.masks import Causal, Padding
 from attn.sparse import _sorted
-from attn.sparse._sorted import least_queries
 
 BUDGET = 2**20  # float32 numbers of the largest array of a chunk
 
@@ -127,7 +116,7 @@ class Blocks:
     @property
     def some(self) -> Bool[Array, "M blocks"]:
         """Which blocks hold a key that is seen."""
-        return self.seen.any(-1)
+        return jnp.ones(self.k.shape[:2], bool) if self.seen is None else self.seen.any(-1)
 
     def attend(
         self,
@@ -171,111 +160,3 @@ def last_seen(T, S, K, causal: Causal | None, padding: Padding | None, batch) ->
     live = jnp.ones(T, bool) if padding is None else padding.seen_queries(T)
     last = jnp.broadcast_to(jnp.where(live, jnp.maximum(last, -1), -1), (*batch, T))
     return jnp.repeat(last.reshape(math.prod(batch), T), K, axis=0)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Chosen(Mechanism):
-    """Softmax over the `top` blocks of `size` keys that each query of each head chooses by `score`,
-    which knows a `summary` of each block. O(T top size + T S / size) time, O(T + S) memory.
-
-    Under `Causal` a query's own block is always one of them and without a score, for it may hold
-    keys of the future, and the others lie before it.
-    """
-
-    honours: ClassVar = (Causal, Padding)
-    top: ClassVar[int]  # a field of each variant
-
-    @property
-    @abc.abstractmethod
-    def size(self) -> int:
-        """How many keys a block has."""
-
-    @abc.abstractmethod
-    def summary(self, blocks: Blocks) -> Any:
-        """What is known of each block, [M, blocks, .], of float32 keys."""
-
-    @abc.abstractmethod
-    def score(self, q: Float[Array, "M t G H"], summary) -> Float[Array, "M t G blocks"]:
-        """How much each float32 query wants each block."""
-
-    def choose(self, q, summary, some, last, causal: bool) -> Int[Array, "M t G n"]:
-        """The blocks of queries that see keys up to `last` [M, t], among those that hold some."""
-        block = jnp.arange(some.shape[-1])
-        own = (last // self.size)[..., None, None]
-        before, mine = (block < own, block == own) if causal else (own >= 0, False)
-        return best(self.score(*narrow(q), summary), some[:, None, None] & before, mine, self.top)
-
-    def _blocks(self, k, v, padding):
-        """The keys and values in blocks, and the summary of each."""
-        blocks = Blocks.of(k, v, padding, self.size)
-        (k,) = narrow(blocks.k)
-        return blocks, self.summary(dataclasses.replace(blocks, k=k))
-
-    def of_rows(self, q, last, chosen, blocks: Blocks) -> Float[Array, "M t G D"]:
-        """The output of queries [M, t, G, H] that see keys up to `last` [M, t] of the blocks
-        `chosen` [M, t, G, n]."""
-        M, t, G, H = q.shape
-        q, poison = isolate(wide(q))
-        split = lambda x: x.reshape(M, t * G, *x.shape[3:])  # each query head chooses by itself
-        each = jnp.broadcast_to(last[..., None], (M, t, G))
-        out = blocks.attend(split(q * H**-0.5)[:, :, None], split(chosen), split(each))
-        poison = jnp.where((chosen >= 0).any(-1), poison, 0)
-        return out.reshape(M, t, G, -1) + poison[..., None]
-
-    def attend(self, q, k, v, causal: bool, padding, last) -> Float[Array, "*B T N D"]:
-        """The output of queries that see keys up to `last` [M, T], of checked arguments."""
-        *batch, T, N, H = q.shape
-        S, K, D = *k.shape[-3:-1], v.shape[-1]
-        if 0 in (*batch, T, S, D):
-            return jnp.zeros((*batch, T, N, D), q.dtype)
-        blocks, summary = self._blocks(k, v, padding)
-        rows = by_group(q, K), last[..., None, None]
-        heads, count = math.prod(batch) * N, blocks.k.shape[1]
-
-        def choose(_, rows):
-            q, last = isolate(wide(rows[0]))[0], rows[1][..., 0, 0]
-            return self.choose(q, summary, blocks.some, last, causal)
-
-        def meet(_, rows):
-            (q, last), chosen = rows
-            return self.of_rows(q, last[..., 0, 0], chosen, blocks)
-
-        chosen = by_chunks(choose, rows, T, chunk_size(heads * count, T))
-        size = chunk_size(heads * 3 * self.top * max(H, D), T)
-        size = max(size, least_queries(count, self.top))
-        out = by_chunks(meet, (rows, chosen), T, size)
-        return by_query(out, tuple(batch), K).astype(q.dtype)
-
-    def __call__(self, q, k, v, *, mask=FULL, bias=None):
-        _, sees = self._checked(q, k, v, mask, bias)
-        return self.attend(q, k, v, *sees)
-
-    def reference(self, q, k, v, *, mask=FULL, bias=None):
-        return attend_materialized(*self._kept(q, k, v, mask, bias), v)
-
-    def weights(self, q, k, *, mask=FULL, bias=None):
-        return masked_softmax(*self._kept(q, k, k, mask, bias))
-
-    def _checked(self, q, k, v, mask, bias):
-        """The mask, and what decides which keys are seen."""
-        mask, bias = check_qkv(q, k, v, mask, bias)
-        (causal, padding), rest = mask.take(*self.honours)
-        refuse_rest(self.name, rest, bias, self.honours)
-        if causal is None and Causal in self.requires:
-            raise NotImplementedError(
-                f"mask: {self.name} is defined with Causal alone: a query chooses among the blocks "
-                "before its own. Use mask=Causal(), or moba, which has a bidirectional form"
-            )
-        (*batch, T, _, _), (S, K) = q.shape, k.shape[-3:-1]
-        return mask, (causal is not None, padding, last_seen(T, S, K, causal, padding, batch))
-
-    def _kept(self, q, k, v, mask, bias):
-        """The scores [*B, N, T, S] and which of them are kept."""
-        mask, (causal, padding, last) = self._checked(q, k, v, mask, bias)
-        batch, (S, K) = q.shape[:-3], k.shape[-3:-1]
-        blocks, summary = self._blocks(k, k, padding)
-        rows = by_group(isolate(wide(q))[0], K)
-        chosen = self.choose(rows, summary, blocks.some, last, causal)
-        among = (chosen[..., None] == jnp.arange(S) // self.size).any(-2)  # [M, T, G, S]
-        s, seen = dense_scores(q, k, mask, None, None, None)
-        return s, seen & jnp.moveaxis(by_query(among, batch, K), -2, -3)

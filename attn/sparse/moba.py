@@ -1,15 +1,15 @@
 """MoBA (Lu et al. 2025, arXiv:2502.13189): each query attends to the blocks it scores highest."""
 
 import dataclasses
-import math
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn import _cache
-from attn._core import check_count, check_qkv
-from attn.masks import FULL, Causal, Mask
-from attn.sparse._select import Blocks, Chosen
+from attn._core import check_count, wide
+from attn.masks import FULL, Mask
+from attn.sparse._chosen import Chosen
+from attn.sparse._select import Blocks
 
 
 def moba_attention(
@@ -39,9 +39,10 @@ def moba_attention(
 class MoBA(Chosen):
     """Softmax over the `top` blocks that each query scores highest (MoBA, Lu et al. 2025).
 
-    Decodes with a cache of all keys, of whose blocks a step takes the means again.
+    A decoding step reads one vector a block and the keys of `top` blocks.
     """
 
+    joins: ClassVar = (jnp.add, jnp.add)
     block_size: int = 64
     top: int = 3
 
@@ -53,30 +54,20 @@ class MoBA(Chosen):
     def size(self):
         return self.block_size
 
-    def summary(self, blocks: Blocks) -> Float[Array, "M blocks H"]:
-        count = jnp.maximum(blocks.seen.sum(-1), 1).astype(blocks.k.dtype)
-        return blocks.k.sum(-2) / count[..., None]
+    def summary(self, blocks: Blocks):
+        return blocks.k.sum(-2), blocks.seen.sum(-1, keepdims=True).astype(blocks.k.dtype)
+
+    def of_key(self, k):
+        return wide(k), jnp.ones_like(wide(k[..., :1]))
 
     def score(self, q, summary):
-        return jnp.einsum("mtgh,mbh->mtgb", q, summary, precision="highest")
+        total, count = summary
+        s = jnp.einsum("mtgh,mbh->mtgb", q, total, precision="highest")
+        return s / jnp.maximum(count[..., 0], 1)[:, None, None]
 
     def flops(self, T, S, N, K, H, D):
         blocks = -(-S // self.block_size)
         return 2 * T * N * (blocks * H + min(self.top * self.block_size, S) * (H + D))
-
-    def init_state(
-        self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
-    ):
-        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
-
-    def prefill(self, q, k, v, *, max_length):
-        return _cache.fill(k, v, max_length), self(q, k, v, mask=Causal())
-
-    def step(self, state, q, k, v):
-        check_qkv(q, k, v, FULL)
-        last = jnp.broadcast_to(state.length, (math.prod(k.shape[:-3]) * k.shape[-2], 1))
-        attend = lambda q, k, v, mask: self.attend(q, k, v, True, mask, last)
-        return _cache.decode(state, attend, q, k, v)
 
     @classmethod
     def examples(cls):

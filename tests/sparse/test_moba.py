@@ -90,7 +90,7 @@ def test_chunks_equal_one_chunk(monkeypatch):
     q, k, v, _ = inputs(m, T=37, S=37)
     run = lambda: jax.jit(lambda q, k, v: m(q, k, v, mask=Causal()))(q, k, v)
     whole = run()
-    monkeypatch.setattr("attn.sparse._select.chunk_size", lambda numbers, T: 8)
+    monkeypatch.setattr("attn.sparse._chosen.chunk_size", lambda numbers, T: 8)
     np.testing.assert_allclose(run(), whole, rtol=0, atol=1e-6)
 
 

@@ -10,6 +10,7 @@ import pytest
 import attn
 from attn import Causal, Padding
 from attn.sparse._select import Blocks
+from attn.sparse.moba import MoBA
 from attn.sparse.quest import Quest, quest_attention
 from attn.testing import inputs
 
@@ -71,10 +72,11 @@ def made(jaxpr):
                 yield from made(inner)
 
 
-def test_a_step_works_on_the_chosen_pages_alone():
+@pytest.mark.parametrize("m", [Quest(page=16, top=4), MoBA(block_size=16, top=4)], ids=repr)
+def test_a_step_works_on_the_chosen_pages_alone(m):
     """4096 keys, 256 pages, 4 of 16 chosen: but for the token put in its place, nothing is as large
     as two vectors of a page, or as a score a key."""
-    m, heads, L, H = Quest(page=16, top=4), 2, 4096, 8
+    heads, L, H = 2, 4096, 8
     sizes = {"num_heads": 4, "num_kv_heads": heads, "head_dim": H, "value_dim": H}
     state = m.init_state((1,), max_length=L, **sizes)
     q, k, v, _ = inputs(m, T=1, S=1, batch=(1,), D=H)
@@ -97,8 +99,8 @@ def test_state_holds_the_bounds_of_each_page():
     for t in range(6, 11):
         state, _ = step(state, *(x[:, t : t + 1] for x in (q, k, v)))
     low, high = jax.jit(lambda k, v: m.summary(Blocks.of(k, v, None, 4)))(k, v)
-    np.testing.assert_array_equal(state.low, low.reshape(2, 2, 3, 8))
-    np.testing.assert_array_equal(state.high, high.reshape(2, 2, 3, 8))
+    for got, want in zip(state.summary, (low, high), strict=True):
+        np.testing.assert_array_equal(got, want.reshape(2, 2, 3, 8))
 
 
 def test_a_full_state_says_so():
