@@ -7,6 +7,7 @@ import re
 import textwrap
 
 import jax.numpy as jnp
+import pytest
 
 import attn
 
@@ -18,9 +19,10 @@ def blocks(name):
     return [textwrap.dedent(b) for b in re.findall(r"^ *```python\n(.*?)^ *```", text, re.M | re.S)]
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 def test_readme_examples_run(capsys):
     names = {}
-    first, options, gates, patterns, second, third = blocks("README.md")
+    first, options, gates, patterns, second, decoding, third = blocks("README.md")
     exec(first + options + gates + second, names)
     assert jnp.allclose(
         names["whole"], attn.dot_product_attention(*map(names.get, "qkv")), atol=1e-5
@@ -29,6 +31,9 @@ def test_readme_examples_run(capsys):
     assert names["gated"].shape == names["delta"].shape == names["out"].shape == (2, 1000, 8, 64)
     assert names["state"].kv.shape == (2, 2, 64, 64)
     assert names["scores"].shape == (8, 10)
+    exec(decoding, names)
+    assert names["text"].shape == (8, 25)
+    assert names["next_scores"].shape == (8, 100)
     *drawing, picked = capsys.readouterr().out.strip().splitlines()
     drawing = "\n".join(drawing)
     assert picked == "blockwise"
@@ -43,6 +48,7 @@ def test_readme_primitive_example_is_short():
     assert len(blocks("README.md")[0].strip().splitlines()) <= 13
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 def test_contributing_example_keeps_the_laws_it_is_shown_for():
     names = {}
     (example,) = blocks("CONTRIBUTING.md")

@@ -1,12 +1,15 @@
 """Multi-head attention around any mechanism: project, call it, project back."""
 
+import dataclasses
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from attn.biases import Bias
-from attn.masks import FULL, Mask
+from attn.masks import FULL, Causal, Mask
 from attn.mechanism import Mechanism
 from attn.nn.gates import Gates
 from attn.nn.keys import fold
@@ -26,6 +29,16 @@ def mistakes_of(mechanism: Mechanism) -> list[str]:
         known = " or ".join(map(repr, OUTPUT_GATES))
         mistakes.append(f"output_gate: expected {known}, or None, got {gate!r}")
     return mistakes
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LayerState:
+    """What a layer remembers while it decodes: its mechanism's state, and the last tokens before
+    the short convolution."""
+
+    mechanism: Any
+    conv: Float[Array, "*B taps-1 C"] | None
 
 
 class Attention(nnx.Module):
@@ -124,7 +137,41 @@ class Attention(nnx.Module):
         q, k, v, extra = self._project(x, context, positions, mask)
         if dropout_key is not None and self.mechanism.dropout_rate > 0:
             extra = {**extra, "dropout_key": dropout_key}
-        y = self.mechanism(q, k, v, mask=mask, bias=bias, **extra)
+        return self._output(x, self.mechanism(q, k, v, mask=mask, bias=bias, **extra))
+
+    def prefill(
+        self,
+        x: Float[Array, "*B T W"],
+        *,
+        positions: Int[Array, "*#B T"] | None = None,
+        max_length: int,
+    ) -> tuple[LayerState, Float[Array, "*B T W"]]:
+        """(state, output) of the tokens of a prompt, with `mask=Causal()`; `step` goes on from the
+        state up to `max_length` tokens. Raises NotImplementedError if the mechanism cannot."""
+        q, k, v, extra = self._project(x, None, positions, Causal())
+        state, y = self.mechanism.prefill(q, k, v, max_length=max_length, **extra)
+        conv = None if self.short_conv is None else self.short_conv.last(self._qkv(x))
+        return LayerState(state, conv), self._output(x, y)
+
+    def step(
+        self,
+        state: LayerState,
+        x: Float[Array, "*B 1 W"],
+        *,
+        positions: Int[Array, "*#B 1"] | None = None,
+    ) -> tuple[LayerState, Float[Array, "*B 1 W"]]:
+        """One token after those of `state`: its output equals that of the whole at once."""
+        qkv, conv = self._qkv(x), state.conv
+        if self.short_conv is not None:
+            conv, qkv = self.short_conv.step(conv, qkv)
+        q, k, v = self._heads(*(qkv[..., columns] for columns in self._columns), positions)
+        learned = {name: x[...] for name, x in self.learned.items()}
+        gates = self.gates(x.astype(self.dtype))
+        mechanism, y = self.mechanism.step(state.mechanism, q, k, v, **learned, **gates)
+        return LayerState(mechanism, conv), self._output(x, y)
+
+    def _output(self, x, y):
+        """Heads [*B, T, N, H] of the tokens x back to the width."""
         if self.head_norm is not None:
             y = self.head_norm(y) * self.mechanism.head_norm
         y = y.reshape(*y.shape[:-2], self.out.shape[0])
@@ -147,25 +194,36 @@ class Attention(nnx.Module):
         return self.mechanism.weights(q, k, mask=mask, bias=bias, **extra)
 
     def _project(self, x, context, positions, mask):
-        N, K, H = self.heads
-        kernel = self.qkv[...].astype(self.dtype)
         for name, given in (("x", x), ("context", context)):
-            if given is not None and given.shape[-1:] != kernel.shape[:1]:
+            if given is not None and given.shape[-1:] != self.qkv.shape[:1]:
                 raise ValueError(
-                    f"{name}: expected a last axis of {kernel.shape[0]}, got {list(given.shape)}"
+                    f"{name}: expected a last axis of {self.qkv.shape[0]}, got {list(given.shape)}"
                 )
-        k_starts = 0 if self.mechanism.shared_qk else N * H
-        x = x.astype(self.dtype)
-        gates = self.gates(x)
+        gates = self.gates(x.astype(self.dtype))
         if context is None:
-            qkv = x @ kernel
+            qkv = self._qkv(x)
             qkv = qkv if self.short_conv is None else self.short_conv(qkv, mask)
-            q, v = qkv[..., : N * H], qkv[..., -K * H :]
-            k = qkv[..., k_starts : k_starts + K * H]
+            q, k, v = (qkv[..., columns] for columns in self._columns)
         else:
             self._check_context(positions, gates)
-            q = x @ kernel[:, : N * H]
-            k, v = jnp.split(context.astype(self.dtype) @ kernel[:, k_starts:], 2, axis=-1)
+            of_q, of_k, of_v = self._columns
+            q, kv = self._qkv(x, of_q), self._qkv(context, slice(of_k.start, of_v.stop))
+            k, v = jnp.split(kv, 2, axis=-1)
+        learned = {name: x[...] for name, x in self.learned.items()}
+        return *self._heads(q, k, v, positions), {**learned, **gates}
+
+    def _qkv(self, x, columns=slice(None)) -> Float[Array, "*B T C"]:
+        return x.astype(self.dtype) @ self.qkv[:, columns].astype(self.dtype)
+
+    @property
+    def _columns(self) -> tuple[slice, slice, slice]:
+        """Those of q, k and v in the kernel, where q and k may be the same."""
+        (N, K, H), C = self.heads, self.qkv.shape[1]
+        return slice(N * H), slice(C - 2 * K * H, C - K * H), slice(C - K * H, C)
+
+    def _heads(self, q, k, v, positions):
+        """Heads of their own axis, normalised and rotated."""
+        N, K, H = self.heads
         parts = self.mechanism.parts
         q = q.reshape(*q.shape[:-1], N * parts, H // parts)
         k = k.reshape(*k.shape[:-1], K * parts, H // parts)
@@ -175,9 +233,7 @@ class Attention(nnx.Module):
             q, k = rotary(q, positions), rotary(k, positions)
         q = q.reshape(*q.shape[:-2], N, H)
         k = k.reshape(*k.shape[:-2], K, H)
-        v = v.reshape(*v.shape[:-1], K, H)
-        learned = {name: x[...] for name, x in self.learned.items()}
-        return q, k, v, {**learned, **gates}
+        return q, k, v.reshape(*v.shape[:-1], K, H)
 
     def _check_context(self, positions, gates):
         """Raise ValueError for what needs q and k to come from one sequence."""

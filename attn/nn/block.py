@@ -65,10 +65,27 @@ class Block(nnx.Module):
             return x
         return self._residual(x, self.mlp, self.mlp_norm, fold(dropout_key, "mlp"))
 
+    def prefill(self, x, *, positions, max_length):
+        """(state, output) of a prompt, as `Attention.prefill`."""
+        return self._advance(
+            x, lambda y: self.attention.prefill(y, positions=positions, max_length=max_length)
+        )
+
+    def step(self, state, x, *, positions):
+        """(state, output) of one token more, as `Attention.step`."""
+        return self._advance(x, lambda y: self.attention.step(state, y, positions=positions))
+
+    def _advance(self, x, attend):
+        state, y = attend(self.attention_norm(x) if self.pre else x)
+        x = self._add(x, y, self.attention_norm, None)
+        return state, x if self.mlp is None else self._residual(x, self.mlp, self.mlp_norm, None)
+
     def _residual(self, x, f, norm, key):
-        if self.pre:
-            return x + dropout(f(norm(x)), self.rate, key)
-        return norm(x + dropout(f(x), self.rate, key))
+        return self._add(x, f(norm(x) if self.pre else x), norm, key)
+
+    def _add(self, x, y, norm, key):
+        x = x + dropout(y, self.rate, key)
+        return x if self.pre else norm(x)
 
     def weights(self, x, *, mask, bias, positions) -> Float[Array, "*B N T T"]:
         """The effective attention matrix of each head, for the same x."""

@@ -71,6 +71,17 @@ class EncoderConfig:
         return self.max_length + (self.pooling == "cls")
 
 
+def transformer_base(*, vocab_size: int, max_length: int, classes: int, **changes) -> EncoderConfig:
+    """The base encoder of Vaswani et al. 2017 (arXiv:1706.03762, table 3): six layers of width
+    512, 8 heads, a ReLU network of 2,048, post-norm, sinusoids, dropout 0.1. `changes` are fields
+    of `EncoderConfig`. Two things differ: projections of q, k, v and the output have no biases,
+    and a token's vector starts with variance 1 in place of being multiplied by sqrt(512)."""
+    base = dict(layers=6, width=512, heads=8, mlp_width=2048, activation="relu", dropout=0.1)
+    base |= dict(positions="sinusoidal", norm="layer", norm_position="post")
+    sizes = dict(vocab_size=vocab_size, max_length=max_length, classes=classes)
+    return EncoderConfig(**{**base, **sizes, **changes})
+
+
 def _values(c: EncoderConfig) -> list[str]:
     """What is wrong with each field alone."""
     mistakes = []

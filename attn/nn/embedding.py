@@ -24,21 +24,30 @@ class Embedding(nnx.Module):
         self.cls = draw("cls") if config.pooling == "cls" else None
         learned = config.positions == "learned"
         self.positions = draw("positions", config.positions_held) if learned else None
+        self.longest = config.positions_held
         self.sinusoids = config.positions == "sinusoidal"
         self.rate, self.dtype = config.dropout, jnp.dtype(config.dtype)
 
     def __call__(
-        self, tokens: Int[Array, "*B T"], *, dropout_key: Array | None
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        dropout_key: Array | None,
+        start: Int[Array, ""] | None = None,
     ) -> Float[Array, "*B L W"]:
-        """L is T, or T + 1 with CLS. A token outside the vocabulary gives NaN."""
+        """L is T, or T + 1 with CLS; the first stands at position `start`, or 0. A token outside
+        the vocabulary gives NaN."""
         # "fill", not clipping or counting from the end: a wrong id must show
         table = self.tokens[...]
         x = jnp.take(table, jnp.where(tokens < 0, len(table), tokens), axis=0, mode="fill")
         if self.cls is not None:
             cls = jnp.broadcast_to(self.cls[...], (*x.shape[:-2], 1, x.shape[-1]))
             x = jnp.concatenate([cls, x], axis=-2)
+        L = x.shape[-2]
+        at = lambda x: x[:L] if start is None else jax.lax.dynamic_slice_in_dim(x, start, L)
         if self.positions is not None:
-            x = x + self.positions[: x.shape[-2]]
+            x = x + at(self.positions[...])
         if self.sinusoids:
-            x = x + sinusoidal(*x.shape[-2:])
+            longest = L if start is None else self.longest
+            x = x + at(jnp.asarray(sinusoidal(longest, x.shape[-1])))
         return dropout(x.astype(self.dtype), self.rate, dropout_key)

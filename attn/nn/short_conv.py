@@ -32,6 +32,19 @@ class ShortConv(nnx.Module):
         y = sum(kernel[j] * _back(y, j, segments) for j in range(kernel.shape[0]))
         return jax.nn.silu(y).astype(x.dtype)
 
+    def last(self, x: Float[Array, "*B T C"]) -> Float[Array, "*B taps-1 C"]:
+        """What a next token needs of a prompt, 0 before its first token."""
+        before = self.kernel.shape[0] - 1
+        x = jnp.concatenate([jnp.zeros((*x.shape[:-2], before, x.shape[-1]), x.dtype), x], -2)
+        return x[..., x.shape[-2] - before :, :]
+
+    def step(self, before: Float[Array, "*B taps-1 C"], x: Float[Array, "*B 1 C"]):
+        """(what the next token needs, the output of one token)."""
+        x = jnp.concatenate([before, x], -2)
+        y = wide(x)
+        y = (self.kernel[...].astype(y.dtype)[::-1] * y).sum(-2, keepdims=True)
+        return x[..., 1:, :], jax.nn.silu(y).astype(x.dtype)
+
 
 def _tokens_of(mask, x) -> tuple[Padding | None, Segments | None]:
     """The terms of the mask that say which tokens there are, checked."""

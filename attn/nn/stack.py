@@ -69,6 +69,33 @@ class Stack(nnx.Module):
             x = block(x, mask=mask, bias=bias, positions=positions, dropout_key=None)
         return tuple(maps)
 
+    def prefill(self, x, *, positions, max_length):
+        """(state of every layer, x after every block) of a prompt."""
+        run = lambda block, _, x: block.prefill(x, positions=positions, max_length=max_length)
+        return self._advance(x, None, run)
+
+    def step(self, state, x, *, positions):
+        """(state of every layer, x after every block) of one token more."""
+        return self._advance(x, state, lambda block, s, x: block.step(s, x, positions=positions))
+
+    def _advance(self, x, states, run):
+        if not self.scan:
+            after, layers = [], self._layers()
+            for (graph, params), state in zip(layers, states or (None,) * len(layers)):
+                state, x = run(nnx.merge(graph, params), state, x)
+                after.append(state)
+            return tuple(after), x
+        graph, params = nnx.split(self.blocks[0])
+
+        def layer(x, given):
+            own, state = given
+            state, x = run(nnx.merge(graph, params if self.tied else own), state, x)
+            return x, state
+
+        given = None if self.tied else params, states
+        x, states = jax.lax.scan(layer, x, given, length=self.layers)
+        return states, x
+
     def _layers(self):
         """(graph, parameters) of each layer, whatever the form they are held in."""
         split = [nnx.split(block) for block in self.blocks]

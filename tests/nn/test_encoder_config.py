@@ -66,3 +66,14 @@ def test_a_config_is_a_value():
     assert hash(a) == hash(b)
     assert dataclasses.replace(a, mechanism=SOFTMAX).mechanisms == (SOFTMAX, SOFTMAX)
     assert config(pooling="cls").positions_held == 8
+
+
+def test_the_base_setting_is_the_papers():
+    config = transformer_base(vocab_size=37000, max_length=512, classes=37000)
+    sizes = (config.layers, config.width, config.heads, config.mlp_width, config.dropout)
+    assert sizes == (6, 512, 8, 2048, 0.1)
+    assert (config.norm_position, config.activation, config.positions) == (
+        "post",
+        "relu",
+        "sinusoidal",
+    )

@@ -83,7 +83,14 @@ jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_lev
 def run(module: nnx.Module, *args, method: str = "__call__", **kwargs):
     """The module compiled as one function: op by op, tests would compile for minutes."""
     graph, params = nnx.split(module)
-    apply = lambda params, args, kwargs: getattr(nnx.merge(graph, params), method)(*args, **kwargs)
+    numbers = {n: x for n, x in enumerate(args) if isinstance(x, int)}
+    numbers |= {name: x for name, x in kwargs.items() if isinstance(x, float)}
+
+    def apply(params, args, kwargs):
+        args = [numbers.get(n, x) for n, x in enumerate(args)]
+        kwargs = {name: numbers.get(name, x) for name, x in kwargs.items()}
+        return getattr(nnx.merge(graph, params), method)(*args, **kwargs)
+
     return jit(apply)(params, args, kwargs)
 
 

@@ -1,0 +1,135 @@
+"""A causal language model around any mechanism: scores of every next token, and decoding."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from attn.masks import FULL, Causal, Mask
+from attn.nn.config import EncoderConfig
+from attn.nn.encoder import Encoder
+from attn.nn.sampling import check_sampling, sample
+
+# what `Mechanism.step` takes no bias for
+BIASED = ("alibi", "t5")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class DecoderState:
+    """How many tokens there were, and what each layer remembers of them."""
+
+    length: Int[Array, ""]
+    layers: Any
+
+
+class Decoder(nnx.Module):
+    """An `Encoder` with head "token" under `Causal`: scores of the token after each.
+
+    It has the parameters of `Encoder(config, key=key)`. `prefill` and `step` decode with the
+    mechanisms' own states (a cache of keys, a ring, a sum), whose bytes are those of
+    `jax.eval_shape(decoder.prefill, prompt)`. Raises ValueError for another head than "token".
+    """
+
+    def __init__(self, config: EncoderConfig, *, key: Array):
+        if config.head != "token":
+            raise ValueError(f"head: expected 'token' for a Decoder, got {config.head!r}")
+        self.config = config
+        self.encoder = Encoder(config, key=key)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        mask: Mask = FULL,
+        lengths: Int[Array, "*B"] | None = None,
+        dropout_key: Array | None = None,
+    ) -> Float[Array, "*B T classes"]:
+        """Scores at every position, of what follows it; `mask` (documents, say) is joined with
+        `Causal`. Raises as `Encoder` does."""
+        mask = mask & Causal() if isinstance(mask, Mask) else mask
+        return self.encoder(tokens, mask=mask, lengths=lengths, dropout_key=dropout_key)
+
+    def prefill(
+        self, prompt: Int[Array, "*B T"]
+    ) -> tuple[DecoderState, Float[Array, "*B classes"]]:
+        """(state, scores of the next token) after a prompt of at least one token, without padding.
+
+        Raises ValueError or TypeError for a prompt that does not fit, NotImplementedError for
+        mechanisms and positions that do not decode token by token.
+        """
+        self._check(prompt)
+        T, longest = prompt.shape[-1], self.config.max_length
+        x = self.encoder.embedding(prompt, dropout_key=None)
+        layers, x = self.encoder.stack.prefill(
+            x, positions=self._rotary(jnp.arange(T)), max_length=longest
+        )
+        return DecoderState(jnp.int32(T), layers), self._scores(x[..., -1:, :])
+
+    def step(
+        self, state: DecoderState, token: Int[Array, "*B"]
+    ) -> tuple[DecoderState, Float[Array, "*B classes"]]:
+        """(state, scores of the next token) after one token more, equal to those of all at once.
+        Past `max_length` tokens the scores are NaN."""
+        at = state.length
+        self._check(token[..., None])
+        x = self.encoder.embedding(token[..., None], dropout_key=None, start=at)
+        layers, x = self.encoder.stack.step(state.layers, x, positions=self._rotary(at[None]))
+        scores = jnp.where(at < self.config.max_length, self._scores(x), jnp.nan)
+        return DecoderState(at + 1, layers), scores
+
+    def generate(
+        self,
+        prompt: Int[Array, "*B T"],
+        steps: int,
+        *,
+        key: Array | None = None,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+    ) -> Int[Array, "*B T+steps"]:
+        """The prompt and `steps` tokens after it, each drawn by `sample` from the scores so far.
+
+        Raises what `prefill` and `sample` raise, and ValueError if it would be longer than
+        `max_length`.
+        """
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
+            raise ValueError(f"steps: expected an integer >= 0, got {steps!r}")
+        self._check(prompt, steps)
+        check_sampling(self.config.classes, key, temperature, top_k, top_p)
+        graph, params = nnx.split(self)
+        keys = jax.random.split(jax.random.key(0) if key is None else key, steps)
+
+        def one(carry, key):
+            state, scores = carry
+            token = sample(scores, key, temperature=temperature, top_k=top_k, top_p=top_p)
+            return nnx.merge(graph, params).step(state, token), token
+
+        _, tokens = jax.lax.scan(one, self.prefill(prompt), keys)
+        return jnp.concatenate([prompt, jnp.moveaxis(tokens, 0, -1).astype(prompt.dtype)], -1)
+
+    def _rotary(self, positions):
+        return positions if self.config.positions == "rotary" else None
+
+    def _scores(self, x: Float[Array, "*B 1 W"]) -> Float[Array, "*B classes"]:
+        encoder = self.encoder
+        x = x if encoder.norm is None else encoder.norm(x)
+        return encoder.head(x, jnp.ones((1,) * x.ndim, bool)[..., 0])[..., 0, :]
+
+    def _check(self, tokens, more: int = 0) -> None:
+        """Raise unless these tokens and `more` after them can be decoded."""
+        if self.config.positions in BIASED:
+            raise NotImplementedError(
+                f"positions: {self.config.positions!r} is a bias, which mechanisms do not take "
+                "token by token; use rotary, learned, sinusoidal or none"
+            )
+        if not (hasattr(tokens, "dtype") and jnp.issubdtype(tokens.dtype, jnp.integer)):
+            raise TypeError(f"tokens: expected integers, got {getattr(tokens, 'dtype', tokens)}")
+        if tokens.ndim == 0 or tokens.shape[-1] == 0:
+            raise ValueError(f"tokens: expected at least one, got {list(tokens.shape)}")
+        longest, T = self.config.max_length, tokens.shape[-1] + more
+        if T > longest:
+            raise ValueError(f"tokens: expected at most max_length={longest} in all, got {T}")

@@ -1,0 +1,52 @@
+"""The next token from scores: the likeliest, or one drawn from those that are likely enough."""
+
+import math
+import numbers
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+def sample(
+    scores: Float[Array, "*B V"],
+    key: Array | None = None,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> Int[Array, "*B"]:
+    """A token drawn from softmax(scores / temperature) for each row; the likeliest, without a key,
+    at temperature 0.
+
+    `top_k` keeps the k likeliest (Fan et al. 2018, arXiv:1805.04833), `top_p` the fewest of those
+    whose probabilities make up at least p (nucleus sampling, Holtzman et al. 2019,
+    arXiv:1904.09751); of equal ones the earlier. A row that holds NaN gives -1, which is no token.
+    Raises ValueError for settings outside their range and for a key that is missing.
+    """
+    check_sampling(scores.shape[-1], key, temperature, top_k, top_p)
+    broken = jnp.isnan(scores).any(-1)
+    if temperature == 0:
+        return jnp.where(broken, -1, scores.argmax(-1)).astype(jnp.int32)
+    k = scores.shape[-1] if top_k is None else top_k
+    kept, tokens = jax.lax.top_k(scores.astype(jnp.float32) / temperature, k)
+    if top_p is not None:
+        p = jax.nn.softmax(kept)
+        kept = jnp.where(jnp.cumsum(p, -1) - p < top_p, kept, -jnp.inf)
+    drawn = jax.random.categorical(key, kept)
+    token = jnp.take_along_axis(tokens, drawn[..., None], axis=-1)[..., 0]
+    return jnp.where(broken, -1, token)
+
+
+def check_sampling(vocab_size: int, key, temperature, top_k, top_p) -> None:
+    """Raise ValueError for what `sample` refuses."""
+    number = lambda x: isinstance(x, numbers.Real) and math.isfinite(x)
+    if not number(temperature) or temperature < 0:
+        raise ValueError(f"temperature: expected a number >= 0, got {temperature!r}")
+    if temperature > 0 and key is None:
+        raise ValueError("key: expected a random key at a temperature above 0, got None")
+    whole = isinstance(top_k, numbers.Integral)
+    if top_k is not None and not (whole and 1 <= top_k <= vocab_size):
+        raise ValueError(f"top_k: expected 1 to {vocab_size}, the vocabulary, got {top_k!r}")
+    if top_p is not None and not (number(top_p) and 0 < top_p <= 1):
+        raise ValueError(f"top_p: expected a number in (0, 1], got {top_p!r}")

@@ -1,0 +1,188 @@
+"""The decoder: token by token it is what it is at once, in every form; sampling keeps its word."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from toy_mechanism import SOFTMAX, Toy, config, run
+
+from attn import (
+    MECHANISMS,
+    DeltaNet,
+    GatedDeltaNet,
+    Linear,
+    Segments,
+    Sinks,
+    SlidingWindow,
+    Softmax,
+)
+from attn.nn import Decoder, Encoder, sample
+
+RNG = np.random.default_rng(0)
+TOKENS = jnp.asarray(RNG.integers(0, 11, (3, 7)), jnp.int32)
+NEAR = dict(rtol=2e-4, atol=2e-5)
+LM = dict(head="token", pooling="none", classes=11)
+
+
+def decoder(**changes) -> Decoder:
+    return Decoder(config(**{**LM, **changes}), key=jax.random.key(0))
+
+
+def stepped(model, prompt: int):
+    """Scores after each token from the prompt's last on, [B, T - prompt + 1, classes]."""
+    graph, params = nnx.split(model)
+
+    @jax.jit
+    def go(params, tokens):
+        one = lambda state, token: nnx.merge(graph, params).step(state, token)
+        state, first = nnx.merge(graph, params).prefill(tokens[:, :prompt])
+        _, scores = jax.lax.scan(one, state, tokens[:, prompt:].T)
+        return jnp.concatenate([first[:, None], jnp.moveaxis(scores, 0, 1)], 1)
+
+    return go(params, TOKENS)
+
+
+# together: caches, a ring, pinned tokens, sums, gates, short convolutions, grouped heads, every
+# position that decodes, both norms, and layers in a loop, a scan or tied
+FORMS = [
+    dict(mechanism=SOFTMAX, positions="rotary", kv_heads=1, qk_norm=True),
+    dict(mechanism=SlidingWindow(left=2, right=0), positions="learned", norm_position="post"),
+    dict(mechanism=(Linear(chunk=4), Sinks(sinks=1, window=3)), layers=2, positions="none"),
+    dict(mechanism=GatedDeltaNet(chunk=4), layers=2, scan=True, positions="sinusoidal"),
+    dict(mechanism=DeltaNet(chunk=4), layers=2, tied=True, mlp_width=0, positions="rotary"),
+    dict(mechanism=Softmax(), layers=2, tied=True, scan=True, positions="none", dtype="bfloat16"),
+]
+
+
+@pytest.mark.parametrize("changes", FORMS, ids=str)
+def test_step_by_step_equals_at_once(changes):
+    model = decoder(**changes)
+    whole = np.asarray(run(model, TOKENS), np.float32)
+    near = dict(rtol=0, atol=0.05) if changes.get("dtype") == "bfloat16" else NEAR
+    for prompt in (1, 5):
+        np.testing.assert_allclose(stepped(model, prompt), whole[:, prompt - 1 :], **near)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_mechanism_that_decodes_fits_the_decoder(name):
+    model = decoder(mechanism=MECHANISMS[name].examples()[0], positions="learned")
+    try:
+        state, scores = jax.eval_shape(model.prefill, TOKENS[:, :5])
+    except NotImplementedError:
+        return
+    after, more = jax.eval_shape(model.step, state, TOKENS[:, 5])
+    assert scores.shape == more.shape == (3, 11)
+    same = lambda x, y: (x.shape, x.dtype) == (y.shape, y.dtype)
+    assert jax.tree.all(jax.tree.map(same, state, after))
+
+
+def test_it_is_the_encoder_under_causal():
+    one, other = decoder(), Encoder(config(**LM), key=jax.random.key(0))
+    params = nnx.state(one.encoder)
+    jax.tree.map(np.testing.assert_array_equal, params, nnx.state(other))
+    scores = run(one, TOKENS)
+    later = run(one, TOKENS.at[:, 4:].set(0))
+    np.testing.assert_array_equal(scores[:, :4], later[:, :4])
+    ids = jnp.broadcast_to(jnp.arange(7) // 4, (3, 7))
+    alone = run(one, TOKENS, mask=Segments(ids, ids))
+    np.testing.assert_allclose(alone[:, :4], scores[:, :4], **NEAR)
+    assert abs(alone[:, 4:] - scores[:, 4:]).max() > 1e-3
+
+
+def test_generate_takes_the_likeliest_and_stays_within_max_length():
+    model = decoder(layers=2)
+    prompt = TOKENS[:, :3]
+    out = run(model, prompt, 4, method="generate", temperature=0.0)
+    np.testing.assert_array_equal(out[:, :3], prompt)
+    whole = run(model, out)
+    np.testing.assert_array_equal(out[:, 3:], whole[:, 2:-1].argmax(-1))
+    with pytest.raises(ValueError, match="tokens: expected at most max_length=7 in all, got 8"):
+        model.generate(prompt, 5, temperature=0.0)
+    state, _ = run(model, TOKENS, method="prefill")
+    _, scores = run(model, state, TOKENS[:, 0], method="step")
+    assert np.isnan(scores).all()
+
+
+def test_draws_depend_on_the_key_and_nothing_else():
+    model = decoder()
+    draw = lambda seed: run(model, TOKENS[:, :2], 5, method="generate", key=jax.random.key(seed))
+    np.testing.assert_array_equal(draw(0), draw(0))
+    assert (draw(0) != draw(1)).any()
+
+
+P = np.array([0.4, 0.05, 0.3, 0.2, 0.05])
+
+
+def frequencies(**settings):
+    keys = jax.random.split(jax.random.key(0), 4000)
+    draw = jax.jit(jax.vmap(lambda key: sample(jnp.log(jnp.asarray(P)), key, **settings)))
+    return np.bincount(draw(keys), minlength=5) / 4000
+
+
+@pytest.mark.parametrize(
+    ("settings", "want"),
+    [
+        ({}, P),
+        ({"temperature": 0.5}, P**2),
+        ({"top_k": 2}, P * [1, 0, 1, 0, 0]),
+        ({"top_p": 0.69}, P * [1, 0, 1, 0, 0]),
+        ({"top_p": 0.71}, P * [1, 0, 1, 1, 0]),
+        ({"top_p": 0.01}, [1, 0, 0, 0, 0]),
+        ({"top_k": 3, "top_p": 0.5}, P * [1, 0, 1, 0, 0]),
+        ({"top_k": 4, "top_p": 1.0}, P * [1, 1, 1, 1, 0]),
+        ({"temperature": 0}, [1, 0, 0, 0, 0]),
+    ],
+    ids=str,
+)
+def test_tokens_are_drawn_as_often_as_they_should_be(settings, want):
+    want = np.asarray(want) / np.sum(want)
+    got = frequencies(**settings)
+    assert (got[want == 0] == 0).all()
+    np.testing.assert_allclose(got, want, atol=5 * 0.5 / 4000**0.5)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_scores_that_are_no_numbers_draw_no_token(temperature):
+    scores = jnp.zeros((3, 11)).at[1, 4].set(jnp.nan).at[2, :5].set(-jnp.inf)
+    token = jax.jit(lambda s: sample(s, jax.random.key(0), temperature=temperature))(scores)
+    assert token[1] == -1
+    assert token[0] >= 0
+    assert token[2] >= 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"temperature": -1.0}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"key": None}, "key"),
+        ({"top_k": 0}, "top_k"),
+        ({"top_k": 12}, "top_k"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": 1.5}, "top_p"),
+    ],
+)
+def test_wrong_settings_are_named(settings, named):
+    settings = {"key": jax.random.key(0), **settings}
+    with pytest.raises(ValueError, match=f"^{named}: expected"):
+        sample(jnp.zeros((2, 11)), **settings)
+    with pytest.raises(ValueError, match=f"^{named}: expected"):
+        decoder().generate(TOKENS[:, :2], 1, **settings)
+
+
+def test_what_cannot_decode_is_refused_by_name():
+    with pytest.raises(ValueError, match="head: expected 'token' for a Decoder"):
+        Decoder(config(), key=jax.random.key(0))
+    for positions in ("alibi", "t5"):
+        with pytest.raises(NotImplementedError, match=f"positions: '{positions}' is a bias"):
+            decoder(positions=positions).prefill(TOKENS)
+    with pytest.raises(NotImplementedError, match="Toy does not decode"):
+        decoder(mechanism=Toy()).prefill(TOKENS)
+    model = decoder()
+    with pytest.raises(TypeError, match="tokens: expected integers"):
+        model.prefill(TOKENS * 1.0)
+    with pytest.raises(ValueError, match="tokens: expected at least one"):
+        model.prefill(TOKENS[:, :0])
+    with pytest.raises(ValueError, match="steps: expected an integer"):
+        model.generate(TOKENS[:, :2], -1)
