@@ -20,6 +20,16 @@ def test_sinusoidal_is_the_papers_formula():
     assert sinusoidal(4, 5).shape == (4, 5)
 
 
+def test_a_shift_of_sinusoids_is_one_rotation_of_each_pair_wherever_it_starts():
+    """The reason the paper gives for them: PE[t + s] is a linear function of PE[t]."""
+    table, rate = sinusoidal(200, 8), 10000.0 ** (-np.arange(0, 8, 2) / 8)
+    for shift in (1, 7, 100):
+        sin, cos = table[:-shift, 0::2], table[:-shift, 1::2]
+        a, b = np.sin(shift * rate), np.cos(shift * rate)
+        moved = np.stack([sin * b + cos * a, cos * b - sin * a], -1).reshape(-1, 8)
+        np.testing.assert_allclose(table[shift:], moved, atol=1e-6)
+
+
 def test_rotary_scores_depend_on_the_distance_only():
     rng = np.random.default_rng(0)
     q, k = (jnp.asarray(rng.normal(size=(1, 1, 8)), jnp.float32) for _ in range(2))
