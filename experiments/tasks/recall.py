@@ -1,43 +1,32 @@
 """Multi-query associative recall (Zoology, Arora et al. 2023, arXiv:2312.04927)."""
 
 import dataclasses
-import functools
 from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Int, Int32
 
-from experiments.tasks.base import (
-    Batch,
-    Task,
-    check_draw,
-    check_split,
-    require,
-    require_int,
-    rng,
-)
-
-BLOCK = 256  # evaluation rows are drawn this many at a time, whatever the batch size
+from experiments.tasks.base import Batch, require, require_int
+from experiments.tasks.drawn import Drawn, whole_split
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Recall(Task):
+class Recall(Drawn):
     """k1 v1 k2 v2 ... then each key once more, to be answered with its value; noise between.
 
     Keys lie in [1, V/2), values in [V/2, V). Unlike Zoology, training rows are drawn afresh
     for every step, and noise never repeats a key of its own row.
     """
 
-    head: ClassVar[str] = "token"
+    stream: ClassVar[str] = "recall"
     vocab_size: int = 8192
     length: int = 64
     pairs: tuple[int, ...] = (4,)  # one slice each, mixed evenly
     alpha: float = 0.01  # query distance j has probability ~ j ** (alpha - 1); 1 is uniform
-    validation: int = 3_000
-    test: int = 3_000
 
     def __post_init__(self):
-        for name in ("vocab_size", "length", "validation", "test"):
+        super().__post_init__()
+        for name in ("vocab_size", "length"):
             require_int(name, getattr(self, name), 1)
         require(
             isinstance(self.pairs, tuple) and len(set(self.pairs)) == len(self.pairs) > 0,
@@ -62,57 +51,30 @@ class Recall(Task):
     def slices(self) -> tuple[str, ...]:
         return tuple(f"{kv} pairs" if kv > 1 else "1 pair" for kv in self.pairs)
 
-    def size(self, split: str) -> int | None:
-        check_split(split)
-        return {"train": None, "validation": self.validation, "test": self.test}[split]
-
-    def batch(self, seed: int, step: int, batch_size: int) -> Batch:
-        check_draw(seed, step, batch_size)
-        number = step * batch_size + np.arange(batch_size)
-        return _draw(self, rng("recall", "train", seed, step), number)
-
-    def examples(self, split: str, indices: Int[np.ndarray, "B"]) -> Batch:
-        return _split(self, split)[indices]
-
     def baselines(self) -> dict[str, float]:
         # Each row asks as many questions as it has pairs, and one of its values is the answer.
-        _, rows = np.unique(_split(self, "validation").slices, return_counts=True)
+        _, rows = np.unique(whole_split(self, "validation").slices, return_counts=True)
         queries = rows * np.array(self.pairs[: rows.size])
         bound = float(rows.sum() / queries.sum())
         chance = 1 / (self.vocab_size - self.vocab_size // 2)
         return {"chance": chance, "any value of the prefix": bound}
 
-    def content(self) -> bytes:
-        return self.examples("validation", np.arange(min(BLOCK, self.validation))).tokens.tobytes()
-
-
-@functools.lru_cache(maxsize=4)
-def _split(task: Recall, split: str) -> Batch:
-    size = task.size(split)
-    require(size is not None, "split", "validation or test", split)
-    starts = range(0, size, BLOCK)
-    blocks = [_draw(task, rng("recall", split, s), s + np.arange(BLOCK)) for s in starts]
-    names = [f.name for f in dataclasses.fields(Batch)]
-    return Batch(**{n: np.concatenate([getattr(b, n) for b in blocks])[:size] for n in names})
-
-
-def _draw(task: Recall, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
-    """Example number n has pairs[n % len(pairs)] pairs."""
-    slices = (number % len(task.pairs)).astype(np.int32)
-    tokens = np.zeros((number.size, task.length), np.int32)
-    labels = np.zeros_like(tokens)
-    for index, kv in enumerate(task.pairs):
-        rows = np.flatnonzero(slices == index)
-        tokens[rows], labels[rows] = sequences(
-            random, rows.size, kv, vocab_size=task.vocab_size, length=task.length, alpha=task.alpha
+    def draw(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
+        """Example number n has pairs[n % len(pairs)] pairs."""
+        slices = (number % len(self.pairs)).astype(np.int32)
+        tokens = np.zeros((number.size, self.length), np.int32)
+        labels = np.zeros_like(tokens)
+        sizes = {"vocab_size": self.vocab_size, "length": self.length, "alpha": self.alpha}
+        for index, kv in enumerate(self.pairs):
+            rows = np.flatnonzero(slices == index)
+            tokens[rows], labels[rows] = sequences(random, rows.size, kv, **sizes)
+        return Batch(
+            tokens=tokens,
+            lengths=np.full(number.size, self.length, np.int32),
+            labels=labels,
+            weights=(labels > 0).astype(np.float32),  # a value is never 0
+            slices=slices,
         )
-    return Batch(
-        tokens=tokens,
-        lengths=np.full(number.size, task.length, np.int32),
-        labels=labels,
-        weights=(labels > 0).astype(np.float32),  # a value is never 0
-        slices=slices,
-    )
 
 
 def sequences(

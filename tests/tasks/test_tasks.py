@@ -11,13 +11,27 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.tasks import TASKS, Batch, Digits, ListOps, Recall
+from experiments.tasks import (
+    TASKS,
+    Batch,
+    Copy,
+    Digits,
+    Induction,
+    ListOps,
+    Modular,
+    Recall,
+    SelectiveCopy,
+)
 from experiments.tasks.base import epoch_indices
 
 SMALL = [
     Digits(),
     ListOps(min_length=8, max_length=40, train=301, validation=53, test=47),
     Recall(vocab_size=64, length=33, pairs=(2, 4, 8), validation=53, test=47),
+    Copy(symbols=17, validation=53, test=47),
+    SelectiveCopy(symbols=9, length=33, validation=53, test=47),
+    Induction(length=33, validation=53, test=47),
+    Modular(modulus=3, length=33, validation=53, test=47),
 ]
 tasks = pytest.mark.parametrize("task", SMALL, ids=lambda task: type(task).__name__)
 ROOT = Path(__file__).parents[2]
