@@ -1,6 +1,7 @@
 """A causal language model around any mechanism: scores of every next token, and decoding."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -91,7 +92,8 @@ class Decoder(nnx.Module):
         top_k: int | None = None,
         top_p: float | None = None,
     ) -> Int[Array, "*B T+steps"]:
-        """The prompt and `steps` tokens after it, each drawn by `sample` from the scores so far.
+        """The prompt and `steps` tokens after it, each drawn by `sample` from the scores so far;
+        compiled as one program for each shape and setting.
 
         Raises what `prefill` and `sample` raise, and ValueError if it would be longer than
         `max_length`.
@@ -100,16 +102,8 @@ class Decoder(nnx.Module):
             raise ValueError(f"steps: expected an integer >= 0, got {steps!r}")
         self._check(prompt, steps)
         check_sampling(self.config.classes, key, temperature, top_k, top_p)
-        graph, params = nnx.split(self)
-        keys = jax.random.split(jax.random.key(0) if key is None else key, steps)
-
-        def one(carry, key):
-            state, scores = carry
-            token = sample(scores, key, temperature=temperature, top_k=top_k, top_p=top_p)
-            return nnx.merge(graph, params).step(state, token), token
-
-        _, tokens = jax.lax.scan(one, self.prefill(prompt), keys)
-        return jnp.concatenate([prompt, jnp.moveaxis(tokens, 0, -1).astype(prompt.dtype)], -1)
+        settings = (("temperature", temperature), ("top_k", top_k), ("top_p", top_p))
+        return _generated(*nnx.split(self), prompt, key, steps, settings)
 
     def _rotary(self, positions):
         return positions if self.config.positions == "rotary" else None
@@ -133,3 +127,17 @@ class Decoder(nnx.Module):
         longest, T = self.config.max_length, tokens.shape[-1] + more
         if T > longest:
             raise ValueError(f"tokens: expected at most max_length={longest} in all, got {T}")
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4, 5))
+def _generated(graph, params, prompt, key, steps: int, settings):
+    """Compiled once for each model, shape and settings."""
+    keys = jax.random.split(jax.random.key(0) if key is None else key, steps)
+
+    def one(carry, key):
+        state, scores = carry
+        token = sample(scores, key, **dict(settings))
+        return nnx.merge(graph, params).step(state, token), token
+
+    _, tokens = jax.lax.scan(one, nnx.merge(graph, params).prefill(prompt), keys)
+    return jnp.concatenate([prompt, jnp.moveaxis(tokens, 0, -1).astype(prompt.dtype)], -1)
