@@ -14,6 +14,7 @@ from attn.testing import LAWS, check
 # tests of their own against loops in NumPy). All else is thorough (`scripts/test --all`). What is
 # not fast is compiled with fewer optimisations.
 STANDS_FOR_ITS_ENGINE = ("Linear", "GLA", "GatedDeltaNet", "StridedPattern", "BlockSparse")
+OF_ARITHMETIC = ("equals_reference", "any_length_works", "drops_fairly")
 OF_A_VARIANT = ("refuses_the_rest", "is_strictly_causal", "steps_equal_parallel")
 
 
@@ -39,10 +40,10 @@ def cases():
 
 @pytest.fixture
 def as_fast_as_needed(request, law):
-    """What is not fast, and the law that is about arithmetic alone, is compiled with fewer
-    optimisations: most of its time is LLVM's."""
+    """What is not fast, and laws that are about arithmetic alone, are compiled with fewer
+    optimisations: most of their time is LLVM's."""
     tiers = ("slow", "thorough")
-    if law == "equals_reference" or any(map(request.node.get_closest_marker, tiers)):
+    if law in OF_ARITHMETIC or any(map(request.node.get_closest_marker, tiers)):
         request.getfixturevalue("compiled_quickly")
 
 
