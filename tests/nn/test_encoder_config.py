@@ -7,6 +7,7 @@ import pytest
 from toy_mechanism import SOFTMAX, Toy, config
 
 from attn.linearized.gated_delta_net import GatedDeltaNet
+from attn.nn import transformer_base
 
 MISTAKES = [
     (dict(heads=5), "heads: expected a divisor of width 12, got 5; or set head_dim"),
