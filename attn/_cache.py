@@ -79,13 +79,18 @@ def tokens(cache: Cache) -> tuple[Float[Array, "*B L K H"], Float[Array, "*B L K
     return jnp.swapaxes(k, -3, -2), jnp.swapaxes(cache.v, -3, -2), Padding(filled)
 
 
+def check_one_token(q) -> None:
+    """Raise ValueError unless q is one token."""
+    if q.shape[-3] != 1:
+        raise ValueError(f"q: expected one token [*B, 1, N, H], got {list(q.shape)}")
+
+
 def decode(cache: Cache, attend, q, k, v) -> tuple[Cache, Float[Array, "*B 1 N D"]]:
     """Append one token and attend by `attend(q, k, v, mask=...)`, in float32, to what is there.
 
     Raises ValueError as `append` does, and unless q is one token too.
     """
-    if q.shape[-3] != 1:
-        raise ValueError(f"q: expected one token [*B, 1, N, H], got {list(q.shape)}")
+    check_one_token(q)
     cache = append(cache, k, v)
     keys, values, filled = tokens(cache)
     out = attend(*(wide(x) for x in (q, keys, values)), mask=filled)

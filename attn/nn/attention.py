@@ -150,7 +150,8 @@ class Attention(nnx.Module):
         state up to `max_length` tokens. Raises NotImplementedError if the mechanism cannot."""
         q, k, v, extra = self._project(x, None, positions, Causal())
         state, y = self.mechanism.prefill(q, k, v, max_length=max_length, **extra)
-        conv = None if self.short_conv is None else self.short_conv.last(self._qkv(x))
+        latest = x[..., -max(1, self.mechanism.short_conv) :, :]
+        conv = None if self.short_conv is None else self.short_conv.last(self._qkv(latest))
         return LayerState(state, conv), self._output(x, y)
 
     def step(

@@ -185,8 +185,7 @@ class Chosen(Mechanism):
 
     def step(self, state, q, k, v):
         check_qkv(q, k, v, FULL)
-        if q.shape[-3] != 1:
-            raise ValueError(f"q: expected one token [*B, 1, N, H], got {list(q.shape)}")
+        _cache.check_one_token(q)
         last, cache = state.cache.length, _cache.append(state.cache, k, v)
         *batch, K, L, _ = cache.k.shape
         M, pages, now = math.prod(batch) * K, L // self.size, last // self.size
@@ -198,8 +197,7 @@ class Chosen(Mechanism):
 
         new = self.of_key(jnp.swapaxes(isolate(k)[0], -3, -2))  # [*B, K, 1, .]
         summary = tuple(map(grown, state.summary, new, self.joins))
-        paged = lambda x: x.reshape(M, pages, self.size, *x.shape[len(batch) + 2 :])
-        blocks = Blocks(*map(paged, (cache.k, cache.v, cache.poison)), None)
+        blocks = Blocks.cached(cache, self.size)
         known = narrow(*(x.reshape(M, pages, -1) for x in summary))
         rows, last = by_group(q, K), jnp.broadcast_to(last, (M, 1))
         chosen = self.choose(isolate(wide(rows))[0], known, blocks.some, last, True)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from attn._cache import Cache
 from attn._core import isolate, masked_softmax, wide
 from attn.masks import Causal, Padding
 from attn.sparse import _sorted
@@ -112,6 +113,14 @@ class Blocks:
             return x.reshape(x.shape[0], -(-S // size), size, *x.shape[2:])
 
         return cls(*map(cut, (k, v, k_poison + v_poison, seen)))
+
+    @classmethod
+    def cached(cls, cache: Cache, size: int) -> "Blocks":
+        """Those of a cache of whole blocks, as they lie; what is not filled yet is not hidden."""
+        *batch, K, L, _ = cache.k.shape
+        M, rest = math.prod(batch) * K, len(batch) + 2
+        cut = lambda x: x.reshape(M, L // size, size, *x.shape[rest:])
+        return cls(*map(cut, (cache.k, cache.v, cache.poison)), None)
 
     @property
     def some(self) -> Bool[Array, "M blocks"]:

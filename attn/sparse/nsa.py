@@ -291,18 +291,16 @@ class NSA(Mechanism):
 
     def step(self, state, q, k, v, *, gate, **arrays):
         self._checked(q, k, v, Causal(), None, gate, arrays)
-        if q.shape[-3] != 1:
-            raise ValueError(f"q: expected one token [*B, 1, N, H], got {list(q.shape)}")
+        _cache.check_one_token(q)
         last, cache = state.cache.length, _cache.append(state.cache, k, v)
         state = state.after(cache, self.compression_stride, arrays)
         *batch, K, L, _ = cache.k.shape
-        M, b = math.prod(batch) * K, self.selection_block
+        M = math.prod(batch) * K
         flat = lambda x: x.reshape(M, *x.shape[len(batch) + 1 :])
         ck, cv, lost = map(flat, (state.k, state.v, state.poison))
         ends = jnp.arange(ck.shape[1]) * self.compression_stride + self.compression_block - 1
         runs = Runs(ck, cv, lost, ends[None], *narrow(ck))
-        paged = lambda x: x.reshape(M, L // b, b, *x.shape[len(batch) + 2 :])
-        blocks = Blocks(*map(paged, (cache.k, cache.v, cache.poison)), None)
+        blocks = Blocks.cached(cache, self.selection_block)
         far = self._far(wide(q), K, blocks, runs, jnp.broadcast_to(last, (M, 1)))
         # the window, and in a short text slots that are still empty
         size = min(self.window, L)

@@ -28,10 +28,6 @@ class Copy(Drawn):
     def length(self) -> int:
         return 2 * self.symbols
 
-    @property
-    def classes(self) -> int:
-        return self.vocab_size
-
     def baselines(self) -> dict[str, float]:
         return {"chance": 1 / (self.vocab_size - 2)}
 
@@ -59,10 +55,6 @@ class SelectiveCopy(Drawn):
             require_int(name, getattr(self, name), least)
         least = 2 * self.symbols
         require(self.length >= least, "length", f">= 2 * {self.symbols} symbols", self.length)
-
-    @property
-    def classes(self) -> int:
-        return self.vocab_size
 
     def baselines(self) -> dict[str, float]:
         return {"chance": 1 / (self.vocab_size - 3)}

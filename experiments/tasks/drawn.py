@@ -34,6 +34,10 @@ class Drawn(Task):
         for name in ("validation", "test"):
             require_int(name, getattr(self, name), 1)
 
+    @property
+    def classes(self) -> int:
+        return self.vocab_size
+
     @abc.abstractmethod
     def draw(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
         """One row for each example number; only what kind of row it is may depend on that."""

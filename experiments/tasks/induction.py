@@ -25,10 +25,6 @@ class Induction(Drawn):
         require_int("vocab_size", self.vocab_size, 4)
         require_int("length", self.length, 3)
 
-    @property
-    def classes(self) -> int:
-        return self.vocab_size
-
     def baselines(self) -> dict[str, float]:
         return {"chance": 1 / (self.vocab_size - 2)}
 

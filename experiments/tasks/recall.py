@@ -44,10 +44,6 @@ class Recall(Drawn):
         require(isinstance(alpha, int | float) and 0 < alpha, "alpha", "a number > 0", alpha)
 
     @property
-    def classes(self) -> int:
-        return self.vocab_size
-
-    @property
     def slices(self) -> tuple[str, ...]:
         return tuple(f"{kv} pairs" if kv > 1 else "1 pair" for kv in self.pairs)
 
