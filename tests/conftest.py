@@ -1,7 +1,9 @@
-"""Shared by all tests: results are compared at full matrix precision on every backend."""
+"""Shared by all tests: results are compared at full matrix precision on every backend, and
+programs are compiled quickly."""
 
 import jax
 import pytest
+from jax._src import compiler
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -10,10 +12,22 @@ def _full_precision():
         yield
 
 
-@pytest.fixture
-def compiled_quickly():
-    """Few optimisations, for tests that compile most of their time and are about the arithmetic,
-    not about what a compiler makes of it (as those with NaN are)."""
+@pytest.fixture(autouse=True)
+def _compiled_quickly(request, monkeypatch):
+    """Few optimisations, and XLA's older code generator for CPUs, which compiles three times
+    as fast: the suite compiles for most of its time, and most tests are about arithmetic. Tests
+    about what a compiler may do to NaN, to bits or to memory are marked `optimised` and compiled
+    as a user's program is. (jax has no setting for the generator, XLA's flag is per process.)"""
+    if request.node.get_closest_marker("optimised"):
+        yield
+        return
+    options = compiler.get_compile_options
+
+    def quick(*args, env_options_overrides=None, **others):
+        overrides = {"xla_cpu_use_fusion_emitters": False, **(env_options_overrides or {})}
+        return options(*args, env_options_overrides=overrides, **others)
+
+    monkeypatch.setattr(compiler, "get_compile_options", quick)
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield

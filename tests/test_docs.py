@@ -7,7 +7,6 @@ import re
 import textwrap
 
 import jax.numpy as jnp
-import pytest
 
 import attn
 
@@ -19,7 +18,6 @@ def blocks(name):
     return [textwrap.dedent(b) for b in re.findall(r"^ *```python\n(.*?)^ *```", text, re.M | re.S)]
 
 
-@pytest.mark.usefixtures("compiled_quickly")
 def test_readme_examples_run(capsys):
     names = {}
     first, options, gates, patterns, second, decoding, third = blocks("README.md")
@@ -48,7 +46,6 @@ def test_readme_primitive_example_is_short():
     assert len(blocks("README.md")[0].strip().splitlines()) <= 13
 
 
-@pytest.mark.usefixtures("compiled_quickly")
 def test_contributing_example_keeps_the_laws_it_is_shown_for():
     names = {}
     (example,) = blocks("CONTRIBUTING.md")

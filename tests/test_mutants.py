@@ -262,7 +262,6 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.usefixtures("compiled_quickly")
 @pytest.mark.parametrize(("mutant", "law"), MUTANTS, ids=lambda x: getattr(x, "name", x))
 def test_mutant_is_caught(mutant, law):
     (verdict,) = check(mutant, only=[law]).verdicts
@@ -270,7 +269,6 @@ def test_mutant_is_caught(mutant, law):
     assert not verdict.broken.startswith("raised"), verdict.broken
 
 
-@pytest.mark.usefixtures("compiled_quickly")
 @pytest.mark.parametrize("law", sorted({law for _, law in MUTANTS} - {"memory_is_linear"}))
 def test_the_unchanged_one_passes(law):
     check(Dropping(), only=[law]).raise_if_broken()

@@ -12,8 +12,6 @@ import attn
 from attn import Causal, Padding, Segments
 from attn.testing import inputs
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 BIASES = {
     "alibi": lambda T: attn.Alibi(jnp.asarray(attn.positions.alibi_slopes(4))),
     "t5": lambda T: attn.Relative(_normal(32, 4)),

@@ -13,8 +13,6 @@ from attn import Alibi, ArrayBias, Causal, Padding
 from attn.positions import alibi_slopes
 from attn.testing import inputs, rms
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 T, S = 9, 12
 LENGTHS = np.array([7, 12])
 SEEN = np.tril(np.ones((T, S), bool)) & (np.arange(S) < LENGTHS[:, None, None])

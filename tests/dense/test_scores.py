@@ -44,7 +44,6 @@ def same(mechanism, define, name, *, larger=1.0):
         assert rms(got - want) / rms(want) < 32 * 2**-23
 
 
-@pytest.mark.usefixtures("compiled_quickly")
 @pytest.mark.parametrize("name", MASKS)
 def test_additive_is_bahdanaus(name):
     names = ("query_projection", "key_projection", "score_vector")
@@ -52,7 +51,6 @@ def test_additive_is_bahdanaus(name):
     same(attn.Additive(hidden=5, block=4), define, name)
 
 
-@pytest.mark.usefixtures("compiled_quickly")
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("local", luong.LOCALS)
 @pytest.mark.parametrize("score", luong.SCORES)
@@ -69,7 +67,6 @@ def same_luong(mechanism, name):
     same(mechanism, define, name, larger=2.0)
 
 
-@pytest.mark.usefixtures("compiled_quickly")
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("length", [None, 40])
 def test_sigmoid_has_the_papers_bias(length, name):
@@ -82,7 +79,6 @@ def same_sigmoid(mechanism, name):
     same(mechanism, define, name)
 
 
-@pytest.mark.usefixtures("compiled_quickly")
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("power", [1, 2])
 def test_relu_is_divided_by_the_length(power, name):
@@ -92,7 +88,6 @@ def test_relu_is_divided_by_the_length(power, name):
     same(attn.Relu(power=power, length=40), define, name)
 
 
-@pytest.mark.usefixtures("compiled_quickly")
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("kind", ["dense", "random"])
 def test_synthesizer_reads_no_keys(kind, name):
@@ -115,7 +110,6 @@ EVERY = [
     [(m, Causal()) for m in EVERY] + [(EVERY[2], FULL), (EVERY[2], Window(5, 2) | Prefix(1))],
     ids=repr,
 )
-@pytest.mark.usefixtures("compiled_quickly")
 def test_blocks_change_nothing(mechanism, mask):
     # 37 rows by twos: four groups of blocks, each with a run of keys of its own length
     arrays = inputs(mechanism, T=37, S=37)

@@ -179,7 +179,6 @@ def test_distillation_brings_hedgehog_nearer_to_softmax():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("compiled_quickly")
 def test_the_command_writes_its_files(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(command, "Settings", lambda **changes: SMALL)
     assert command.main([f"--out={tmp_path}", "--seeds=2", "--steps=4"]) == 0

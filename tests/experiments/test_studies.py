@@ -126,6 +126,7 @@ def test_a_readme_says_what_was_measured(name):
     assert sum(p.stat().st_size for p in folder.glob("*.*") if p.suffix != ".py") < 300_000
 
 
+@pytest.mark.slow
 def test_published_layers_differ_where_the_study_says():
     sizes = defects.Sizes(length=24, block=4, width=8, features=16, draws=1)
     found = {name: defect(sizes, 0) for name, defect in defects.DEFECTS.items()}

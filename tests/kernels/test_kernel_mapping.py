@@ -12,6 +12,9 @@ import attn
 from attn import FULL, Causal, Padding, Window
 from attn.testing import check
 
+# the stand-ins' sums are as rough as unoptimised loops make them
+pytestmark = [pytest.mark.optimised, pytest.mark.slow]
+
 NO_TOKAMAX = pytest.mark.skipif(
     importlib.util.find_spec("tokamax") is None,
     reason="tokamax is not installed: it needs Python 3.12 and jax 0.11.1",

@@ -52,7 +52,6 @@ def fourier(x, w):
     return np.concatenate([np.sin(angle), np.cos(angle)]) / np.sqrt(len(w))
 
 
-@pytest.mark.usefixtures("compiled_quickly")
 @MASK
 def test_rfa_is_the_papers(mask):
     w = wide(orthogonal_features(0, 32, 8))
@@ -100,7 +99,6 @@ def test_gated_rfa_asks_for_causal():
         RFA(gated=True)(q, k, v, **arrays)
 
 
-@pytest.mark.usefixtures("compiled_quickly")
 @MASK
 def test_cosformer_is_the_papers(mask):
     causal = mask.take(Causal)[0][0]
@@ -128,7 +126,6 @@ def test_cosformer_says_when_it_is_too_long():
     assert np.isnan(out[:, 8]).all()
 
 
-@pytest.mark.usefixtures("compiled_quickly")
 @MASK
 @pytest.mark.parametrize("window", [0, 3])
 def test_based_is_softmax_nearby_and_taylor_far_away(window, mask):
@@ -164,7 +161,6 @@ def test_based_neither_overflows_nor_underflows_at_large_scores():
     assert all(np.isfinite(g).all() for g in grads)
 
 
-@pytest.mark.usefixtures("compiled_quickly")
 @MASK
 @pytest.mark.parametrize("activation", ["softmax", "exp"])
 def test_hedgehog_is_the_papers(activation, mask):
@@ -241,7 +237,6 @@ def test_distillation_brings_hedgehog_towards_softmax(activation):
     assert loss(maps) < 0.5 * values[0], (values[0], loss(maps))
 
 
-@pytest.mark.usefixtures("compiled_quickly")
 @MASK
 def test_efficient_is_the_papers(mask):
     define = lambda q, k, v, seen, arrays: oracle.efficient(q, k, v, seen)

@@ -179,7 +179,6 @@ def drawn(mechanism, **shape):
     return q, k * 0.4 if getattr(mechanism, "l2_norm", True) is False else k, v, arrays
 
 
-@pytest.mark.usefixtures("compiled_quickly")
 @pytest.mark.parametrize("T", [1, 19])
 @EACH
 def test_equals_the_papers_token_loop(mechanism, T):
@@ -234,7 +233,6 @@ def same_gradients(mechanism, *draws):
 SMALL = {"batch": (1,), "T": 11, "S": 11, "N": 2, "K": 1, "H": 4, "D": 3}
 
 
-@pytest.mark.usefixtures("compiled_quickly")
 @EACH
 def test_gradients_equal_the_papers(mechanism):
     same_gradients(mechanism, drawn(mechanism, **SMALL))
@@ -277,7 +275,6 @@ def test_zero_queries_and_keys_have_finite_gradients(mechanism):
         assert np.isfinite(np.asarray(x)).all(), jax.tree_util.keystr(path)
 
 
-@pytest.mark.usefixtures("compiled_quickly")
 @pytest.mark.parametrize("mechanism", DECAYS, ids=repr)
 def test_bidirectional_is_forward_and_backward_less_the_token_itself(mechanism):
     q, k, v, arrays = drawn(mechanism)

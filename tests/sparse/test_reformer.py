@@ -24,9 +24,6 @@ def attend(q, k, v, rotations, *, mask=FULL, **options):
     return jax.jit(call)(q, k, v, rotations, mask)
 
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
-
 def hashes(x, rotations):
     """The paper's h(x) = argmax([xR; -xR]) in NumPy: [rounds, length] for one head."""
     y = np.einsum("th,rhn->rtn", np.asarray(x, np.float64), np.asarray(rotations, np.float64))

@@ -8,8 +8,6 @@ import pytest
 from attn.masks import FULL, Causal, Padding
 from attn.sparse.routing import Routing, on_sphere, routing_attention, updated_centroids
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 
 def draw(T, S, *, N=2, K=1, H=4, D=3, clusters=3, seed=0):
     rng = np.random.default_rng(seed)

@@ -9,8 +9,6 @@ from attn.masks import FULL, Causal, Padding
 from attn.sparse import sinkhorn
 from attn.sparse.sinkhorn import Sinkhorn, sinkhorn_attention
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 
 def draw(T, S, *, N=2, K=1, H=4, D=3, seed=0):
     rng = np.random.default_rng(seed)
