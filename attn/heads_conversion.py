@@ -6,8 +6,8 @@ from attn._core import check_count
 
 
 def pool_heads(
-    kernel: Float[Array, "*L C KH"], *, num_heads: int, groups: int
-) -> Float[Array, "*L C GH"]:
+    kernel: Float[Array, "*L KH"], *, num_heads: int, groups: int
+) -> Float[Array, "*L GH"]:
     """The kernel of K key or value heads with each group of K / G neighbours replaced by its mean,
     from which a grouped-query model is trained on (Ainslie et al. 2023, arXiv:2305.13245).
 

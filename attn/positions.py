@@ -1,10 +1,14 @@
-"""Positions as functions of indices: sinusoidal, rotary, ALiBi slopes, T5 buckets."""
+"""Positions as functions of indices: sinusoidal, rotary, xPos, ALiBi slopes, T5 buckets."""
 
 import math
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+
+from attn._rotary import Rotary as Rotary
+from attn._rotary import rotary as rotary
+from attn._rotary import xpos_scale as xpos_scale
 
 
 def sinusoidal(length: int, width: int) -> Float[np.ndarray, "length width"]:
@@ -16,25 +20,6 @@ def sinusoidal(length: int, width: int) -> Float[np.ndarray, "length width"]:
     angle = np.arange(length)[:, None] * rate  # [length, ceil(width / 2)], in float64
     table = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(length, 2 * rate.size)
     return table[:, :width].astype(np.float32)
-
-
-def rotary(
-    x: Float[Array, "*B T N H"], positions: Int[Array, "*#B T"], *, base: float = 10000.0
-) -> Float[Array, "*B T N H"]:
-    """Rotate the pairs (x_c, x_{c + H/2}) by positions / base^(2c/H) (Su et al. 2021,
-    arXiv:2104.09864, half-split layout). Angles in float32, the result in x's dtype.
-
-    Raises ValueError if H is odd.
-    """
-    width = x.shape[-1]
-    if width % 2:
-        raise ValueError(f"x: rotary needs an even head width, got {width}")
-    rate = base ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
-    angle = positions.astype(jnp.float32)[..., None, None] * rate  # [*B, T, 1, H/2]
-    wide = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
-    cos, sin = jnp.cos(angle).astype(wide), jnp.sin(angle).astype(wide)
-    a, b = jnp.split(x.astype(wide), 2, axis=-1)
-    return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1).astype(x.dtype)
 
 
 def alibi_slopes(num_heads: int) -> Float[np.ndarray, " num_heads"]:

@@ -22,6 +22,7 @@ CORE = {
     "_strips",
     "_places",
     "_tokens",
+    "_rotary",
 }
 CORE |= {"_blockwise", "kernels", "mechanism", "gates"}
 

@@ -1,6 +1,10 @@
 """Flax (NNX) modules around the primitives; they are used with plain JAX transforms."""
 
 from attn.nn.attention import Attention as Attention
+from attn.nn.attention_fn import attention_fn as attention_fn
+from attn.nn.bahdanau import Bahdanau as Bahdanau
+from attn.nn.beam import beam_search as beam_search
+from attn.nn.bert import from_bert as from_bert
 from attn.nn.config import EncoderConfig as EncoderConfig
 from attn.nn.config import transformer_base as transformer_base
 from attn.nn.convert import with_kv_heads as with_kv_heads
@@ -10,4 +14,16 @@ from attn.nn.dropout import dropout as dropout
 from attn.nn.encoder import Encoder as Encoder
 from attn.nn.functional import functional as functional
 from attn.nn.functional import parameter_count as parameter_count
+from attn.nn.lstmn import LSTMN as LSTMN
+from attn.nn.luong import LuongSeq2Seq as LuongSeq2Seq
+from attn.nn.mixers import GRU as GRU
+from attn.nn.mixers import LSTM as LSTM
+from attn.nn.mixers import MIXERS as MIXERS
+from attn.nn.mixers import Average as Average
+from attn.nn.mixers import Conv as Conv
+from attn.nn.mixers import DepthwiseConv as DepthwiseConv
+from attn.nn.mixers import FNet as FNet
+from attn.nn.mixers import Mixer as Mixer
 from attn.nn.sampling import sample as sample
+from attn.nn.seq2seq import Seq2Seq as Seq2Seq
+from attn.nn.seq2seq import Seq2SeqConfig as Seq2SeqConfig

@@ -15,8 +15,9 @@ from attn.nn.gates import Gates
 from attn.nn.keys import fold
 from attn.nn.norm import RMSNorm
 from attn.nn.short_conv import ShortConv
-from attn.positions import rotary
+from attn.positions import Rotary
 
+PLAIN = Rotary()
 OUTPUT_GATES = {"silu": jax.nn.silu, "sigmoid": jax.nn.sigmoid}
 
 
@@ -50,10 +51,11 @@ class Attention(nnx.Module):
     multi-query (Shazeer 2019, arXiv:1911.02150). `qk_norm` puts an RMSNorm with a learned scale on
     each head of q and k, before rotary (Henry et al. 2020, arXiv:2010.04245); where a mechanism
     keeps several vectors side by side in a head (`parts`), each is normalised and rotated by
-    itself.
+    itself. With `xpos`, q and k are also scaled about the middle of `max_length`, so that scores
+    fall with distance (Sun et al. 2022, arXiv:2212.10554).
 
     A mechanism with `shared_qk` has one kernel for q and k (Reformer, Kitaev et al. 2020,
-    arXiv:2001.04451), [width, 2 N H], K = N.
+    arXiv:2001.04451), [width, 2 N H], K = N. `bias` adds one to each of these products.
 
     A mechanism asks for the rest by its record: its learned arrays are parameters here and its
     `gates` are projected from x. With `short_conv`, q, k and v first pass through a causal
@@ -74,6 +76,9 @@ class Attention(nnx.Module):
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
         qk_norm: bool = False,
+        bias: bool = False,
+        rotary: Rotary = PLAIN,
+        xpos: bool = False,
         dtype=jnp.float32,
         key: Array,
     ):
@@ -86,13 +91,18 @@ class Attention(nnx.Module):
             raise ValueError("\n".join(mistakes))
         if mechanism.shared_qk and K != N:
             raise ValueError(f"num_kv_heads: expected {N} with shared_qk, got {K}")
+        if xpos and mechanism.shared_qk:
+            raise ValueError("xpos: expected False with shared_qk, for it scales q and k apart")
         H = width // N if head_dim is None else head_dim
         self.heads, self.mechanism, self.dtype = (N, K, H), mechanism, jnp.dtype(dtype)
+        self.rotary, self.xpos_centre = rotary, max_length / 2 if xpos else None
         # its variance depends on the input width alone: fusing does not change the draw's scale
         kernel = jax.nn.initializers.lecun_normal()
         columns = (N + K if mechanism.shared_qk else N + 2 * K) * H
         self.qkv = nnx.Param(kernel(fold(key, "qkv"), (width, columns), jnp.float32))
         self.out = nnx.Param(kernel(fold(key, "out"), (N * H, width), jnp.float32))
+        zeros = lambda size: nnx.Param(jnp.zeros(size, jnp.float32))
+        self.bias = nnx.Dict(qkv=zeros(columns), out=zeros(width)) if bias else None
         if H % mechanism.parts:
             raise ValueError(
                 f"head_dim: expected a multiple of {mechanism.parts} for {mechanism.name}, got {H}"
@@ -131,8 +141,8 @@ class Attention(nnx.Module):
         """The layer's output in `dtype`. With `positions`, q and k are rotated by them. With
         `dropout_key`, a mechanism that has a `dropout_rate` drops weights.
 
-        Raises ValueError for shapes that do not fit, and for rotary, gates or a short convolution
-        in cross-attention.
+        Raises ValueError for shapes that do not fit, for rotary, gates or a short convolution in
+        cross-attention, and for xPos without `Causal`.
         """
         q, k, v, extra = self._project(x, context, positions, mask)
         if dropout_key is not None and self.mechanism.dropout_rate > 0:
@@ -171,6 +181,45 @@ class Attention(nnx.Module):
         mechanism, y = self.mechanism.step(state.mechanism, q, k, v, **learned, **gates)
         return LayerState(mechanism, conv), self._output(x, y)
 
+    def memory(
+        self, context: Float[Array, "*B S W"]
+    ) -> tuple[Float[Array, "*B S K H"], Float[Array, "*B S K H"]]:
+        """Keys and values of a context, projected once for any number of `recall`s. Raises
+        ValueError for gates or a short convolution."""
+        self._check_context(None, self.gates(context.astype(self.dtype)))
+        (_, K, H), (_, of_k, of_v) = self.heads, self._columns
+        k, v = jnp.split(self._qkv(context, slice(of_k.start, of_v.stop)), 2, axis=-1)
+        return self._by_head(k, K, self.k_norm), v.reshape(*v.shape[:-1], K, H)
+
+    def recall(
+        self,
+        x: Float[Array, "*B T W"],
+        memory: tuple[Float[Array, "*B S K H"], Float[Array, "*B S K H"]],
+        *,
+        mask: Mask = FULL,
+        dropout_key: Array | None = None,
+    ) -> Float[Array, "*B T W"]:
+        """`self(x, context=context, mask=mask)` from `self.memory(context)`."""
+        learned = {name: x[...] for name, x in self.learned.items()}
+        if dropout_key is not None and self.mechanism.dropout_rate > 0:
+            learned["dropout_key"] = dropout_key
+        return self._output(x, self.mechanism(self._q(x), *memory, mask=mask, **learned))
+
+    def recalled(self, x, memory, *, mask: Mask = FULL) -> Float[Array, "*B N T S"]:
+        """The effective matrix of each head in `recall`."""
+        learned = {name: x[...] for name, x in self.learned.items()}
+        return self.mechanism.weights(self._q(x), memory[0], mask=mask, **learned)
+
+    def _q(self, x):
+        return self._by_head(self._qkv(x, self._columns[0]), self.heads[0], self.q_norm)
+
+    def _by_head(self, x, heads, norm):
+        """Heads of their own axis, normalised by parts."""
+        parts, H = self.mechanism.parts, self.heads[2]
+        x = x.reshape(*x.shape[:-1], heads * parts, H // parts)
+        x = x if norm is None else norm(x)
+        return x.reshape(*x.shape[:-2], heads, H)
+
     def _output(self, x, y):
         """Heads [*B, T, N, H] of the tokens x back to the width."""
         if self.head_norm is not None:
@@ -179,7 +228,8 @@ class Attention(nnx.Module):
         if self.out_gate is not None:
             activation = OUTPUT_GATES[self.mechanism.output_gate]
             y = y * activation(x.astype(self.dtype) @ self.out_gate[...].astype(self.dtype))
-        return y @ self.out[...].astype(self.dtype)
+        y = y @ self.out[...].astype(self.dtype)
+        return y if self.bias is None else y + self.bias.out[...].astype(self.dtype)
 
     def weights(
         self,
@@ -200,6 +250,8 @@ class Attention(nnx.Module):
                 raise ValueError(
                     f"{name}: expected a last axis of {self.qkv.shape[0]}, got {list(given.shape)}"
                 )
+        if positions is not None and self.xpos_centre is not None:
+            _check_causal(mask)
         gates = self.gates(x.astype(self.dtype))
         if context is None:
             qkv = self._qkv(x)
@@ -214,7 +266,8 @@ class Attention(nnx.Module):
         return *self._heads(q, k, v, positions), {**learned, **gates}
 
     def _qkv(self, x, columns=slice(None)) -> Float[Array, "*B T C"]:
-        return x.astype(self.dtype) @ self.qkv[:, columns].astype(self.dtype)
+        y = x.astype(self.dtype) @ self.qkv[:, columns].astype(self.dtype)
+        return y if self.bias is None else y + self.bias.qkv[columns].astype(self.dtype)
 
     @property
     def _columns(self) -> tuple[slice, slice, slice]:
@@ -231,7 +284,7 @@ class Attention(nnx.Module):
         if self.q_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         if positions is not None:
-            q, k = rotary(q, positions), rotary(k, positions)
+            q, k = self.rotary(q, k, positions, xpos_centre=self.xpos_centre)
         q = q.reshape(*q.shape[:-2], N, H)
         k = k.reshape(*k.shape[:-2], K, H)
         return q, k, v.reshape(*v.shape[:-1], K, H)
@@ -251,3 +304,12 @@ class Attention(nnx.Module):
                 f"context: {name} convolves x over time, and a context is another sequence; leave "
                 "it out, or set short_conv=0"
             )
+
+
+def _check_causal(mask: Mask) -> None:
+    """Raise ValueError unless the mask is joined with `Causal`."""
+    if isinstance(mask, Mask) and mask.take(Causal)[0] == (None,):
+        raise ValueError(
+            "mask: expected one joined by & with Causal() for xPos, whose scores grow with the "
+            f"distance to later keys, got {mask}"
+        )

@@ -1,4 +1,4 @@
-"""One layer of an encoder: attention, then the position-wise network, each on a residual path."""
+"""One layer of an encoder: a token mixer, then the position-wise network, on residual paths."""
 
 import jax.numpy as jnp
 from flax import nnx
@@ -11,30 +11,22 @@ from attn.nn.attention import Attention
 from attn.nn.config import EncoderConfig
 from attn.nn.dropout import dropout
 from attn.nn.keys import fold
+from attn.nn.mixers.base import Mixer, MixerLayer
 from attn.nn.mlp import Mlp
-from attn.nn.norm import NORMS
+from attn.nn.norm import norm_of
 
 
 class Block(nnx.Module):
     """x + f(norm(x)) if `pre` (Xiong et al. 2020, arXiv:2002.04745), norm(x + f(x)) if `post`
     (Vaswani et al. 2017); dropout on each f(x), and on the weights of a mechanism that has a rate.
-    `mlp_width` 0 leaves the network out."""
+    `mlp_width` 0 leaves the network out. `attention` holds attention around a `Mechanism`, or what
+    a `Mixer` has in its place."""
 
-    def __init__(self, config: EncoderConfig, mechanism: Mechanism, *, key: Array):
-        norm, dtype = NORMS[config.norm], jnp.dtype(config.dtype)
+    def __init__(self, config: EncoderConfig, mechanism: Mechanism | Mixer, *, key: Array):
+        norm, dtype = norm_of(config), jnp.dtype(config.dtype)
         self.pre, self.rate = config.norm_position == "pre", config.dropout
         self.attention_norm = norm(config.width)
-        self.attention = Attention(
-            config.width,
-            num_heads=config.heads,
-            mechanism=mechanism,
-            max_length=config.positions_held,
-            num_kv_heads=config.kv_heads,
-            head_dim=config.head_dim,
-            qk_norm=config.qk_norm,
-            dtype=dtype,
-            key=fold(key, "attention"),
-        )
+        self.attention = token_mixer(config, mechanism, key=fold(key, "attention"))
         if not config.mlp_width:
             self.mlp_norm = self.mlp = None
             return
@@ -91,3 +83,25 @@ class Block(nnx.Module):
         """The effective attention matrix of each head, for the same x."""
         y = self.attention_norm(x) if self.pre else x
         return self.attention.weights(y, mask=mask, bias=bias, positions=positions)
+
+
+def token_mixer(
+    config: EncoderConfig, mechanism: Mechanism | Mixer, *, key: Array
+) -> Attention | MixerLayer:
+    """What a block mixes tokens by: attention around a mechanism, or a mixer's own layer."""
+    if isinstance(mechanism, Mixer):
+        return mechanism.layer(config.width, dtype=jnp.dtype(config.dtype), key=key)
+    return Attention(
+        config.width,
+        num_heads=config.heads,
+        mechanism=mechanism,
+        max_length=config.positions_held,
+        num_kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        qk_norm=config.qk_norm,
+        bias=config.bias,
+        rotary=config.rotary,
+        xpos=config.positions == "xpos",
+        dtype=jnp.dtype(config.dtype),
+        key=key,
+    )

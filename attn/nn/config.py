@@ -7,26 +7,31 @@ from attn.dense.dot_product import Softmax
 from attn.masks import Causal
 from attn.mechanism import Mechanism
 from attn.nn.attention import mistakes_of
+from attn.nn.mixers.base import Mixer
 from attn.nn.mlp import ACTIVATIONS
 from attn.nn.norm import NORMS
+from attn.positions import Rotary
 
 CHOICES = {
     "head": ("classification", "token", "dual"),
     "pooling": ("cls", "mean", "max", "none"),
-    "positions": ("sinusoidal", "learned", "rotary", "alibi", "t5", "none"),
+    "positions": ("sinusoidal", "learned", "rotary", "xpos", "alibi", "t5", "none"),
     "activation": tuple(ACTIVATIONS),
     "norm": tuple(NORMS),
     "norm_position": ("pre", "post"),
     "dtype": ("float32", "bfloat16", "float16"),
 }
+TURNED = ("rotary", "xpos")  # positions that turn queries and keys
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
     """`mechanism` is one for all layers or a tuple with one for each, where their settings follow
-    the depth as `attn.Differential.for_layers(layers)` do; `kv_heads` None is `heads`, `head_dim`
-    None is width / heads, `mlp_width` 0 leaves the position-wise network out. `dropout` is that of
-    the residual paths; the share of dropped weights is the mechanism's `dropout_rate`.
+    the depth as `attn.Differential.for_layers(layers)` do; a `Mixer` such as `attn.nn.LSTM()` may
+    stand in place of any, and heads are those of the layers that attend. `kv_heads` None is
+    `heads`, `head_dim` None is width / heads, `mlp_width` 0 leaves the position-wise network out.
+    `dropout` is that of the residual paths; the share of dropped weights is the mechanism's
+    `dropout_rate`.
 
     Raises ValueError that names every mistake at once.
     """
@@ -40,13 +45,21 @@ class EncoderConfig:
     mlp_width: int
     kv_heads: int | None = None
     head_dim: int | None = None
-    mechanism: Mechanism | tuple[Mechanism, ...] = dataclasses.field(default_factory=Softmax)
+    mechanism: Mechanism | Mixer | tuple[Mechanism | Mixer, ...] = dataclasses.field(
+        default_factory=Softmax
+    )
     head: Literal["classification", "token", "dual"] = "classification"
     pooling: Literal["cls", "mean", "max", "none"] = "mean"
-    positions: Literal["sinusoidal", "learned", "rotary", "alibi", "t5", "none"] = "sinusoidal"
-    activation: Literal["gelu", "relu", "silu", "swiglu"] = "gelu"
+    positions: Literal["sinusoidal", "learned", "rotary", "xpos", "alibi", "t5", "none"] = (
+        "sinusoidal"
+    )
+    rotary: Rotary = dataclasses.field(default_factory=Rotary)  # of "rotary" and "xpos"
+    activation: Literal["gelu", "gelu_exact", "relu", "silu", "swiglu"] = "gelu"
     norm: Literal["layer", "rms"] = "layer"
     norm_position: Literal["pre", "post"] = "pre"
+    norm_epsilon: float = 1e-6
+    embedding_norm: bool = False
+    bias: bool = False  # of the projections to q, k, v and back
     qk_norm: bool = False
     dropout: float = 0.0
     tied: bool = False
@@ -59,7 +72,7 @@ class EncoderConfig:
             raise ValueError("\n".join(mistakes))
 
     @property
-    def mechanisms(self) -> tuple[Mechanism, ...]:
+    def mechanisms(self) -> tuple[Mechanism | Mixer, ...]:
         """One for each layer."""
         if isinstance(self.mechanism, tuple):
             return self.mechanism
@@ -98,14 +111,21 @@ def _values(c: EncoderConfig) -> list[str]:
         expect(value is None or _is_int(value, 1), name, "an integer >= 1, or None")
     for name, choices in CHOICES.items():
         expect(getattr(c, name) in choices, name, f"one of {', '.join(choices)}")
-    for name in ("qk_norm", "tied", "scan", "remat"):
+    for name in ("embedding_norm", "bias", "qk_norm", "tied", "scan", "remat"):
         expect(isinstance(getattr(c, name), bool), name, "True or False")
-    number = isinstance(c.dropout, (int, float)) and not isinstance(c.dropout, bool)
-    expect(number and 0 <= c.dropout < 1, "dropout", "a number in [0, 1)")
+    expect(isinstance(c.rotary, Rotary), "rotary", "an attn.positions.Rotary")
+    number = lambda x: isinstance(x, (int, float)) and not isinstance(x, bool)
+    expect(number(c.dropout) and 0 <= c.dropout < 1, "dropout", "a number in [0, 1)")
+    small = number(c.norm_epsilon) and 0 < c.norm_epsilon < 1
+    expect(small, "norm_epsilon", "a number in (0, 1)")
     given = c.mechanism if isinstance(c.mechanism, tuple) else (c.mechanism,)
-    known = all(isinstance(m, Mechanism) for m in given)
-    expect(known, "mechanism", "a Mechanism such as attn.Softmax(), or a tuple of them")
-    for mechanism in dict.fromkeys(given) if known else ():
+    known = all(isinstance(m, Mechanism | Mixer) for m in given)
+    what = (
+        "a Mechanism such as attn.Softmax(), or a Mixer such as attn.nn.LSTM(), or a tuple of them"
+    )
+    expect(known, "mechanism", what)
+    attending = [m for m in given if isinstance(m, Mechanism)]
+    for mechanism in dict.fromkeys(attending) if known else ():
         mistakes += [f"mechanism: {mechanism.name}.{line}" for line in mistakes_of(mechanism)]
     return mistakes
 
@@ -154,9 +174,24 @@ def _relations(c: EncoderConfig) -> list[str]:
             f"head_dim: expected a multiple of {parts} for {kinds}, got {head_dim}; set head_dim",
         ),
         (
-            c.positions == "rotary" and head_dim % parts == 0 and head_dim // parts % 2,
-            f"positions: rotary turns pairs, so it needs {_even(parts)}, got {head_dim}; "
+            c.positions in TURNED and head_dim % parts == 0 and head_dim // parts % 2,
+            f"positions: {c.positions} turns pairs, so it needs {_even(parts)}, got {head_dim}; "
             "set head_dim",
+        ),
+        (unfit := _unfit(c, head_dim, parts), f"rotary: {unfit}"),
+        (
+            c.positions not in TURNED and c.rotary != Rotary(),
+            f"rotary: expected its defaults with positions={c.positions!r}, which turns nothing, "
+            f"got {c.rotary}",
+        ),
+        (
+            c.positions == "xpos" and any(m.shared_qk for m in c.mechanisms),
+            f"positions: xpos scales queries and keys apart, and {kinds} has one array for both",
+        ),
+        (
+            c.positions == "xpos" and c.pooling == "cls",
+            "pooling: expected mean, max or none with positions='xpos', which needs Causal, where "
+            "CLS at index 0 sees no other token, got 'cls'",
         ),
         (
             c.head == "token" and c.pooling != "none",
@@ -174,7 +209,45 @@ def _relations(c: EncoderConfig) -> list[str]:
             "only, where CLS at index 0 sees no other token, got 'cls'",
         ),
     ]
+    return [message for wrong, message in rules if wrong] + _mixing(c)
+
+
+def _mixing(c: EncoderConfig) -> list[str]:
+    """What is asked of layers that do not attend, and of heads where no layer has any."""
+    mixers = [m for m in dict.fromkeys(c.mechanisms) if isinstance(m, Mixer)]
+    names = " and ".join(m.name for m in mixers)
+    alone = mixers and len(mixers) == len(set(c.mechanisms))
+    of_heads = [name for name in ("kv_heads", "head_dim", "qk_norm", "bias") if getattr(c, name)]
+    of_heads += ["positions"] if c.positions in TURNED else []
+    rules = [
+        (
+            mixers and c.positions in ("alibi", "t5"),
+            f"positions: {names} has no scores to add {c.positions} to; take sinusoidal, learned "
+            "or none",
+        ),
+        *(
+            (alone, f"{name}: {names} has no heads, got {getattr(c, name)!r}; leave it out")
+            for name in of_heads
+        ),
+        (
+            alone and c.pooling == "cls" and all(m.past_only for m in mixers),
+            f"pooling: expected mean, max or none with {names}, where CLS at index 0 sees no other "
+            "token, got 'cls'",
+        ),
+    ]
     return [message for wrong, message in rules if wrong]
+
+
+def _unfit(c: EncoderConfig, head_dim: int, parts: int) -> str:
+    """What is wrong with the share of each head that is turned, "" if nothing."""
+    part = head_dim // parts
+    if c.positions not in TURNED or head_dim % parts or part % 2:
+        return ""
+    try:
+        c.rotary.width(part)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _even(parts: int) -> str:

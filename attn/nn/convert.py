@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from attn.heads_conversion import pool_heads
+from attn.mechanism import Mechanism
 from attn.nn.encoder import Encoder
 
 
@@ -23,7 +24,8 @@ def with_kv_heads(encoder: Encoder, num_kv_heads: int) -> Encoder:
     N, K, G = old.heads, old.kv_heads or old.heads, num_kv_heads
     if not isinstance(G, int) or isinstance(G, bool) or G < 1 or K % G:
         raise ValueError(f"num_kv_heads: expected a divisor of the {K} key heads, got {G!r}")
-    for mechanism in dict.fromkeys(old.mechanisms):
+    attending = [m for m in old.mechanisms if isinstance(m, Mechanism)]
+    for mechanism in dict.fromkeys(attending):
         before, after = (_shapes_of(mechanism, N, heads, H, old.positions_held) for heads in (K, G))
         if differing := sorted(name for name in before if before[name] != after[name]):
             raise NotImplementedError(
@@ -34,7 +36,8 @@ def with_kv_heads(encoder: Encoder, num_kv_heads: int) -> Encoder:
     graph = nnx.graphdef(nnx.eval_shape(lambda: Encoder(config, key=jax.random.key(0))))
 
     def convert(path, x):
-        return _pool(x, N, K, G, H) if path[-2:] == ("attention", "qkv") else x
+        of_qkv = path[-2:] == ("attention", "qkv") or path[-3:] == ("attention", "bias", "qkv")
+        return _pool(x, N, K, G, H) if of_qkv else x
 
     # a copy: training the new one must leave the old one as it is
     return nnx.merge(graph, nnx.map_state(convert, nnx.state(encoder)), copy=True)
@@ -57,7 +60,7 @@ def _shapes_of(mechanism, N, K, H, max_length) -> dict:
 
 
 def _pool(variable, N, K, G, H):
-    """[..., W, (N + 2 K) H] to [..., W, (N + 2 G) H]; a scan holds the layers in front."""
+    """[..., (N + 2 K) H] to [..., (N + 2 G) H]; a scan holds the layers in front."""
     q, k, v = jnp.split(variable[...], (N * H, (N + K) * H), axis=-1)
     k, v = (pool_heads(x, num_heads=K, groups=G) for x in (k, v))
     return variable.replace(jnp.concatenate([q, k, v], axis=-1))

@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from attn.masks import FULL, Causal, Mask
-from attn.nn.config import EncoderConfig
+from attn.nn.config import TURNED, EncoderConfig
 from attn.nn.encoder import Encoder
 from attn.nn.sampling import check_sampling, sample
 
@@ -106,7 +106,7 @@ class Decoder(nnx.Module):
         return _generated(*nnx.split(self), prompt, key, steps, settings)
 
     def _rotary(self, positions):
-        return positions if self.config.positions == "rotary" else None
+        return positions if self.config.positions in TURNED else None
 
     def _scores(self, x: Float[Array, "*B 1 W"]) -> Float[Array, "*B classes"]:
         encoder = self.encoder
@@ -118,7 +118,7 @@ class Decoder(nnx.Module):
         if self.config.positions in BIASED:
             raise NotImplementedError(
                 f"positions: {self.config.positions!r} is a bias, which mechanisms do not take "
-                "token by token; use rotary, learned, sinusoidal or none"
+                "token by token; use rotary, xpos, learned, sinusoidal or none"
             )
         if not (hasattr(tokens, "dtype") and jnp.issubdtype(tokens.dtype, jnp.integer)):
             raise TypeError(f"tokens: expected integers, got {getattr(tokens, 'dtype', tokens)}")

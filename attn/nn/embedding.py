@@ -1,4 +1,4 @@
-"""Tokens to vectors: a learned table, a CLS vector in front, positions added."""
+"""Tokens to vectors: a learned table, a CLS vector in front, positions added, a norm."""
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +8,14 @@ from jaxtyping import Array, Float, Int
 from attn.nn.config import EncoderConfig
 from attn.nn.dropout import dropout
 from attn.nn.keys import fold
+from attn.nn.norm import norm_of
 from attn.positions import sinusoidal
 
 
 class Embedding(nnx.Module):
-    """table[token] + position. With `pooling="cls"` a learned vector is put at index 0, so token t
-    stands at position t + 1 (Devlin et al. 2018, arXiv:1810.04805)."""
+    """table[token] + position, normalised if `embedding_norm`. With `pooling="cls"` a learned
+    vector is put at index 0, so token t stands at position t + 1 (Devlin et al. 2018,
+    arXiv:1810.04805)."""
 
     def __init__(self, config: EncoderConfig, *, key: Array):
         # unit variance, as the sinusoids have about: neither drowns the other
@@ -24,6 +26,7 @@ class Embedding(nnx.Module):
         self.cls = draw("cls") if config.pooling == "cls" else None
         learned = config.positions == "learned"
         self.positions = draw("positions", config.positions_held) if learned else None
+        self.norm = norm_of(config)(config.width) if config.embedding_norm else None
         self.longest = config.positions_held
         self.sinusoids = config.positions == "sinusoidal"
         self.rate, self.dtype = config.dropout, jnp.dtype(config.dtype)
@@ -50,4 +53,5 @@ class Embedding(nnx.Module):
         if self.sinusoids:
             longest = L if start is None else self.longest
             x = x + at(jnp.asarray(sinusoidal(longest, x.shape[-1])))
+        x = x if self.norm is None else self.norm(x)
         return dropout(x.astype(self.dtype), self.rate, dropout_key)

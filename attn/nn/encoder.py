@@ -7,12 +7,12 @@ from jaxtyping import Array, Float, Int
 
 from attn.biases import Alibi, Bias, Relative
 from attn.masks import FULL, Mask
-from attn.nn.config import EncoderConfig
+from attn.nn.config import TURNED, EncoderConfig
 from attn.nn.embedding import Embedding
 from attn.nn.head import Head
 from attn.nn.inputs import prepare
 from attn.nn.keys import fold
-from attn.nn.norm import NORMS
+from attn.nn.norm import norm_of
 from attn.nn.stack import Stack
 from attn.positions import alibi_slopes
 
@@ -33,7 +33,7 @@ class Encoder(nnx.Module):
         self.embedding = Embedding(config, key=fold(key, "embedding"))
         self.stack = Stack(config, key=fold(key, "stack"))
         # the residual sum of pre-norm blocks has been normalised nowhere
-        self.norm = NORMS[config.norm](config.width) if config.norm_position == "pre" else None
+        self.norm = norm_of(config)(config.width) if config.norm_position == "pre" else None
         self.head = Head(config, key=fold(key, "head"))
         # one table for all layers, as in T5
         draw = jax.nn.initializers.normal(config.width**-0.5)
@@ -67,6 +67,20 @@ class Encoder(nnx.Module):
         x = x if self.norm is None else self.norm(x)
         return self.head(x, real)
 
+    def features(
+        self,
+        tokens: Int[Array, "*B T"],
+        *,
+        mask: Mask = FULL,
+        lengths: Int[Array, "*B"] | None = None,
+        dropout_key: Array | None = None,
+    ) -> Float[Array, "*B L W"]:
+        """What the head is given, before any pooling. Raises as a call does."""
+        tokens, _, mask = prepare(self.config, tokens, mask, lengths)
+        x = self.embedding(tokens, dropout_key=fold(dropout_key, "embedding"))
+        x = self.stack(x, dropout_key=fold(dropout_key, "stack"), **self._context(x, mask))
+        return x if self.norm is None else self.norm(x)
+
     def maps(
         self,
         tokens: Int[Array, "*B T"],
@@ -82,8 +96,7 @@ class Encoder(nnx.Module):
 
     def _context(self, x: Float[Array, "*B L W"], mask: Mask) -> dict:
         """What every layer is given beside x."""
-        rotate = self.config.positions == "rotary"
-        positions = jnp.arange(x.shape[-2]) if rotate else None
+        positions = jnp.arange(x.shape[-2]) if self.config.positions in TURNED else None
         return dict(mask=mask, bias=self._bias(), positions=positions)
 
     def _bias(self) -> Bias | None:

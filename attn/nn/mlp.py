@@ -8,6 +8,12 @@ from jaxtyping import Array, Float
 from attn.nn.keys import fold
 
 
+def gelu_exact(x: Float[Array, "*B W"]) -> Float[Array, "*B W"]:
+    """x Phi(x) with the error function (Hendrycks & Gimpel 2016, arXiv:1606.08415), where "gelu"
+    has their approximation by tanh."""
+    return jax.nn.gelu(x, approximate=False)
+
+
 def swiglu(x: Float[Array, "*B W"]) -> Float[Array, "*B W/2"]:
     """silu(a) b, where a and b are the halves of x (Shazeer 2020, arXiv:2002.05202)."""
     a, b = jnp.split(x, 2, axis=-1)
@@ -17,6 +23,7 @@ def swiglu(x: Float[Array, "*B W"]) -> Float[Array, "*B W/2"]:
 # name: (numbers that go in for one that comes out, function)
 ACTIVATIONS = {
     "gelu": (1, jax.nn.gelu),
+    "gelu_exact": (1, gelu_exact),
     "relu": (1, jax.nn.relu),
     "silu": (1, jax.nn.silu),
     "swiglu": (2, swiglu),

@@ -1,5 +1,7 @@
 """Layer and root-mean-square normalisation, statistics in float32 whatever the input."""
 
+import functools
+
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
@@ -15,14 +17,15 @@ class LayerNorm(nnx.Module):
 
     # not nnx.LayerNorm: it raises in bfloat16 under strict promotion, and its variance is
     # E[x^2] - E[x]^2, which cancels
-    def __init__(self, width: int):
+    def __init__(self, width: int, *, epsilon: float = EPSILON):
+        self.epsilon = epsilon
         self.scale = nnx.Param(jnp.ones(width, jnp.float32))
         self.bias = nnx.Param(jnp.zeros(width, jnp.float32))
 
     def __call__(self, x: Float[Array, "*B W"]) -> Float[Array, "*B W"]:
         y = wide(x)
         y = y - y.mean(-1, keepdims=True)
-        y = y * lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + EPSILON)
+        y = y * lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + self.epsilon)
         scale, bias = self.scale[...].astype(y.dtype), self.bias[...].astype(y.dtype)
         return (y * scale + bias).astype(x.dtype)
 
@@ -30,13 +33,19 @@ class LayerNorm(nnx.Module):
 class RMSNorm(nnx.Module):
     """x / sqrt(mean(x^2) + eps) * scale (Zhang & Sennrich 2019, arXiv:1910.07467)."""
 
-    def __init__(self, width: int):
+    def __init__(self, width: int, *, epsilon: float = EPSILON):
+        self.epsilon = epsilon
         self.scale = nnx.Param(jnp.ones(width, jnp.float32))
 
     def __call__(self, x: Float[Array, "*B W"]) -> Float[Array, "*B W"]:
         y = wide(x)
-        y = y * lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + EPSILON)
+        y = y * lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + self.epsilon)
         return (y * self.scale[...].astype(y.dtype)).astype(x.dtype)
 
 
 NORMS = {"layer": LayerNorm, "rms": RMSNorm}
+
+
+def norm_of(config):
+    """What builds the norms of an `EncoderConfig`, given a width."""
+    return functools.partial(NORMS[config.norm], epsilon=config.norm_epsilon)

@@ -26,9 +26,9 @@ class Stack(nnx.Module):
         mechanisms = config.mechanisms[:1] if config.tied else config.mechanisms
         blocks = [Block(config, m, key=fold(key, i)) for i, m in enumerate(mechanisms)]
         shared = {}
-        for block in blocks:
-            learned, mechanism = block.attention.learned, block.attention.mechanism
+        for block, mechanism in zip(blocks, mechanisms):
             for name in mechanism.shared_by_layers:
+                learned = block.attention.learned
                 learned[name] = shared.setdefault((mechanism, name), learned[name])
         if self.scan and not self.tied:
             graphs, params = zip(*map(nnx.split, blocks))

@@ -25,6 +25,7 @@ VARIED = [
     dict(pooling="none", head="token", positions="alibi", norm_position="post", dtype="bfloat16"),
     dict(head="dual", positions="t5", activation="swiglu", layers=2, scan=True, remat=True),
     dict(positions="none", kv_heads=1, head_dim=5, mlp_width=0, qk_norm=True, dtype="float16"),
+    dict(positions="xpos", activation="gelu_exact"),
 ]
 
 
@@ -39,9 +40,10 @@ def test_every_option_gives_finite_scores_and_maps(changes):
     dual = encoder.config.head == "dual"
     tokens = jnp.stack([TOKENS, TOKENS[::-1]], 1) if dual else TOKENS
     lengths = jnp.stack([LENGTHS, LENGTHS[::-1]], 1) if dual else LENGTHS
+    call = dict(lengths=lengths, mask=Causal() if encoder.config.positions == "xpos" else FULL)
     with jax.numpy_dtype_promotion("strict"):
-        y = run(encoder, tokens, lengths=lengths, dropout_key=jax.random.key(3))
-        w = jax.eval_shape(lambda: encoder.maps(tokens, lengths=lengths))
+        y = run(encoder, tokens, dropout_key=jax.random.key(3), **call)
+        w = jax.eval_shape(lambda: encoder.maps(tokens, **call))
     assert y.dtype == jnp.float32
     assert np.isfinite(y).all()
     assert y.shape == ((3, 6, 3) if encoder.config.head == "token" else (3, 3))

@@ -37,6 +37,8 @@ MISTAKES = [
     (dict(layers=True), "layers: expected an integer >= 1, got True"),
     (dict(mlp_width=-1), "mlp_width: expected an integer >= 0, got -1"),
     (dict(head_dim=0), "head_dim: expected an integer >= 1, or None, got 0"),
+    (dict(norm_epsilon=0.0), "norm_epsilon: expected a number in (0, 1), got 0.0"),
+    (dict(bias=1), "bias: expected True or False, got 1"),
     (dict(remat="yes"), "remat: expected True or False, got 'yes'"),
     (dict(dtype="int8"), "dtype: expected one of float32, bfloat16, float16, got 'int8'"),
 ]

@@ -1,0 +1,161 @@
+"""Rotary positions: which rates turn which channels, and by what they are scaled."""
+
+import dataclasses
+import math
+from typing import Any, Literal
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+SCALINGS = ("none", "linear", "ntk", "yarn")
+XPOS_LENGTH, XPOS_GAMMA = 512.0, 0.4  # of the paper's code
+
+
+def rotary(
+    x: Float[Array, "*B T N H"],
+    positions: Int[Array, "*#B T"],
+    *,
+    base: float = 10000.0,
+    rates: Float[Any, " half"] | None = None,
+    scale: float | Float[Array, "*#B T 1 half"] = 1.0,
+) -> Float[Array, "*B T N H"]:
+    """Turn the pairs (x_c, x_{c + R/2}) by the angles positions rates_c, and multiply them by
+    `scale` (Su et al. 2021, arXiv:2104.09864, half-split layout).
+
+    `rates` [R/2] are base^(-2c/H) with R = H by default; with fewer, the channels from R on stay as
+    they are. Angles in float32, the result in x's dtype. Raises ValueError if H is odd and there
+    are no rates, or for more rates than pairs.
+    """
+    if rates is None:
+        if x.shape[-1] % 2:
+            raise ValueError(f"x: rotary needs an even head width, got {x.shape[-1]}")
+        rates = geometric(x.shape[-1], base)
+    turned = 2 * len(rates)
+    if turned > x.shape[-1]:
+        raise ValueError(f"rates: expected at most {x.shape[-1] // 2}, got {len(rates)}")
+    rates = jnp.asarray(rates, jnp.float32)
+    angle = positions.astype(jnp.float32)[..., None, None] * rates  # [*B, T, 1, R/2]
+    wide = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
+    cos, sin = (jnp.cos(angle) * scale).astype(wide), (jnp.sin(angle) * scale).astype(wide)
+    a, b = jnp.split(x[..., :turned].astype(wide), 2, axis=-1)
+    pairs = jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1).astype(x.dtype)
+    return jnp.concatenate([pairs, x[..., turned:]], -1)
+
+
+def xpos_scale(
+    positions: Int[Array, "*B T"], half: int, *, centre: float = 0.0
+) -> Float[Array, "*B T 1 half"]:
+    """zeta_c^((t - centre) / 512), zeta_c = (c / half + 0.4) / 1.4, for channel pairs c < half (Sun
+    et al. 2022, arXiv:2212.10554, and its code). float32, so |t - centre| up to 35,000."""
+    zeta = (np.arange(half) / half + XPOS_GAMMA) / (1 + XPOS_GAMMA)
+    power = (positions.astype(jnp.float32) - centre) / XPOS_LENGTH
+    return jnp.exp(power[..., None, None] * np.log(zeta).astype(np.float32))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rotary:
+    """Rotary positions, and how they are stretched to sequences `factor` times as long.
+
+    The first `fraction` of each head is turned. `scaling` "linear" divides every rate by `factor`
+    (Chen et al. 2023, arXiv:2306.15595); "ntk" multiplies `base` by factor^(R / (R - 2)), R the
+    channels turned; "yarn" divides the rates that turn less than `beta_slow` times within
+    `original_length`, keeps those that turn more than `beta_fast` times, a ramp over the channels
+    between, and multiplies what is turned of q and of k by 0.1 ln(factor) + 1 (Peng et al. 2023,
+    arXiv:2309.00071, and its code). Raises ValueError that names every mistake.
+    """
+
+    base: float = 10000.0
+    fraction: float = 1.0
+    scaling: Literal["none", "linear", "ntk", "yarn"] = "none"
+    factor: float = 1.0
+    original_length: int | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+
+    def __post_init__(self):
+        if mistakes := _mistakes(self):
+            raise ValueError("\n".join(mistakes))
+
+    def width(self, head_dim: int) -> int:
+        """R, how many channels of a head are turned. Raises ValueError unless it is even, at least
+        2, and more than 2 for "ntk"."""
+        width, least = round(self.fraction * head_dim), 4 if self.scaling == "ntk" else 2
+        if abs(width - self.fraction * head_dim) > 1e-6 or width % 2 or width < least:
+            what = "more than one pair" if least > 2 else "pairs"
+            raise ValueError(
+                f"rotary turns {what}: expected an even number of channels >= {least}, got "
+                f"{self.fraction} of {head_dim}"
+            )
+        return width
+
+    def rates(self, head_dim: int) -> Float[np.ndarray, " half"]:
+        """Angle a position of each pair, float32. Raises as `width`."""
+        R = self.width(head_dim)
+        if self.scaling == "ntk":
+            return geometric(R, self.base * self.factor ** (R / (R - 2)))
+        rates = geometric(R, self.base)
+        if self.scaling == "yarn":
+            rates = rates * (1 - self._ramp(R)) + rates / self.factor * self._ramp(R)
+        elif self.scaling == "linear":
+            rates = rates / self.factor
+        return rates
+
+    def _ramp(self, R: int) -> Float[np.ndarray, " half"]:
+        """How much of each rate is divided: 0 for the fast ones, 1 for the slow ones."""
+        # the channel that turns so many times within the original length
+        channel = lambda turns: (
+            R * math.log(self.original_length / (turns * 2 * math.pi)) / (2 * math.log(self.base))
+        )
+        low = max(math.floor(channel(self.beta_fast)), 0)
+        high = min(math.ceil(channel(self.beta_slow)), R - 1)
+        return np.clip((np.arange(R // 2) - low) / max(high - low, 0.001), 0, 1)
+
+    @property
+    def temperature(self) -> float:
+        """What is turned is multiplied by this."""
+        return 0.1 * math.log(self.factor) + 1 if self.scaling == "yarn" else 1.0
+
+    def __call__(
+        self,
+        q: Float[Array, "*B T N H"],
+        k: Float[Array, "*B T K H"],
+        positions: Int[Array, "*#B T"],
+        *,
+        xpos_centre: float | None = None,
+    ) -> tuple[Float[Array, "*B T N H"], Float[Array, "*B T K H"]]:
+        """q and k, turned; with `xpos_centre` also scaled by `xpos_scale` and by its inverse, so
+        that scores fall with distance. Keys after a query would rise: mask with `Causal`."""
+        rates = self.rates(q.shape[-1])
+        scale = inverse = self.temperature
+        if xpos_centre is not None:
+            zeta = xpos_scale(positions, len(rates), centre=xpos_centre)
+            scale, inverse = scale * zeta, inverse / zeta
+        turn = lambda x, scale: rotary(x, positions, rates=rates, scale=scale)
+        return turn(q, scale), turn(k, inverse)
+
+
+def geometric(width: int, base: float) -> Float[np.ndarray, " half"]:
+    """base^(-2c / width), in float64 where numpy computes."""
+    return base ** (-np.arange(0, width, 2) / width)
+
+
+def _mistakes(r: Rotary) -> list[str]:
+    number = lambda x: isinstance(x, (int, float)) and not isinstance(x, bool) and x < 1e30
+    whole = isinstance(r.original_length, int) and not isinstance(r.original_length, bool)
+    stretched, yarn = r.scaling != "none", r.scaling == "yarn"
+    betas = number(r.beta_fast) and number(r.beta_slow) and 0 < r.beta_slow < r.beta_fast
+    rules = [
+        ("base", number(r.base) and r.base > 1, "a number > 1"),
+        ("fraction", number(r.fraction) and 0 < r.fraction <= 1, "a number in (0, 1]"),
+        ("scaling", r.scaling in SCALINGS, f"one of {', '.join(SCALINGS)}"),
+        ("factor", number(r.factor) and r.factor >= 1, "a number >= 1"),
+        ("factor", stretched or r.factor == 1, "1 with scaling='none'"),
+        (
+            "original_length",
+            whole and r.original_length >= 1 if yarn else r.original_length is None,
+            "an integer >= 1 with scaling='yarn'" if yarn else "None but with scaling='yarn'",
+        ),
+        ("beta_fast", betas, f"a number above beta_slow={r.beta_slow}, both > 0"),
+    ]
+    return [f"{n}: expected {what}, got {getattr(r, n)!r}" for n, ok, what in rules if not ok]

@@ -1,0 +1,105 @@
+"""A mechanism in the place of Flax's own attention: `attention_fn` of its multi-head modules."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from attn import masks
+from attn.masks import FULL, Causal, Mask, Padding
+from attn.mechanism import Mechanism
+
+
+def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Array]:
+    """What `flax.nnx.MultiHeadAttention` and `flax.linen.MultiHeadDotProductAttention` take as
+    `attention_fn`: the mechanism under `mask`, and under the mask and bias of each call.
+
+    A boolean mask [*B, 1, T, S] of a call is an `Array` term to the mechanism, and a `Padding` of
+    keys, which more of them honour, if it has one row [*B, 1, 1, S]; `is_causal` is `Causal()`. A
+    query that sees nothing gets 0. Dropout is the module's rate on the mechanism's weights.
+
+    Raises ValueError if the mechanism has learned arrays, gates or a norm that its own layer holds.
+    What is returned raises NotImplementedError for what it cannot honour: masks that differ by
+    head, dropout that is the same in every row, weights to be sown, a precision, and what the
+    mechanism refuses.
+    """
+    if _parts(mechanism):
+        raise ValueError(
+            f"mechanism: {mechanism.name} has {', '.join(_parts(mechanism))} of its layer, which "
+            "Flax's do not hold; use attn.nn.Attention"
+        )
+    own = mask
+
+    def attend(
+        query,
+        key,
+        value,
+        bias=None,
+        mask=None,
+        broadcast_dropout=True,
+        dropout_rng=None,
+        dropout_rate=0.0,
+        deterministic=True,
+        dtype=None,
+        precision=None,
+        module=None,
+        is_causal=False,
+        qk_attn_weights_einsum=None,
+        attn_weights_value_einsum=None,
+    ):
+        dropping = dropout_rate > 0 and not deterministic
+        _refuse(
+            ("module", module is None, "None: weights are not sown, mechanism.weights has them"),
+            ("precision", precision is None, "None: take jax.default_matmul_precision"),
+            ("qk_attn_weights_einsum", qk_attn_weights_einsum is None, "None"),
+            ("attn_weights_value_einsum", attn_weights_value_einsum is None, "None"),
+            (
+                "broadcast_dropout",
+                not (dropping and broadcast_dropout),
+                "False: each row and head has its own",
+            ),
+        )
+        dtype = dtype or jnp.result_type(query, key, value)
+        q, k, v = (x.astype(dtype) for x in (query, key, value))
+        seen = own & Causal() if is_causal else own
+        seen = seen if mask is None else seen & _term(mask, q, k)
+        if not dropping:
+            return mechanism(q, k, v, mask=seen, bias=bias)
+        if "dropout_rate" not in {f.name for f in dataclasses.fields(mechanism)}:
+            raise NotImplementedError(f"dropout_rate: {mechanism.name} drops no weights; set it 0")
+        dropped = dataclasses.replace(mechanism, dropout_rate=dropout_rate)
+        return dropped(q, k, v, mask=seen, bias=bias, dropout_key=dropout_rng)
+
+    return attend
+
+
+def _parts(mechanism: Mechanism) -> list[str]:
+    """What the mechanism leaves to its layer."""
+    sizes = dict(num_heads=8, num_kv_heads=8, head_dim=64)
+    init = lambda: mechanism.init(jax.random.key(0), value_dim=64, max_length=64, **sizes)
+    added = ("shared_qk", "short_conv", "output_gate", "head_norm")
+    present = [name for name in added if getattr(mechanism, name) not in (None, 0, False)]
+    return [*jax.eval_shape(init), *mechanism.gates(**sizes), *present]
+
+
+def _term(mask: Bool[Array, "*#B 1 #T #S"], q: Array, k: Array) -> Mask:
+    *batch, T, N, _ = q.shape
+    S = k.shape[-3]
+    if mask.ndim < 3 or mask.shape[-3] != 1:
+        raise NotImplementedError(
+            f"mask: expected one for all {N} heads, [*{batch}, 1, {T}, {S}], got "
+            f"{list(mask.shape)}; a mechanism has one mask"
+        )
+    mask = mask.astype(bool)[..., 0, :, :]
+    if mask.shape[-2] == 1:
+        keys = jnp.broadcast_to(mask[..., 0, :], (*mask.shape[:-2], S))
+        return Padding(keys=keys)
+    return masks.Array(jnp.broadcast_to(mask, (*mask.shape[:-2], T, S)))
+
+
+def _refuse(*rules: tuple[str, bool, str]) -> None:
+    for name, fine, expected in rules:
+        if not fine:
+            raise NotImplementedError(f"{name}: expected {expected}")

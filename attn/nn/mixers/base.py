@@ -1,0 +1,108 @@
+"""Mixer: the record of a token mixer that is not attention, and the layer that it builds."""
+
+import abc
+import dataclasses
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from attn.biases import Bias
+from attn.masks import FULL, Mask
+from attn.nn.mixers.visible import Visible, visible
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mixer(abc.ABC):
+    """One token mixer with its settings: hashable, comparable, made of plain values.
+
+    An encoder takes it wherever it takes a `Mechanism`, in one layer or in all. A mask term that is
+    not in `honours`, and any bias, is refused with NotImplementedError.
+    """
+
+    honours: ClassVar[tuple[type[Mask], ...]] = ()
+    # what an encoder asks of the heads of a mechanism, of which a mixer has none
+    requires: ClassVar[tuple[type[Mask], ...]] = ()
+    parts: ClassVar[int] = 1
+    shared_qk: ClassVar[bool] = False
+    shared_by_layers: ClassVar[tuple[str, ...]] = ()
+
+    @abc.abstractmethod
+    def layer(self, width: int, *, dtype, key: Array) -> "MixerLayer":
+        """What a block has in the place of attention, drawn from `key`."""
+
+    @classmethod
+    @abc.abstractmethod
+    def examples(cls) -> tuple["Mixer", ...]:
+        """Small settings that together reach every branch."""
+
+    @property
+    def past_only(self) -> bool:
+        """Whether a token sees none after it, even without `Causal`."""
+        return False
+
+    @property
+    def name(self) -> str:
+        """For messages; `MIXERS` has the key that configs use."""
+        return type(self).__name__
+
+
+class MixerLayer(nnx.Module):
+    """A mixer with its parameters, called as `attn.nn.Attention` is.
+
+    A subclass says how the tokens of a row `mix`, and, if it decodes, what it remembers of no
+    tokens (`empty`) and how it goes on from there (`advance`, by any number of tokens).
+    """
+
+    def __init__(self, mixer: Mixer, width: int, dtype):
+        self.mixer, self.width, self.dtype = mixer, width, jnp.dtype(dtype)
+
+    def mix(self, x: Float[Array, "*B T W"], seen: Visible) -> Float[Array, "*B T W"]:
+        """The output for x in which hidden tokens are 0."""
+        raise NotImplementedError
+
+    def empty(self, batch: tuple[int, ...]) -> Any:
+        raise NotImplementedError(f"{self.mixer.name} does not decode token by token")
+
+    def advance(self, state: Any, x: Float[Array, "*B T W"]) -> tuple[Any, Float[Array, "*B T W"]]:
+        raise NotImplementedError(f"{self.mixer.name} does not decode token by token")
+
+    def __call__(
+        self,
+        x: Float[Array, "*B T W"],
+        *,
+        mask: Mask = FULL,
+        bias: Bias | Float[Array, "..."] | None = None,
+        positions: Int[Array, "*#B T"] | None = None,
+        dropout_key: Array | None = None,
+    ) -> Float[Array, "*B T W"]:
+        """The layer's output in `dtype`. There is nothing that `positions` could rotate and no
+        weight to drop by `dropout_key`: both are for the layers that attend.
+
+        Raises ValueError for shapes that do not fit, NotImplementedError for what it cannot honour.
+        """
+        if x.shape[-1:] != (self.width,):
+            raise ValueError(f"x: expected a last axis of {self.width}, got {list(x.shape)}")
+        seen = visible(self.mixer.name, self.mixer.honours, x, mask, bias)
+        return seen.answered(self.mix(seen.clean(x.astype(self.dtype)), seen))
+
+    def prefill(
+        self, x: Float[Array, "*B T W"], *, positions: Int[Array, "*#B T"] | None = None, max_length
+    ) -> tuple[Any, Float[Array, "*B T W"]]:
+        """(state, output) of the tokens of a prompt, as with `mask=Causal()`. A state has one size
+        whatever `max_length`. Raises NotImplementedError if the mixer does not decode."""
+        return self.advance(self.empty(x.shape[:-2]), x.astype(self.dtype))
+
+    def step(
+        self,
+        state: Any,
+        x: Float[Array, "*B 1 W"],
+        *,
+        positions: Int[Array, "*#B 1"] | None = None,
+    ) -> tuple[Any, Float[Array, "*B 1 W"]]:
+        """One token after those of `state`: its output equals that of the whole at once."""
+        return self.advance(state, x.astype(self.dtype))
+
+    def weights(self, x, *, mask: Mask = FULL, bias=None, positions=None):
+        raise NotImplementedError(f"{self.mixer.name} has no T x S matrix to show")

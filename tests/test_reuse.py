@@ -1,0 +1,108 @@
+"""The examples of docs/reuse.md run as they stand there; `attention_fn` honours or refuses."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen, nnx
+
+import attn
+from attn.nn import attention_fn
+
+TEXT = (pathlib.Path(__file__).parent.parent / "docs/reuse.md").read_text()
+
+
+def sections():
+    """{heading: the code below it}"""
+    parts = re.split(r"^## (.*)\n", TEXT, flags=re.M)[1:]
+    block = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
+    return {name: "\n".join(block.findall(text)) for name, text in zip(parts[::2], parts[1::2])}
+
+
+NEEDED = {
+    "Equinox": ("equinox",),
+    "A Hugging Face BERT": ("torch", "transformers"),
+    "Saving to safetensors": ("safetensors",),
+}
+
+
+SLOW = ("A Hugging Face BERT",)  # to import
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in sections()]
+)
+def test_example_runs(name, tmp_path, monkeypatch):
+    for module in NEEDED.get(name, ()):
+        pytest.importorskip(module, reason=f"{module} is not installed")
+    monkeypatch.chdir(tmp_path)
+    code = sections()[name]
+    assert "assert" in code
+    exec(code, {})
+
+
+@pytest.mark.slow
+def test_plain_jax_runs_on_four_devices():
+    env = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    code = sections()["Plain JAX"] + "\nassert jax.device_count() == 4"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    assert run.returncode == 0, run.stderr
+
+
+Q, K, V = jax.random.normal(jax.random.key(0), (3, 2, 7, 4, 8))
+SEEN = jnp.asarray(np.random.default_rng(0).random((2, 1, 7, 7)) < 0.5) | jnp.eye(7, dtype=bool)
+BIAS = jax.random.normal(jax.random.key(1), (2, 4, 7, 7))
+
+
+@pytest.mark.parametrize("theirs", [nnx.dot_product_attention, linen.dot_product_attention])
+def test_masks_and_biases_are_flaxs(theirs):
+    ours = attention_fn(attn.Softmax(implementation="materialized"))
+    for options in ({"mask": SEEN}, {"mask": SEEN[:1, :, :1]}, {"mask": SEEN[:1], "bias": BIAS}):
+        near = theirs(Q, K, V, **options)
+        np.testing.assert_allclose(ours(Q, K, V, **options), near, atol=1e-5)
+    np.testing.assert_allclose(
+        attention_fn(attn.Softmax(), mask=attn.Causal())(Q, K, V),
+        ours(Q, K, V, is_causal=True),
+        atol=1e-5,
+    )
+    assert ours(Q, K, V, dtype=jnp.bfloat16).dtype == jnp.bfloat16
+
+
+def test_dropout_is_the_modules():
+    options = dict(dropout_rate=0.4, deterministic=False, broadcast_dropout=False)
+    key = jax.random.key(2)
+    own = attn.Softmax(implementation="materialized", dropout_rate=0.4)
+    want = own(Q, K, V, dropout_key=key)
+    ours = attention_fn(attn.Softmax(implementation="materialized"))
+    np.testing.assert_array_equal(ours(Q, K, V, dropout_rng=key, **options), want)
+    assert (ours(Q, K, V, dropout_rate=0.4, deterministic=True) != want).any()
+    with pytest.raises(NotImplementedError, match="dropout_rate: Linear drops no weights"):
+        attention_fn(attn.Linear())(Q, K, V, dropout_rng=key, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"mask": jnp.ones((2, 4, 7, 7), bool)}, "mask: expected one for all 4 heads"),
+        ({"mask": SEEN}, "mask: Linear cannot honour Array"),
+        ({"bias": BIAS}, "bias: Linear has no scores"),
+        ({"dropout_rate": 0.1, "deterministic": False}, "broadcast_dropout: expected False"),
+        ({"module": object()}, "module: expected None"),
+        ({"precision": "highest"}, "precision: expected None: take jax.default_matmul_precision"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(options, named):
+    with pytest.raises(NotImplementedError, match=named):
+        attention_fn(attn.Linear())(Q, K, V, **options)
+
+
+def test_what_needs_a_layer_of_its_own_is_named():
+    for kind, what in (("linformer", "key_projection"), ("gla", "log_decay"), ("mamba2", "dt")):
+        with pytest.raises(ValueError, match=f"mechanism: .* has .*{what}.*attn.nn.Attention"):
+            attention_fn(attn.MECHANISMS[kind]())
