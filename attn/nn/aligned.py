@@ -1,0 +1,185 @@
+"""What the recurrent encoder-decoders with attention have in common: reading, writing, decoding."""
+
+import abc
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from attn.dense.additive import Additive
+from attn.dense.luong import Luong
+from attn.masks import FULL, Mask, Padding
+from attn.nn.dropout import dropout
+from attn.nn.keys import fold
+
+
+class Aligned(nnx.Module, abc.ABC):
+    """A source is read into one vector for each of its tokens; each token of the target is written
+    from a state, the token before it and a context, the mean of those vectors by their alignment
+    with the state. O(T S) time. Tokens are embedded in `width` numbers, `dropout` of which are
+    dropped; `bos` stands before the first token of the target. Padding of the source reaches
+    nothing, in value or gradient.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        classes: int,
+        width: int,
+        bos: int = 0,
+        dropout: float = 0.0,
+        key: Array,
+    ):
+        draw = lambda name, *shape: jax.random.normal(fold(key, name), shape, jnp.float32)
+        self.width, self.bos, self.rate = width, bos, dropout
+        self.source_table = nnx.Param(draw("source", vocab_size, width))
+        self.target_table = nnx.Param(draw("target", classes, width))
+        self.out = nnx.Linear(width, classes, rngs=nnx.Rngs(fold(key, "out")))
+
+    @abc.abstractmethod
+    def read(self, x: Float[Array, "*B S W"], real: Bool[Array, "*#B S"]) -> tuple[Any, Array]:
+        """(the state before the first token, vectors [*B, S, W] of a source)."""
+
+    @abc.abstractmethod
+    def write(
+        self, state: Any, y: Float[Array, "*B W"], h: Float[Array, "*B S W"], mask: Mask
+    ) -> tuple[Any, Float[Array, "*B W"], Float[Array, "*B S"]]:
+        """(state, what the scores are read from, alignment) of the next token, after token y."""
+
+    def __call__(
+        self,
+        source: Int[Array, "*B S"],
+        target_in: Int[Array, "*B T"],
+        *,
+        lengths: Int[Array, "*B"] | None = None,
+        dropout_key: Array | None = None,
+    ) -> Float[Array, "*B T classes"]:
+        """Scores of what follows each token of `target_in`, whose first is `bos`.
+
+        Raises TypeError or ValueError for tokens and lengths that do not fit.
+        """
+        return self._run(source, target_in, lengths, dropout_key)[0]
+
+    def alignments(
+        self,
+        source: Int[Array, "*B S"],
+        target_in: Int[Array, "*B T"],
+        *,
+        lengths: Int[Array, "*B"] | None = None,
+    ) -> Float[Array, "*B T S"]:
+        """How much of each token of the source goes into each of the target."""
+        return self._run(source, target_in, lengths, None)[1]
+
+    def greedy(
+        self,
+        source: Int[Array, "*B S"],
+        steps: int,
+        *,
+        lengths: Int[Array, "*B"] | None = None,
+    ) -> Int[Array, "*B steps"]:
+        """`steps` tokens, each the likeliest after those before it; compiled as one program."""
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+            raise ValueError(f"steps: expected an integer >= 1, got {steps!r}")
+        return _greedy(*nnx.split(self), source, steps, lengths)
+
+    def _run(self, source, target_in, lengths, key):
+        state, h, mask = self._read(source, lengths, key)
+        _check("target_in", target_in)
+        y = _look_up(self.target_table[...], target_in)
+        y = jnp.moveaxis(dropout(y, self.rate, fold(key, "target")), -2, 0)
+        graph, params = nnx.split(self)
+
+        def one(state, y):
+            state, out, alignment = nnx.merge(graph, params).write(state, y, h, mask)
+            return state, (out, alignment)
+
+        _, (out, alignments) = jax.lax.scan(one, state, y)
+        out, alignments = (jnp.moveaxis(x, 0, -2) for x in (out, alignments))
+        return self.out(out), alignments
+
+    def _read(self, source, lengths, key):
+        _check("source", source)
+        real = jnp.ones((1,) * (source.ndim - 1) + source.shape[-1:], bool)
+        if lengths is not None:
+            if lengths.shape != source.shape[:-1]:
+                raise ValueError(
+                    f"lengths: expected shape {list(source.shape[:-1])}, got {list(lengths.shape)}"
+                )
+            real = jnp.arange(source.shape[-1]) < lengths[..., None]
+            source = jnp.where(real, source, 0)
+        x = _look_up(self.source_table[...], source)
+        x = dropout(x, self.rate, fold(key, "source"))
+        state, h = self.read(x, real)
+        return state, h, FULL if lengths is None else Padding(lengths)
+
+
+def recur(
+    cell: nnx.Module, carry: Any, x: Float[Array, "*B S W"], real: Bool[Array, "*#B S"], **how
+) -> tuple[Any, Float[Array, "*B S W"]]:
+    """(last carry, outputs) of a Flax cell over the real tokens; `reverse=True` goes from the last
+    to the first. Padding changes no carry."""
+    graph, params = nnx.split(cell)
+
+    def one(carry, given):
+        x, real = given
+        new, out = nnx.merge(graph, params)(carry, x)
+        keep = lambda new, old: jnp.where(real[..., None], new, old)
+        return jax.tree.map(keep, new, carry), keep(out, jnp.zeros_like(out))
+
+    over_time = (jnp.moveaxis(x, -2, 0), jnp.moveaxis(real, -1, 0))
+    carry, out = jax.lax.scan(one, carry, over_time, **how)
+    return carry, jnp.moveaxis(out, 0, -2)
+
+
+def align(
+    mechanism: Additive | Luong,
+    learned: nnx.Dict,
+    s: Float[Array, "*B W"],
+    h: Float[Array, "*B S W"],
+    mask: Mask,
+) -> tuple[Float[Array, "*B W"], Float[Array, "*B S"]]:
+    """(context, alignment) of a state with the vectors of a source, in one head."""
+    learned = {name: x[...] for name, x in learned.items()}
+    a = mechanism.weights(s[..., None, None, :], h[..., None, :], mask=mask, **learned)
+    a = a[..., 0, 0, :]
+    return jnp.einsum("...s,...sw->...w", a, h), a
+
+
+def learned_of(mechanism: Additive | Luong, width: int, key: Array) -> nnx.Dict:
+    """Its arrays as parameters, for one head."""
+    heads = dict(num_heads=1, num_kv_heads=1, head_dim=width, value_dim=width, max_length=1)
+    return nnx.Dict({name: nnx.Param(x) for name, x in mechanism.init(key, **heads).items()})
+
+
+def _look_up(table, tokens):
+    """NaN for an id outside the vocabulary, as in `Embedding`."""
+    return jnp.take(table, jnp.where(tokens < 0, len(table), tokens), axis=0, mode="fill")
+
+
+def _check(name: str, tokens) -> None:
+    if not (hasattr(tokens, "dtype") and jnp.issubdtype(tokens.dtype, jnp.integer)):
+        raise TypeError(f"{name}: expected integers, got {getattr(tokens, 'dtype', tokens)}")
+    if tokens.ndim == 0 or tokens.shape[-1] == 0:
+        raise ValueError(f"{name}: expected at least one token, got {list(tokens.shape)}")
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def _greedy(graph, params, source, steps: int, lengths):
+    model = nnx.merge(graph, params)
+    state, h, mask = model._read(source, lengths, None)
+
+    def one(carry, _):
+        state, token = carry
+        model = nnx.merge(graph, params)
+        y = _look_up(model.target_table[...], token)
+        state, out, _ = model.write(state, y, h, mask)
+        token = model.out(out).argmax(-1).astype(jnp.int32)
+        return (state, token), token
+
+    first = jnp.full(source.shape[:-1], model.bos, jnp.int32)
+    _, tokens = jax.lax.scan(one, (state, first), None, length=steps)
+    return jnp.moveaxis(tokens, 0, -1)

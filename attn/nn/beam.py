@@ -1,0 +1,94 @@
+"""Beam search over any step function, with the length penalty of Wu et al. 2016."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+State = TypeVar("State")
+
+
+def beam_search(
+    step: Callable[[State, Int[Array, "*B W"]], tuple[State, Float[Array, "*B W V"]]],
+    state: State,
+    scores: Float[Array, "*B W V"],
+    *,
+    steps: int,
+    end: int,
+    alpha: float = 0.6,
+) -> tuple[Int[Array, "*B W steps"], Float[Array, "*B W"]]:
+    """The W best of the hypotheses that a beam of W keeps, best first, and their scores.
+
+    `state` and `scores` are those after the start token, the same for each of the W. Each of at
+    most `steps` times, the W likeliest continuations stay; one that ends leaves the beam and
+    competes with the others that ended, and at last with those that did not, by
+
+        log P(Y) / ((5 + |Y|) / 6)^alpha
+
+    (arXiv:1609.08144, eq. 14, without coverage), |Y| with its `end` token, which also fills what
+    follows it. Width 1 is greedy decoding. Where there are fewer than W hypotheses, the rest
+    score -inf. Each leaf of the state has the axes [*B, W] in front and is gathered by the parent
+    of each hypothesis; a leaf without axes is common to all. `steps` calls of `step`, and
+    O(W steps) memory beside the state's. Raises ValueError for what does not fit.
+    """
+    _check(state, scores, steps, end, alpha)
+    *batch, width, vocabulary = scores.shape
+    rows = (*batch, width)
+    # hypotheses of which there is no more than one so far: the others would be its copies
+    alive = jnp.broadcast_to(jnp.where(jnp.arange(width) == 0, 0.0, -jnp.inf), rows)
+    tokens = jnp.full((*rows, steps), end, jnp.int32)
+    ended = (tokens, jnp.full(rows, -jnp.inf))
+
+    def extend(carry, t):
+        alive, tokens, ended, state, scores = carry
+        logp = alive[..., None] + jax.nn.log_softmax(scores.astype(jnp.float32))
+        flat = logp.reshape(*batch, width * vocabulary)
+        alive, chosen = jax.lax.top_k(flat, width)
+        parent, token = jnp.divmod(chosen, vocabulary)
+        tokens = _gather(tokens, parent).at[..., t].set(token)
+        done = alive / _penalty(t + 1, alpha)
+        ended = _best(ended, (tokens, jnp.where(token == end, done, -jnp.inf)))
+        alive = jnp.where(token == end, -jnp.inf, alive)
+        state = jax.tree.map(lambda x: x if x.ndim == 0 else _gather(x, parent), state)
+        return (alive, tokens, ended, *step(state, token)), None
+
+    start = (alive, tokens, ended, state, scores)
+    (alive, tokens, ended, *_), _ = jax.lax.scan(extend, start, jnp.arange(steps))
+    tokens, scores = _best(ended, (tokens, alive / _penalty(steps, alpha)))
+    # what is no hypothesis holds no tokens either
+    return jnp.where(jnp.isneginf(scores)[..., None], end, tokens), scores
+
+
+def _penalty(length, alpha):
+    return ((5 + length) / 6) ** alpha
+
+
+def _best(one, other):
+    """The W best of 2 W, sorted."""
+    tokens, scores = (jnp.concatenate(x, axis=len(one[1].shape) - 1) for x in zip(one, other))
+    scores, at = jax.lax.top_k(scores, scores.shape[-1] // 2)
+    return _gather(tokens, at), scores
+
+
+def _gather(x, at: Int[Array, "*B W"]):
+    """Along the axis W of x [*B, W, ...]."""
+    tail = x.ndim - at.ndim
+    return jnp.take_along_axis(x, at.reshape(*at.shape, *(1,) * tail), axis=at.ndim - 1)
+
+
+def _check(state, scores, steps, end, alpha) -> None:
+    if scores.ndim < 2:
+        raise ValueError(f"scores: expected axes [..., width, vocabulary], got {scores.shape}")
+    rows = scores.shape[:-1]
+    for x in jax.tree.leaves(state):
+        if x.ndim and x.shape[: len(rows)] != rows:
+            raise ValueError(f"state: expected leaves with the axes {rows} in front, got {x.shape}")
+    whole = lambda x: isinstance(x, int) and not isinstance(x, bool)
+    if not whole(steps) or steps < 1:
+        raise ValueError(f"steps: expected an integer >= 1, got {steps!r}")
+    if not whole(end) or not 0 <= end < scores.shape[-1]:
+        raise ValueError(f"end: expected an id below {scores.shape[-1]}, got {end!r}")
+    if not isinstance(alpha, (int, float)) or not alpha >= 0:
+        raise ValueError(f"alpha: expected a number >= 0, got {alpha!r}")

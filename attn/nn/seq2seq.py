@@ -1,0 +1,281 @@
+"""The encoder-decoder of Vaswani et al. 2017 (arXiv:1706.03762) around any mechanism."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from attn.dense.dot_product import Softmax
+from attn.masks import FULL, Mask, Padding
+from attn.mechanism import Mechanism
+from attn.nn.beam import beam_search
+from attn.nn.config import TURNED, EncoderConfig
+from attn.nn.cross import CrossBlock, check_cross
+from attn.nn.embedding import Embedding
+from attn.nn.encoder import Encoder
+from attn.nn.head import Head
+from attn.nn.inputs import prepare
+from attn.nn.keys import fold
+from attn.nn.norm import norm_of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seq2SeqConfig:
+    """Two `EncoderConfig`s with head "token": `source` is the encoder's (its `classes` are not
+    used), `target` the decoder's, whose classes are the target's vocabulary and whose positions
+    are those that decode token by token. `cross` is the mechanism between them; `bos` is the id
+    in the target's vocabulary that stands before the first token.
+
+    Raises ValueError by name for what does not go together.
+    """
+
+    source: EncoderConfig
+    target: EncoderConfig
+    cross: Mechanism = dataclasses.field(default_factory=Softmax)
+    bos: int = 0
+
+    def __post_init__(self):
+        source, target = self.source, self.target
+        for name, one in (("source", source), ("target", target)):
+            if one.head != "token":
+                raise ValueError(f"{name}.head: expected 'token', got {one.head!r}")
+        if source.width != target.width:
+            raise ValueError(
+                f"target.width: expected the source's {source.width}, got {target.width}"
+            )
+        for name in ("scan", "tied", "remat"):
+            if getattr(target, name):
+                raise ValueError(f"target.{name}: expected False, got True")
+        if target.positions in ("alibi", "t5"):
+            raise ValueError(
+                f"target.positions: {target.positions!r} is a bias, which mechanisms do not take "
+                "token by token; use rotary, xpos, learned, sinusoidal or none"
+            )
+        if not (isinstance(self.bos, int) and 0 <= self.bos < target.vocab_size):
+            raise ValueError(f"bos: expected an id below {target.vocab_size}, got {self.bos!r}")
+        check_cross(self.cross)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Seq2SeqState:
+    """What changes from token to token, and the source, whose keys and values are projected once
+    for each layer."""
+
+    length: Int[Array, ""]
+    layers: Any
+    memory: Any
+    lengths: Int[Array, "*B"] | None
+
+
+class Seq2Seq(nnx.Module):
+    """Scores of every next token of a target, given its source and the tokens before it.
+
+    The encoder's output is normalised before it is attended to if blocks are `pre`. Padding of
+    the source (`lengths`) reaches no score, in value or gradient. `mask` is what the source's
+    tokens see of each other: `Causal()` for mechanisms that are not defined without.
+    """
+
+    def __init__(self, config: Seq2SeqConfig, *, key: Array):
+        target = config.target
+        self.config = config
+        self.encoder = Encoder(config.source, key=fold(key, "encoder"))
+        self.encoder.head = None  # what is attended to is its features
+        self.embedding = Embedding(target, key=fold(key, "embedding"))
+        self.blocks = nnx.List(
+            CrossBlock(
+                target,
+                mechanism,
+                config.cross,
+                source_length=config.source.max_length,
+                key=fold(key, "stack", i),
+            )
+            for i, mechanism in enumerate(target.mechanisms)
+        )
+        self.norm = norm_of(target)(target.width) if target.norm_position == "pre" else None
+        self.head = Head(target, key=fold(key, "head"))
+
+    def __call__(
+        self,
+        source: Int[Array, "*B S"],
+        target_in: Int[Array, "*B T"],
+        *,
+        mask: Mask = FULL,
+        lengths: Int[Array, "*B"] | None = None,
+        dropout_key: Array | None = None,
+    ) -> Float[Array, "*B T classes"]:
+        """Scores of what follows each token of `target_in`, whose first is `bos`; `lengths` are
+        the source's. Raises as `Encoder` does."""
+        self._check(target_in)
+        key = fold(dropout_key, "encoder")
+        memory = self._memory(self.encode(source, mask=mask, lengths=lengths, dropout_key=key))
+        x = self.embedding(target_in, dropout_key=fold(dropout_key, "embedding"))
+        positions = self._rotary(jnp.arange(x.shape[-2]))
+        for i, (block, kv) in enumerate(zip(self.blocks, memory)):
+            key = fold(dropout_key, "stack", i)
+            x = block(x, kv, mask=_real(lengths), positions=positions, bias=None, dropout_key=key)
+        return self._scores(x)
+
+    def encode(
+        self,
+        source: Int[Array, "*B S"],
+        *,
+        mask: Mask = FULL,
+        lengths: Int[Array, "*B"] | None = None,
+        dropout_key: Array | None = None,
+    ) -> Float[Array, "*B S W"]:
+        """The encoder's output; what stands in the padding is of no meaning."""
+        return self.encoder.features(source, mask=mask, lengths=lengths, dropout_key=dropout_key)
+
+    def prefill(
+        self,
+        source: Int[Array, "*B S"],
+        prompt: Int[Array, "*B T"],
+        *,
+        mask: Mask = FULL,
+        lengths: Int[Array, "*B"] | None = None,
+    ) -> tuple[Seq2SeqState, Float[Array, "*B classes"]]:
+        """(state, scores of the next token) after at least one token of the target, `bos`.
+
+        Raises as `Encoder` does, NotImplementedError for mechanisms that do not decode.
+        """
+        self._check(prompt)
+        memory = self._memory(self.encode(source, mask=mask, lengths=lengths))
+        x, T = self.embedding(prompt, dropout_key=None), prompt.shape[-1]
+        how = dict(mask=_real(lengths), positions=self._rotary(jnp.arange(T)))
+        layers = []
+        for block, kv in zip(self.blocks, memory):
+            state, x = block.prefill(x, kv, max_length=self.config.target.max_length, **how)
+            layers.append(state)
+        state = Seq2SeqState(jnp.int32(T), tuple(layers), memory, lengths)
+        return state, self._scores(x[..., -1:, :])[..., 0, :]
+
+    def step(
+        self, state: Seq2SeqState, token: Int[Array, "*B"]
+    ) -> tuple[Seq2SeqState, Float[Array, "*B classes"]]:
+        """(state, scores of the next token) after one token more, equal to those of all at once.
+        Past the target's `max_length` the scores are NaN."""
+        self._check(token[..., None])
+        at, layers = state.length, []
+        x = self.embedding(token[..., None], dropout_key=None, start=at)
+        how = dict(mask=_real(state.lengths), positions=self._rotary(at[None]))
+        for block, own, kv in zip(self.blocks, state.layers, state.memory):
+            own, x = block.step(own, x, kv, **how)
+            layers.append(own)
+        scores = self._scores(x)[..., 0, :]
+        scores = jnp.where(at < self.config.target.max_length, scores, jnp.nan)
+        return Seq2SeqState(at + 1, tuple(layers), state.memory, state.lengths), scores
+
+    def greedy(
+        self,
+        source: Int[Array, "*B S"],
+        steps: int,
+        *,
+        mask: Mask = FULL,
+        lengths: Int[Array, "*B"] | None = None,
+    ) -> Int[Array, "*B steps"]:
+        """`steps` tokens, each the likeliest after those before it; compiled as one program. What
+        follows an end token is of no meaning. Raises as `prefill`, and ValueError for more steps
+        than the target's `max_length`."""
+        self._check_steps(steps)
+        return _greedy(*nnx.split(self), source, steps, mask, lengths)
+
+    def beam(
+        self,
+        source: Int[Array, "*B S"],
+        steps: int,
+        *,
+        width: int,
+        end: int,
+        alpha: float = 0.6,
+        mask: Mask = FULL,
+        lengths: Int[Array, "*B"] | None = None,
+    ) -> tuple[Int[Array, "*B width steps"], Float[Array, "*B width"]]:
+        """(hypotheses, scores), best first, of `beam_search`; compiled as one program. Raises what
+        `greedy` and `beam_search` raise."""
+        self._check_steps(steps)
+        if not isinstance(width, int) or isinstance(width, bool) or width < 1:
+            raise ValueError(f"width: expected an integer >= 1, got {width!r}")
+        return _beam(*nnx.split(self), source, (steps, width, end, alpha), mask, lengths)
+
+    def maps(
+        self, source, target_in, *, mask: Mask = FULL, lengths=None
+    ) -> tuple[Float[Array, "*B N T S"], ...]:
+        """The cross-attention's effective matrix of each layer and head, without dropout."""
+        memory = self._memory(self.encode(source, mask=mask, lengths=lengths))
+        x, maps = self.embedding(target_in, dropout_key=None), []
+        how = dict(mask=_real(lengths), positions=self._rotary(jnp.arange(x.shape[-2])))
+        for block, kv in zip(self.blocks, memory):
+            maps.append(block.weights(x, kv, **how))
+            x = block(x, kv, bias=None, dropout_key=None, **how)
+        return tuple(maps)
+
+    def _memory(self, features):
+        return tuple(block.cross.memory(features) for block in self.blocks)
+
+    def _rotary(self, positions):
+        return positions if self.config.target.positions in TURNED else None
+
+    def _scores(self, x: Float[Array, "*B T W"]) -> Float[Array, "*B T classes"]:
+        x = x if self.norm is None else self.norm(x)
+        return self.head(x, jnp.ones((1,) * (x.ndim - 2) + x.shape[-2:-1], bool))
+
+    def _check(self, tokens) -> None:
+        prepare(self.config.target, tokens, FULL, None)
+        if tokens.shape[-1] == 0:
+            raise ValueError(f"tokens: expected at least one, got {list(tokens.shape)}")
+
+    def _check_steps(self, steps) -> None:
+        most = self.config.target.max_length
+        if not isinstance(steps, int) or isinstance(steps, bool) or not 0 < steps <= most:
+            raise ValueError(f"steps: expected 1 to max_length={most}, got {steps!r}")
+
+
+def _real(lengths) -> Mask:
+    return FULL if lengths is None else Padding(lengths)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def _greedy(graph, params, source, steps: int, mask, lengths):
+    """Compiled once for each model, shape and number of steps."""
+    model = nnx.merge(graph, params)
+    first = jnp.full((*source.shape[:-1], 1), model.config.bos, jnp.int32)
+
+    def one(carry, _):
+        state, scores = carry
+        token = scores.argmax(-1).astype(jnp.int32)
+        return nnx.merge(graph, params).step(state, token), token
+
+    start = model.prefill(source, first, mask=mask, lengths=lengths)
+    (_, scores), tokens = jax.lax.scan(one, start, None, length=steps - 1)
+    last = scores.argmax(-1).astype(jnp.int32)
+    return jnp.moveaxis(jnp.concatenate([tokens, last[None]]), 0, -1)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def _beam(graph, params, source, settings, mask, lengths):
+    """The source is the same for all hypotheses: only the layers' own states are gathered."""
+    steps, width, end, alpha = settings
+    model = nnx.merge(graph, params)
+    first = jnp.full((*source.shape[:-1], 1), model.config.bos, jnp.int32)
+    state, scores = model.prefill(source, first, mask=mask, lengths=lengths)
+    batch = source.ndim - 1
+
+    def wide(x):
+        shape = (*x.shape[:batch], width, *x.shape[batch:])
+        return x if x.ndim == 0 else jnp.broadcast_to(jnp.expand_dims(x, batch), shape)
+
+    state, scores = jax.tree.map(wide, (state, scores))
+
+    def step(own, token):
+        length, layers = own
+        after = dataclasses.replace(state, length=length, layers=layers)
+        after, scores = nnx.merge(graph, params).step(after, token)
+        return (after.length, after.layers), scores
+
+    own = state.length, state.layers
+    return beam_search(step, own, scores, steps=steps, end=end, alpha=alpha)

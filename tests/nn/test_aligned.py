@@ -1,0 +1,206 @@
+"""The first attention models against loops of their papers' equations, in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from toy_mechanism import run
+
+from attn.nn import LSTMN, Bahdanau, LuongSeq2Seq
+
+RNG = np.random.default_rng(0)
+SOURCE = jnp.asarray(RNG.integers(1, 9, (3, 5)), jnp.int32)
+TARGET = jnp.asarray(RNG.integers(0, 7, (3, 4)), jnp.int32)
+LENGTHS = jnp.array([5, 3, 1])
+SIZES = dict(vocab_size=9, classes=7, width=6, key=jax.random.key(0))
+NEAR = dict(rtol=2e-5, atol=2e-5)
+sigmoid = lambda x: 1 / (1 + np.exp(-x))
+
+
+def bahdanau():
+    return Bahdanau(**SIZES)
+
+
+def luong(score="general"):
+    return LuongSeq2Seq(score=score, **SIZES)
+
+
+def numbers(module):
+    """Its arrays in float64, with biases that are not 0, by path."""
+    leaves, tree = jax.tree_util.tree_flatten_with_path(nnx.state(module))
+    rng, named, filled = np.random.default_rng(1), {}, []
+    for path, x in leaves:
+        name = ".".join(str(getattr(p, "key", getattr(p, "name", p))) for p in path)
+        name = name.removesuffix(".value")
+        x = np.asarray(x, np.float64)
+        x = rng.normal(size=x.shape) * 0.5 if name.endswith("bias") else x
+        named[name] = x.astype(np.float32).astype(np.float64)
+        filled.append(jnp.asarray(x, jnp.float32))
+    nnx.update(module, jax.tree_util.tree_unflatten(tree, filled))
+    return named
+
+
+def softmax(s):
+    e = np.exp(s - s.max())
+    return e / e.sum()
+
+
+def gru(p, name, h, x):
+    """Flax's: r acts on U h, and z keeps."""
+    i = x @ p[f"{name}.dense_i.kernel"] + p[f"{name}.dense_i.bias"]
+    u = h @ p[f"{name}.dense_h.kernel"]
+    (ir, iz, ic), (ur, uz, uc) = np.split(i, 3), np.split(u, 3)
+    r, z = sigmoid(ir + ur), sigmoid(iz + uz)
+    return (1 - z) * np.tanh(ic + r * uc) + z * h
+
+
+def lstm(p, name, c, h, x):
+    y = x @ p[f"{name}.dense_i.kernel"] + h @ p[f"{name}.dense_h.kernel"]
+    i, f, g, o = np.split(y + p[f"{name}.dense_h.bias"], 4)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return c, sigmoid(o) * np.tanh(c)
+
+
+def bahdanau_loop(p, source, target):
+    """(scores, alignments) of one row without padding."""
+    W, S = p["source_table"].shape[1], len(source)
+    x = p["source_table"][source]
+    ahead, back = np.zeros((S + 1, W // 2)), np.zeros((S + 1, W // 2))
+    for j in range(S):
+        ahead[j + 1] = gru(p, "forward", ahead[j], x[j])
+    for j in reversed(range(S)):
+        back[j] = gru(p, "backward", back[j + 1], x[j])
+    h = np.concatenate([ahead[1:], back[:-1]], 1)
+    s = np.tanh(back[0] @ p["start.kernel"] + p["start.bias"])
+    w, u, v = (p[f"learned.{n}"][0] for n in ("query_projection", "key_projection", "score_vector"))
+    scores, rows = [], []
+    for token in target:
+        y = p["target_table"][token]
+        a = softmax(np.array([v @ np.tanh(s @ w + h[j] @ u) for j in range(S)]))
+        c = sum(a[j] * h[j] for j in range(S))
+        t = np.concatenate([s, y, c]) @ p["readout.kernel"] + p["readout.bias"]
+        t = np.array([max(t[2 * i], t[2 * i + 1]) for i in range(W)])
+        scores.append(t @ p["out.kernel"] + p["out.bias"])
+        rows.append(a)
+        s = gru(p, "cell", s, np.concatenate([y, c]))
+    return np.stack(scores), np.stack(rows)
+
+
+def luong_loop(p, source, target, score):
+    W = p["source_table"].shape[1]
+    c, h, hs = np.zeros(W), np.zeros(W), []
+    for x in p["source_table"][source]:
+        c, h = lstm(p, "reader", c, h, x)
+        hs.append(h)
+    r, scores, rows = np.zeros(W), [], []
+
+    def compare(s, k):
+        if score == "dot":
+            return s @ k
+        if score == "general":
+            return s @ p["learned.score_projection"][0] @ k
+        w, u = p["learned.query_projection"][0], p["learned.key_projection"][0]
+        return p["learned.score_vector"][0] @ np.tanh(s @ w + k @ u)
+
+    for token in target:
+        c, h = lstm(p, "cell", c, h, np.concatenate([p["target_table"][token], r]))
+        a = softmax(np.array([compare(h, k) for k in hs]))
+        context = sum(w * k for w, k in zip(a, hs))
+        r = np.tanh(np.concatenate([context, h]) @ p["attentional.kernel"])
+        scores.append(r @ p["out.kernel"] + p["out.bias"])
+        rows.append(a)
+    return np.stack(scores), np.stack(rows)
+
+
+def agrees(model, loop):
+    p = numbers(model)
+    graph, params = nnx.split(model)
+    call = lambda params: (
+        nnx.merge(graph, params)(SOURCE, TARGET, lengths=LENGTHS),
+        nnx.merge(graph, params).alignments(SOURCE, TARGET, lengths=LENGTHS),
+    )
+    scores, alignments = jax.jit(call)(params)
+    for row, length in enumerate(LENGTHS.tolist()):
+        want, a = loop(p, SOURCE[row, :length], TARGET[row])
+        np.testing.assert_allclose(scores[row], want, **NEAR)
+        np.testing.assert_allclose(alignments[row, :, :length], a, **NEAR)
+        assert (alignments[row, :, length:] == 0).all()
+
+
+def test_bahdanau_is_its_paper():
+    agrees(bahdanau(), bahdanau_loop)
+
+
+@pytest.mark.parametrize(
+    "score", ["general", *(pytest.param(s, marks=pytest.mark.slow) for s in ("dot", "concat"))]
+)
+def test_luong_is_its_paper(score):
+    agrees(luong(score), lambda *row: luong_loop(*row, score))
+
+
+@pytest.mark.parametrize("make", [bahdanau, luong])
+def test_padding_never_leaks_and_greedy_takes_the_likeliest(make):
+    model = make()
+    graph, params = nnx.split(model)
+
+    @jax.jit
+    def go(params, source, target):
+        f = lambda params: nnx.merge(graph, params)(source, target, lengths=LENGTHS)
+        scores, pull = jax.vjp(f, params)
+        return scores, pull(jnp.cos(scores))
+
+    scores, gradient = go(params, SOURCE, TARGET)
+    spoilt = jnp.where(jnp.arange(5) < LENGTHS[:, None], SOURCE, 99)
+    jax.tree.map(np.testing.assert_array_equal, (scores, gradient), go(params, spoilt, TARGET))
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((scores, gradient)))
+    tokens = model.greedy(spoilt, 4, lengths=LENGTHS)
+    given = jnp.concatenate([jnp.zeros((3, 1), jnp.int32), tokens[:, :-1]], 1)
+    np.testing.assert_array_equal(tokens, go(params, spoilt, given)[0].argmax(-1))
+
+
+def lstmn_loop(p, x):
+    """One row [T, W]: (h, alignments)."""
+    T, W = x.shape
+    h, c, r, rows = [], [], np.zeros(W), np.zeros((T, T))
+    for t in range(T):
+        m = np.zeros(W)
+        if t:
+            s = [
+                np.tanh(h[i] @ p["of_h.kernel"] + x[t] @ p["of_x.kernel"] + r @ p["of_r.kernel"])
+                @ p["score.kernel"][:, 0]
+                for i in range(t)
+            ]
+            a = rows[t, :t] = softmax(np.array(s))
+            r = sum(w * y for w, y in zip(a, h))
+            m = sum(w * y for w, y in zip(a, c))
+        y = np.concatenate([r, x[t]]) @ p["gates.kernel"] + p["gates.bias"]
+        i, f, o, g = np.split(y, 4)
+        c.append(sigmoid(f) * m + sigmoid(i) * np.tanh(g))
+        h.append(sigmoid(o) * np.tanh(c[-1]))
+    return np.stack(h), rows
+
+
+def test_lstmn_is_its_paper():
+    model = LSTMN(4, key=jax.random.key(0))
+    p = numbers(model)
+    x = RNG.normal(size=(2, 6, 4))
+    h, a = run(model, jnp.asarray(x, jnp.float32), method="_run")
+    for row in range(2):
+        want, alignments = lstmn_loop(p, x[row])
+        np.testing.assert_allclose(h[row], want, **NEAR)
+        np.testing.assert_allclose(a[row], alignments, **NEAR)
+
+
+def test_what_does_not_fit_is_named():
+    with pytest.raises(ValueError, match="width: expected an even number"):
+        Bahdanau(**{**SIZES, "width": 5})
+    model = bahdanau()
+    with pytest.raises(TypeError, match="source: expected integers"):
+        model(SOURCE * 1.0, TARGET)
+    with pytest.raises(ValueError, match="target_in: expected at least one token"):
+        model(SOURCE, TARGET[:, :0])
+    with pytest.raises(ValueError, match="lengths: expected shape"):
+        model(SOURCE, TARGET, lengths=LENGTHS[:2])
+    with pytest.raises(ValueError, match="steps: expected an integer >= 1"):
+        model.greedy(SOURCE, 0)
