@@ -36,7 +36,7 @@ class Checkpoints:
         return cls(
             directory=workdir / "checkpoints",
             config=digest(experiment),
-            data=experiment.task.fingerprint(),
+            data=experiment.posed.fingerprint(),
             keep=experiment.train.keep,
         )
 

@@ -71,7 +71,7 @@ def compare(
             about=about,
             cells=tuple(cells),
             costs=_costs(measure, chosen, workdir / "costs.json", console),
-            baselines=sweep[0].experiment.task.baselines(),
+            baselines=sweep[0].experiment.posed.baselines(),
             environment={k: v for k, v in environment.items() if k not in ("command", "started")},
             command=command,
             dates=_dates(folder, cells),
@@ -196,7 +196,7 @@ def _about(path: str) -> str:
 def _shape(x: Experiment) -> str:
     """What every millisecond, byte and FLOP of the report depends on."""
     return (
-        f"Sequences of {x.task.length}, batch {x.train.batch_size}; "
+        f"Sequences of {x.posed.length}, batch {x.train.batch_size}; "
         f"{x.model.layers} layers of width {x.model.width} with {x.model.heads} heads."
     )
 

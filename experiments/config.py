@@ -1,7 +1,7 @@
 """Experiment: everything that decides a run's numbers, typed, frozen and checked by pydantic.
 
 A config file gives it as nested plain values (`experiments.config_file` reads them); a task or a
-mechanism is written `{"name": key, field: value, ...}` with its key in TASKS or MECHANISMS.
+mechanism is written `{"name": key, field: value, ...}` with its key in TASKS or TOKEN_MIXERS.
 """
 
 import dataclasses
@@ -12,13 +12,17 @@ import pydantic
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from attn import MECHANISMS, Bias, Causal, Mechanism, Softmax
+from attn.nn import MIXERS, Mixer
 from attn.nn.config import CHOICES, EncoderConfig
+from attn.positions import Rotary
 from experiments.errors import nearest
-from experiments.tasks import TASKS, Task
+from experiments.tasks import TASKS, Inputs, Objective, Task
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
+
+TOKEN_MIXERS = {**MECHANISMS, **MIXERS}  # what a layer may mix tokens by
 
 record = functools.partial(
     pydantic.dataclasses.dataclass,
@@ -28,9 +32,9 @@ record = functools.partial(
 )
 
 
-def name_of(value: Task | Mechanism) -> str:
+def name_of(value: Task | Mechanism | Mixer) -> str:
     """The key of a record in its table."""
-    table = TASKS if isinstance(value, Task) else MECHANISMS
+    table = TASKS if isinstance(value, Task) else TOKEN_MIXERS
     return next(name for name, cls in table.items() if cls is type(value))
 
 
@@ -38,7 +42,7 @@ def _tag(value: Any) -> str | None:
     if isinstance(value, dict):
         name = value.get("name")
         return name if isinstance(name, str) else None
-    return name_of(value) if type(value) in {*TASKS.values(), *MECHANISMS.values()} else None
+    return name_of(value) if type(value) in {*TASKS.values(), *TOKEN_MIXERS.values()} else None
 
 
 def _without_name(value: Any) -> Any:
@@ -60,7 +64,7 @@ def _one_of(table: dict[str, type]) -> Any:
 
 
 OneTask = _one_of(TASKS)
-OneMechanism = _one_of(MECHANISMS)
+OneMechanism = _one_of(TOKEN_MIXERS)
 
 
 def _attention_tag(value: Any) -> str:
@@ -69,8 +73,10 @@ def _attention_tag(value: Any) -> str:
 
 @record
 class Model:
-    """The encoder: `attn.nn.EncoderConfig` but for what the task decides."""
+    """The encoder: `attn.nn.EncoderConfig` but for what the task decides. For a task from one
+    sequence to another it is the encoder and the decoder, of a `family`."""
 
+    family: Literal["transformer", "bahdanau", "luong"] = "transformer"
     attention: Annotated[
         Annotated[OneMechanism, Tag("all")]
         | Annotated[tuple[OneMechanism, ...], BeforeValidator(tuple), Tag("per layer")],
@@ -85,9 +91,13 @@ class Model:
     mlp_width: int = 128
     pooling: Literal["cls", "mean", "max"] = "mean"  # where a sequence has one label
     positions: Literal[CHOICES["positions"]] = "sinusoidal"
+    rotary: Rotary = Rotary()
     activation: Literal[CHOICES["activation"]] = "gelu"
     norm: Literal[CHOICES["norm"]] = "layer"
     norm_position: Literal[CHOICES["norm_position"]] = "pre"
+    norm_epsilon: float = 1e-6
+    embedding_norm: bool = False
+    bias: bool = False
     qk_norm: bool = False
     dropout: float = 0.0
     tied: bool = False
@@ -107,8 +117,11 @@ class Model:
         if needing := [name_of(m) for m in given if not self.causal and Causal in m.requires]:
             what = f"{' and '.join(needing)}, defined with a causal mask only"
             mistakes.append(f"causal: expected True for {what}, got False")
+        if self.positions == "xpos" and not self.causal:
+            mistakes.append("causal: expected True with positions='xpos', got False")
         biased = self.positions in ("alibi", "t5")
-        if refusing := [name_of(m) for m in given if biased and Bias not in m.honours]:
+        attending = [m for m in given if isinstance(m, Mechanism)]
+        if refusing := [name_of(m) for m in attending if biased and Bias not in m.honours]:
             what = f"{' and '.join(refusing)} has no scores to add {self.positions} to"
             mistakes.append(f"positions: {what}; take sinusoidal, learned, rotary or none")
         if mistakes:
@@ -120,6 +133,7 @@ class Model:
         """Raises ValueError with one line for each mistake."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         del fields["causal"]  # said at call time, as a mask
+        del fields["family"]  # says what is built
         fields["mechanism"] = fields.pop("attention")
         fields["pooling"] = "none" if head == "token" else self.pooling
         return EncoderConfig(
@@ -163,16 +177,38 @@ class Train:
 
 @record
 class Experiment:
+    """`objective` "masked" or "causal" learns the task's own inputs in place of its labels;
+    `init_from` is the directory of a run whose best parameters this one starts from."""
+
     task: OneTask
     model: Model
     optimizer: Optimizer
     train: Train
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    objective: Objective = "label"
+    mask_rate: Annotated[float, Field(gt=0, le=1)] = 0.15
+    init_from: str = ""
+
+    def __post_init__(self) -> None:
+        causal = self.model.causal
+        if self.objective == "causal" and not causal:
+            raise ValueError("model.causal: expected True with objective='causal', got False")
+        if self.objective == "masked" and causal:
+            raise ValueError("model.causal: expected False with objective='masked', got True")
+        _ = self.posed
+
+    @property
+    def posed(self) -> Task:
+        """What is learned: the task, or its inputs."""
+        if self.objective == "label":
+            return self.task
+        return Inputs(task=self.task, objective=self.objective, rate=self.mask_rate)
 
 
 def mechanism(name: str, **fields: Any) -> dict[str, Any]:
-    """A mechanism for a config file, every field filled in. Raises ValueError for a bad name."""
-    return _plain(MECHANISMS, "mechanism", name, fields)
+    """A mechanism, or a mixer such as "lstm", for a config file, every field filled in. Raises
+    ValueError for a bad name."""
+    return _plain(TOKEN_MIXERS, "mechanism", name, fields)
 
 
 def task(name: str, **fields: Any) -> dict[str, Any]:

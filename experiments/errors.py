@@ -35,6 +35,12 @@ class CheckpointError(LabError):
     code = 4
 
 
+class DataError(LabError):
+    """A file of data that is missing, or not as expected."""
+
+    code = 4
+
+
 class RunDirectoryError(LabError):
     """A run directory that is another run's, or that cannot be used."""
 

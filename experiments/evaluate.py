@@ -28,8 +28,10 @@ def evaluate(
     total = {name: np.sum([s[name] for s in sums], 0, np.float64) for name in sums[0]}
     correct, weight = total["correct"], total["weight"]
     each = zip(task.slices, correct, weight, strict=True)
+    loss = float(total["loss"] / weight.sum())
     return {
-        "loss": float(total["loss"] / weight.sum()),
+        "loss": loss,
+        **task.measures(loss),
         "accuracy": float(correct.sum() / weight.sum()),
         "slices": {name: float(c / w) for name, c, w in each if w > 0},
     }
@@ -64,7 +66,7 @@ def _run(values: flags.FlagValues) -> None:
     import jax
 
     learner, params, step = load(values.workdir)
-    task, train = learner.experiment.task, learner.experiment.train
+    task, train = learner.experiment.posed, learner.experiment.train
     result = evaluate(jax.jit(learner.eval_step), params, task, values.split, train.eval_batch_size)
     print(json.dumps({"split": values.split, "step": step, **result}, indent=1))
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from attn import FULL, Causal
 from attn.nn import Encoder
@@ -17,6 +17,7 @@ from attn.nn.keys import fold
 from experiments.checkpoint import flatten
 from experiments.config import Experiment
 from experiments.errors import ConfigError
+from experiments.families import sequence_model, shifted, source_mask
 from experiments.optimizer import learning_rate, make_optimizer
 from experiments.tasks import Batch, Task
 
@@ -45,11 +46,12 @@ class Shape:
         """As the held-out splits have it."""
         splits = [task.evaluation(split, batch_size) for split in ("validation", "test")]
         shapes = [cls._one(batch) for batches in splits for batch in batches]
-        return cls(full=all(s.full for s in shapes), asked=max(s.asked for s in shapes))
+        asked = max(s.asked for s in shapes)
+        return cls(full=all(s.full for s in shapes), asked=max(asked, task.asked or 0))
 
     @classmethod
     def _one(cls, batch: Batch) -> Self:
-        full = bool((batch.lengths == batch.tokens.shape[1]).all())
+        full = bool((batch.lengths == batch.tokens.shape[-1]).all())
         rows = batch.weights.reshape(len(batch.weights), -1)
         return cls(full=full, asked=int(np.count_nonzero(rows, axis=1).max()))
 
@@ -70,25 +72,28 @@ class Learner:
     def __init__(self, experiment: Experiment):
         self.experiment = experiment
         size = experiment.train.eval_batch_size
-        self.shape = refusing("the task", lambda: Shape.of(experiment.task, size))
+        self.shape = refusing("the task", lambda: Shape.of(experiment.posed, size))
         self.optimizer = make_optimizer(experiment)
-        build = lambda: jax.eval_shape(lambda: nnx.split(self.encoder()))
+        build = lambda: jax.eval_shape(lambda: nnx.split(self.model()))
         self.graph, _ = refusing("the model", build)
 
-    def encoder(self) -> Encoder:
-        """As initialised."""
-        task = self.experiment.task
-        config = self.experiment.model.encoder(
-            vocab_size=task.vocab_size,
-            max_length=task.length,
-            classes=task.classes,
-            head=task.head,
-        )
-        return Encoder(config, key=fold(jax.random.key(self.experiment.seed), "init"))
+    def model(self) -> nnx.Module:
+        """As initialised: an Encoder, or a model of its family for a task of sequences."""
+        task, model = self.experiment.posed, self.experiment.model
+        key = fold(jax.random.key(self.experiment.seed), "init")
+        if task.head == "sequence":
+            return sequence_model(task, model, key=key)
+        if model.family != "transformer":
+            raise ValueError(
+                f"family: expected 'transformer' with a task of head {task.head!r}, got "
+                f"{model.family!r}, which goes from one sequence to another"
+            )
+        sizes = dict(vocab_size=task.vocab_size, max_length=task.length, classes=task.classes)
+        return Encoder(model.encoder(**sizes, head=task.head), key=key)
 
     def init(self) -> State:
         """The state before the first step."""
-        params = nnx.split(self.encoder())[1]
+        params = nnx.split(self.model())[1]
         return State(jnp.int32(0), params, self.optimizer.init(params))
 
     def train_step(
@@ -135,12 +140,17 @@ class Learner:
         return list(watched(state.step, state.params, state.params))
 
     def _sums(self, params: PyTree, batch: Batch, key: Array | None) -> dict[str, Array]:
-        logits, labels, weights = self._asked(params, batch, key)
+        sequence = self.experiment.posed.head == "sequence"
+        asked = self._translated if sequence else self._asked
+        logits, labels, weights = asked(params, batch, key)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        correct = weights * (logits.argmax(-1) == labels)
-        slices = len(self.experiment.task.slices)
-        by_row = lambda x: x.reshape(len(x), -1).sum(1)
-        by_slice = lambda x: jax.ops.segment_sum(by_row(x), batch.slices, slices)
+        right = logits.argmax(-1) == labels
+        if sequence:
+            losses, right, weights = by_row(losses, right, weights)
+        correct = weights * right
+        slices = len(self.experiment.posed.slices)
+        of_row = lambda x: x.reshape(len(x), -1).sum(1)
+        by_slice = lambda x: jax.ops.segment_sum(of_row(x), batch.slices, slices)
         # A row that does not count may be anything, and 0 * nan is nan.
         return {
             "loss": jnp.where(weights > 0, weights * losses, 0).sum(),
@@ -148,13 +158,26 @@ class Learner:
             "weight": by_slice(weights),
         }
 
+    def _translated(
+        self, params: PyTree, batch: Batch, key: Array | None
+    ) -> tuple[Float[Array, "B U C"], Int[Array, "B U"], Float[Array, "B U"]]:
+        """Logits, labels and weights of each token of the target, given those before it."""
+        logits = nnx.merge(self.graph, params)(
+            batch.tokens,
+            shifted(batch.labels),
+            lengths=None if self.shape.full else batch.lengths,
+            dropout_key=key,
+            **source_mask(self.experiment.model),
+        )
+        return logits, batch.labels, batch.weights
+
     def _asked(
         self, params: PyTree, batch: Batch, key: Array | None
     ) -> tuple[Float[Array, "B *K C"], Int[Array, "B *K"], Float[Array, "B *K"]]:
         """Logits, labels and weights; with a label per position, of the labelled ones."""
         labels, weights, at = batch.labels, batch.weights, None
-        if labels.ndim == 2:
-            asked = min(self.shape.asked, labels.shape[1])
+        asked = self.shape.asked
+        if labels.ndim == 2 and asked < labels.shape[1]:
             at = jax.vmap(lambda w: jnp.nonzero(w, size=asked, fill_value=-1)[0])(weights)
             take = lambda x: jnp.take_along_axis(x, at, 1, mode="clip")
             labels, weights, at = take(labels), jnp.where(at < 0, 0, take(weights)), abs(at)
@@ -166,6 +189,20 @@ class Learner:
             at=at,
         )
         return logits, labels, weights
+
+
+def by_row(
+    losses: Float[Array, "B U"], right: Bool[Array, "B U"], weights: Float[Array, "B U"]
+) -> tuple[Float[Array, "B"], Bool[Array, "B"], Float[Array, "B"]]:
+    """Of each row: the mean loss of its tokens, whether all are right, and 1 if it counts.
+
+    All are right under teacher forcing exactly when greedy decoding gives the target: up to the
+    first token that differs both see the same tokens, and so the same scores.
+    """
+    counts = weights > 0
+    tokens = jnp.maximum(counts.sum(1), 1)
+    rows = counts.any(1).astype(weights.dtype)
+    return jnp.where(counts, losses, 0).sum(1) / tokens, (right | ~counts).all(1), rows
 
 
 def refusing(what: str, function: Callable[[], T]) -> T:

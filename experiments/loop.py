@@ -19,6 +19,7 @@ from experiments.evaluate import evaluate
 from experiments.learner import Learner, State, refusing
 from experiments.rundir import claimed, read_json, write_config
 from experiments.signals import Signals
+from experiments.start import start
 from experiments.tasks import Batch
 
 RESULT, METRICS = "result.json", "metrics.jsonl"
@@ -69,7 +70,7 @@ class Session:
         self.best: dict[str, Any] | None = None  # {"step": ..., "accuracy": ...} on validation
         self.earlier = {"wall": 0.0, "training": 0.0, "compile": 0.0}  # seconds, other sessions
         self.saved: int | None = None  # the newest checkpoint
-        self.state = self._restored() or jax.jit(self.learner.init)()
+        self.state = self._restored() or start(self.learner, tell=display.tell)
         self.step = self.first = int(self.state.step)
         self._compile()
 
@@ -91,7 +92,7 @@ class Session:
         arguments = self.state, self._batch(), np.int32(self.step)
         self.train_step = refusing("the model", lambda: step.lower(*arguments)).compile()
         size = self.experiment.train.eval_batch_size
-        held_out = next(self.experiment.task.evaluation("validation", size))
+        held_out = next(self.experiment.posed.evaluation("validation", size))
         score = jax.jit(learner.eval_step)
         self.eval_step = refusing(
             "the model", lambda: score.lower(self.state.params, held_out)
@@ -100,7 +101,7 @@ class Session:
 
     def _batch(self) -> Batch:
         e = self.experiment
-        return self.learner.shape.check(e.task.batch(e.seed, self.step, e.train.batch_size))
+        return self.learner.shape.check(e.posed.batch(e.seed, self.step, e.train.batch_size))
 
     def run(self) -> dict[str, Any]:
         """result.json. Raises Interrupted after a signal, NonFiniteError where training fails."""
@@ -151,7 +152,7 @@ class Session:
 
     def _score(self, split: str, state: State) -> dict[str, Any]:
         size = self.experiment.train.eval_batch_size
-        return evaluate(self.eval_step, state.params, self.experiment.task, split, size)
+        return evaluate(self.eval_step, state.params, self.experiment.posed, split, size)
 
     def _is_best(self, accuracy: float) -> bool:
         better = self.best is None or accuracy > self.best["accuracy"]
@@ -190,7 +191,7 @@ class Session:
             "best_step": self.best["step"],
             "steps": self.step,
             "parameters": sum(x.size for x in jax.tree.leaves(chosen.params)),
-            "baselines": self.experiment.task.baselines(),
+            "baselines": self.experiment.posed.baselines(),
             "steps_per_second": round(self.step / max(seconds["training"], 1e-9), 3),
             "compile_seconds": seconds["compile"],
             "wall_seconds": seconds["wall"],

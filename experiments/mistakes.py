@@ -9,8 +9,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from attn import MECHANISMS
-from experiments.config import Experiment
+from experiments.config import TOKEN_MIXERS, Experiment
 from experiments.errors import nearest
 from experiments.tasks import TASKS
 
@@ -29,7 +28,7 @@ def describe(details: ErrorDetails, values: Any) -> list[str]:
         case "missing":
             return [f"{name}: expected a value, got none"]
         case "union_tag_invalid" | "union_tag_not_found":
-            kind, table = ("task", TASKS) if path[0] == "task" else ("mechanism", MECHANISMS)
+            kind, table = ("task", TASKS) if path[0] == "task" else ("mechanism", TOKEN_MIXERS)
             key = value.get("name") if isinstance(value, dict) else None
             if not isinstance(key, str):
                 return [f"{name}: expected the name and fields of a {kind}, got {got}"]
@@ -129,7 +128,7 @@ def _fields(section: Path, values: Any) -> list[str]:
             if part == "task":
                 cls = TASKS[record["name"]]
             elif part == "attention" or isinstance(part, int):
-                cls = MECHANISMS[record["name"]] if isinstance(record, dict) else None
+                cls = TOKEN_MIXERS[record["name"]] if isinstance(record, dict) else None
             else:
                 cls = cls.__dataclass_fields__[part].type
         return [field.name for field in dataclasses.fields(cls)]

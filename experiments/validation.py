@@ -10,6 +10,7 @@ from typing import Any
 import pydantic
 
 from attn import Mechanism
+from attn.nn import Mixer
 from experiments import mistakes
 from experiments.config import Experiment, name_of
 from experiments.errors import ConfigError
@@ -23,7 +24,7 @@ def to_dict(experiment: Experiment) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        name = {"name": name_of(value)} if isinstance(value, Task | Mechanism) else {}
+        name = {"name": name_of(value)} if isinstance(value, Task | Mechanism | Mixer) else {}
         return name | {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     return [_plain(v) for v in value] if isinstance(value, tuple) else value
 

@@ -6,6 +6,7 @@ attention matrix, rows are queries and columns keys. Writes DIR/attention.png, .
 
 import dataclasses
 import html
+import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -51,7 +52,11 @@ def look(workdir: Path, example: int) -> Seen:
         learner, params, step = load(workdir)
     except RunDirectoryError as error:
         raise CheckpointError(str(error)) from None
-    task, model = learner.experiment.task, learner.experiment.model
+    task, model = learner.experiment.posed, learner.experiment.model
+    if task.head == "sequence":
+        raise LabError(f"for a task of sequences: python -m experiments.align --workdir={workdir}")
+    if task.head == "dual":
+        raise LabError("a row of this task is a pair of texts: there is no one matrix to draw")
     size = task.size("validation")
     if not 0 <= example < size:
         raise ConfigError([f"--example={example}: validation has examples 0..{size - 1}"])
@@ -77,9 +82,12 @@ def look(workdir: Path, example: int) -> Seen:
 
 def _image(task, batch) -> Float[np.ndarray, "height width"] | None:
     """The input as a picture, where it is one."""
-    from experiments.tasks import Digits
+    from experiments.tasks import Digits, Image, Pathfinder
 
-    return batch.tokens[0].reshape(8, 8) - 1.0 if isinstance(task, Digits) else None
+    if not isinstance(task, Digits | Image | Pathfinder):
+        return None
+    side = math.isqrt(task.length)
+    return batch.tokens[0].reshape(side, side) - 1.0
 
 
 def draw(seen: Seen) -> tuple[str, bytes]:

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from attn import FULL, Mask, Mechanism
+from attn.nn import Mixer
 
 ROTATED = 3  # sets of inputs
 
@@ -151,6 +152,15 @@ def decode_state_bytes(mechanism: Mechanism, shape: Shape) -> int | None:
         max_length=shape.T,
         dtype=shape.dtype,
     )
+    return _bytes(make)
+
+
+def mixer_state_bytes(mixer: Mixer, width: int, dtype: str) -> int | None:
+    """Bytes of one sequence's state for decoding; None if it cannot decode."""
+    return _bytes(lambda: mixer.layer(width, dtype=dtype, key=jax.random.key(0)).empty((1,)))
+
+
+def _bytes(make: Callable[[], Any]) -> int | None:
     try:
         state = jax.eval_shape(make)
     except NotImplementedError:

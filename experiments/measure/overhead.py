@@ -53,7 +53,7 @@ def measure(trained: Experiment, rounds: int = 3, tell: Callable[[str], Any] = p
 def _compiled(trained: Experiment) -> tuple[Learner, Callable]:
     learner = Learner(trained)
     state = jax.eval_shape(learner.init)
-    batch = trained.task.batch(trained.seed, 0, trained.train.batch_size)
+    batch = trained.posed.batch(trained.seed, 0, trained.train.batch_size)
     step = jax.jit(learner.train_step, donate_argnums=0)
     return learner, step.lower(state, batch, np.int32(0)).compile()
 
@@ -62,7 +62,7 @@ def _alone(compiled: tuple[Learner, Callable], trained: Experiment) -> float:
     """The same steps on batches made beforehand, the device never waiting for the host."""
     learner, step = compiled
     size, steps = trained.train.batch_size, trained.train.steps
-    batches = [trained.task.batch(trained.seed, i, size) for i in range(steps)]
+    batches = [trained.posed.batch(trained.seed, i, size) for i in range(steps)]
     state = jax.block_until_ready(jax.jit(learner.init)())
     waiting = None
     start = time.perf_counter()

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from attn import FULL, Causal, Mechanism
-from attn.nn import EncoderConfig
+from attn.nn import EncoderConfig, Mixer
 from experiments import records
 from experiments.config import Experiment
 from experiments.learner import Learner
@@ -37,12 +37,10 @@ def costs(experiments: dict[str, Experiment], cache: Path) -> dict[str, Costs]:
     alone = _attention(experiments)
     measured = {}
     for name, experiment in experiments.items():
-        layers = _layers(experiment)
-        states = [cost.decode_state_bytes(mechanism, shape) for mechanism, shape, _ in layers]
         measured[name] = {
             **_step(experiment),
-            **_mean([alone[layer] for layer in layers]),
-            "decode_state_bytes": None if None in states else sum(states),
+            **_mean([alone[layer] for layer in _layers(experiment)]),
+            "decode_state_bytes": _state_bytes(experiment),
         }
     with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not results
         records.write_json(cache, {"key": key, "costs": measured})
@@ -58,24 +56,43 @@ def _kept(cache: Path, key: str) -> dict[str, Costs] | None:
 
 
 def _encoder(experiment: Experiment) -> EncoderConfig:
-    task = experiment.task
+    """Of a task of sequences, that of the source."""
+    task = experiment.posed
+    head = "token" if task.head == "sequence" else task.head
     return experiment.model.encoder(
-        vocab_size=task.vocab_size, max_length=task.length, classes=task.classes, head=task.head
+        vocab_size=task.vocab_size, max_length=task.length, classes=task.classes, head=head
     )
 
 
 def _layers(experiment: Experiment) -> list[Layer]:
-    """(mechanism, shape, causal) of each layer's attention."""
+    """(mechanism, shape, causal) of each layer that attends."""
     c = _encoder(experiment)
     shape = cost.Shape(
-        experiment.train.batch_size,
+        experiment.train.batch_size * (1 + (c.head == "dual")),
         c.positions_held,
         c.heads,
         c.kv_heads or c.heads,
         c.head_dim or c.width // c.heads,
         c.dtype,
     )
-    return [(mechanism, shape, experiment.model.causal) for mechanism in c.mechanisms]
+    if experiment.model.family != "transformer":
+        return []
+    attending = [m for m in c.mechanisms if isinstance(m, Mechanism)]
+    return [(mechanism, shape, experiment.model.causal) for mechanism in attending]
+
+
+def _state_bytes(experiment: Experiment) -> int | None:
+    """Of all layers; None if one does not decode, or if what decodes is beside the encoder."""
+    if experiment.posed.head == "sequence":
+        return None
+    c = _encoder(experiment)
+    states = [
+        cost.decode_state_bytes(mechanism, shape) for mechanism, shape, _ in _layers(experiment)
+    ]
+    states += [
+        cost.mixer_state_bytes(m, c.width, c.dtype) for m in c.mechanisms if isinstance(m, Mixer)
+    ]
+    return None if None in states else sum(states)
 
 
 def _attention(experiments: dict[str, Experiment]) -> dict[Layer, Costs]:
@@ -104,9 +121,10 @@ def _attention(experiments: dict[str, Experiment]) -> dict[Layer, Costs]:
 
 
 def _mean(layers: list[Costs]) -> Costs:
-    """One layer; where layers differ, the mean over them and all that could not be counted."""
+    """One layer; where layers differ, the mean over them and all that could not be counted; {} of
+    none."""
     mean = {}
-    for key in layers[0]:
+    for key in layers[0] if layers else ():
         values = [layer[key] for layer in layers]
         words = isinstance(values[0], str)
         mean[key] = ", ".join({*values} - {""}) if words else sum(values) / len(values)
@@ -117,7 +135,7 @@ def _step(experiment: Experiment) -> Costs:
     """The train step as it is trained with: state donated, batch on the host."""
     learner = Learner(experiment)
     state = jax.eval_shape(learner.init)
-    batch = experiment.task.batch(experiment.seed, 0, experiment.train.batch_size)
+    batch = experiment.posed.batch(experiment.seed, 0, experiment.train.batch_size)
     arguments = state, batch, jnp.int32(0)
     program = cost.build(jax.jit(learner.train_step, donate_argnums=0), *arguments)
     work = count(learner.train_step, *arguments)

@@ -91,9 +91,9 @@ NOTES = {
     "accuracy": "The checkpoint that is best on validation, tested once. Mean over seeds ± 95% t "
     "interval; a single seed has none.",
     STEP: "Forward, backward and update of the whole model on one batch.",
-    ATTENTION: "The mechanism on q, k and v as in training, without projections. Milliseconds are "
-    "medians over rounds in which all variants take turns; peak and work are of fwd + bwd, which "
-    "is forward and backward.",
+    ATTENTION: "The mechanism on q, k and v as in training, without projections; the mean over the "
+    "layers that attend, a dash where none does. Milliseconds are medians over rounds in which all "
+    "variants take turns; peak and work are of fwd + bwd, which is forward and backward.",
     "peak": "Arguments + outputs - aliased + temporaries of the compiled program.",
     "work": "Matrix products only, counted in the jaxpr; ≥ where a loop's length depends on data.",
     "decoding": "The state of all layers for decoding one sequence as long as in training.",

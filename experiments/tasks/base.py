@@ -22,10 +22,10 @@ SPLITS = ("train", "validation", "test")
 class Batch:
     """Token id 0 is padding: it fills everything at or past a row's length."""
 
-    tokens: Int32[np.ndarray, "B T"]
-    lengths: Int32[np.ndarray, "B"]
-    labels: Int32[np.ndarray, "B"] | Int32[np.ndarray, "B T"]
-    weights: Float32[np.ndarray, "B"] | Float32[np.ndarray, "B T"]  # 1 where a label counts
+    tokens: Int32[np.ndarray, "B T"] | Int32[np.ndarray, "B 2 T"]  # 2 where head is "dual"
+    lengths: Int32[np.ndarray, "B"] | Int32[np.ndarray, "B 2"]
+    labels: Int32[np.ndarray, "B"] | Int32[np.ndarray, "B L"]  # L is T, or the targets' U
+    weights: Float32[np.ndarray, "B"] | Float32[np.ndarray, "B L"]  # 1 where a label counts
     slices: Int32[np.ndarray, "B"]  # index into the task's slices
 
     def __getitem__(self, rows: Int[np.ndarray, "b"] | slice) -> "Batch":
@@ -36,7 +36,9 @@ class Batch:
 class Task(abc.ABC):
     """A data set: its fields say all that defines it, and it holds no arrays."""
 
-    head: ClassVar[str]  # "classification" (a label per row) or "token" (a label per position)
+    # "classification" (a label per row), "dual" (per pair of rows), "token" (per position) or
+    # "sequence" (a target of its own length, `target_length`; a row is right when all of it is)
+    head: ClassVar[str]
 
     @property
     @abc.abstractmethod
@@ -73,6 +75,15 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def content(self) -> bytes:
         """What beside the fields defines the data: the bytes themselves, or a sample drawn."""
+
+    @property
+    def asked(self) -> int | None:
+        """The most positions of a row that have a label, if held-out rows may not show it."""
+        return None
+
+    def measures(self, loss: float) -> dict[str, float]:
+        """What else a mean loss in nats says, by name."""
+        return {}
 
     def batch(self, seed: int, step: int, batch_size: int) -> Batch:
         """Training batch number `step`: epochs are shuffled by (seed, epoch) and run on."""

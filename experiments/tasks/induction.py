@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Int
 
-from experiments.tasks.base import Batch, require_int
+from experiments.tasks.base import Batch, require, require_int
 from experiments.tasks.drawn import Drawn, full_rows
 
 
@@ -14,25 +14,53 @@ from experiments.tasks.drawn import Drawn, full_rows
 class Induction(Drawn):
     """Tokens at random with a special one somewhere, and again at the end, where the token that
     followed it is asked for (Gu & Dao 2023, arXiv:2312.00752: 16 tokens, length 256). The special
-    token is 1, others from 2 on."""
+    token is 1, others from 2 on.
+
+    `lengths` asks what carries over to longer rows, as they do: training rows have the first of
+    them, held-out rows each in turn, one slice each, padded to `length`. () is `length` alone.
+    """
 
     stream: ClassVar[str] = "induction"
     vocab_size: int = 16
     length: int = 256
+    lengths: tuple[int, ...] = ()
 
     def __post_init__(self):
         super().__post_init__()
         require_int("vocab_size", self.vocab_size, 4)
         require_int("length", self.length, 3)
+        require(
+            isinstance(self.lengths, tuple) and len(set(self.lengths)) == len(self.lengths),
+            "lengths",
+            "a tuple of different lengths, such as (64, 256)",
+            self.lengths,
+        )
+        for length in self.lengths:
+            require_int("lengths", length, 3, self.length)
+
+    @property
+    def slices(self) -> tuple[str, ...]:
+        return tuple(f"{length} tokens" for length in self.lengths) or super().slices
 
     def baselines(self) -> dict[str, float]:
         return {"chance": 1 / (self.vocab_size - 2)}
 
+    def batch(self, seed: int, step: int, batch_size: int) -> Batch:
+        first = dataclasses.replace(self, lengths=self.lengths[:1])
+        return super(Induction, first).batch(seed, step, batch_size)
+
     def draw(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
-        rows = np.arange(number.size)
-        tokens = random.integers(2, self.vocab_size, size=(rows.size, self.length))
-        at = random.integers(0, self.length - 2, size=rows.size)
-        tokens[rows, at] = tokens[:, -1] = 1
+        """Example number n has lengths[n % len(lengths)] tokens."""
+        lengths = np.array(self.lengths or (self.length,), np.int32)
+        slices = (number % lengths.size).astype(np.int32)
+        tokens = np.zeros((number.size, self.length), int)
         labels = np.zeros_like(tokens)
-        labels[:, -1] = tokens[rows, at + 1]
-        return full_rows(tokens, labels, labels > 0)
+        for index, length in enumerate(lengths):
+            rows = np.flatnonzero(slices == index)
+            x = random.integers(2, self.vocab_size, size=(rows.size, length))
+            at = random.integers(0, length - 2, size=rows.size)
+            x[np.arange(rows.size), at] = x[:, -1] = 1
+            tokens[rows, :length] = x
+            labels[rows, length - 1] = x[np.arange(rows.size), at + 1]
+        batch = full_rows(tokens, labels, labels > 0)
+        return dataclasses.replace(batch, lengths=lengths[slices], slices=slices)

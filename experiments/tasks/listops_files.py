@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.errors import DataError
 from experiments.tasks.listops_trees import CLOSE, IDS, OPEN, Examples
 
 NAMES = {"train": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}
@@ -17,7 +18,7 @@ PARENTHESES = str.maketrans("()", "  ")
 def path_of(data_dir: str, split: str) -> Path:
     path = Path(data_dir, NAMES[split])
     if not path.is_file():
-        raise FileNotFoundError(
+        raise DataError(
             f"data_dir: expected the file {path}, which does not exist; {ORIGIN}. "
             "Leave data_dir empty to draw expressions by the same rule"
         )
@@ -25,25 +26,25 @@ def path_of(data_dir: str, split: str) -> Path:
 
 
 def read(path: Path, *, count: int, min_length: int, max_length: int) -> Examples:
-    """The file's `count` expressions; anything not as expected is named with its line."""
+    """The file's `count` expressions. Raises DataError with the line that is not as expected."""
     tokens = np.zeros((count, max_length), np.uint8)
     lengths, labels = np.zeros((2, count), np.int32)
     row = -1
     # Bytes that are no text must end in an error that has a line number, so not here.
     with path.open(encoding="ascii", errors="replace") as lines:
         if next(lines, "").rstrip("\n") != "Source\tTarget":
-            raise ValueError(f"{path}:1: expected the header 'Source<tab>Target'; {ORIGIN}")
+            raise DataError(f"{path}:1: expected the header 'Source<tab>Target'; {ORIGIN}")
         for row, line in enumerate(lines):
             try:
                 if row == count:
                     raise ValueError(f"expected {count} expressions, the file has more")
                 ids, labels[row] = _parse(line, min_length, max_length)
             except ValueError as error:
-                raise ValueError(f"{path}:{row + 2}: {error}") from None
+                raise DataError(f"{path}:{row + 2}: {error}") from None
             lengths[row] = len(ids)
             tokens[row, : len(ids)] = ids
     if row + 1 != count:
-        raise ValueError(
+        raise DataError(
             f"{path}:{row + 2}: expected {count} expressions, the file ends after {row + 1}; "
             "fetch it again if it is half downloaded, else set the split's size"
         )

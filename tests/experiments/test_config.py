@@ -148,7 +148,10 @@ def test_what_a_mechanism_asks_of_its_layer_is_set_from_the_command_line():
 def test_the_model_has_every_field_of_the_encoder():
     names = lambda cls: {field.name for field in dataclasses.fields(cls)}
     decided_by_the_task = {"vocab_size", "max_length", "classes", "head", "mechanism"}
-    assert names(Model) - {"attention", "causal"} == names(EncoderConfig) - decided_by_the_task
+    assert (
+        names(Model) - {"attention", "causal", "family"}
+        == names(EncoderConfig) - decided_by_the_task
+    )
 
 
 def test_the_schedules_are_those_of_the_table():

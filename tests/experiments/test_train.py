@@ -15,7 +15,13 @@ from tiny_experiment import STEPS, TINY, digest, rows, tiny, write_config
 
 from experiments import loop, train
 from experiments.checkpoint import Checkpoints
-from experiments.errors import ConfigError, Interrupted, NonFiniteError, RunDirectoryError
+from experiments.errors import (
+    ConfigError,
+    DataError,
+    Interrupted,
+    NonFiniteError,
+    RunDirectoryError,
+)
 from experiments.evaluate import evaluate, load
 from experiments.learner import Learner
 from experiments.records import read_metrics, repair_metrics
@@ -208,7 +214,7 @@ def test_what_only_shows_when_the_model_is_built_is_a_mistake_too(tmp_path: Path
         with pytest.raises(ConfigError, match="softmax: cannot do this"):
             train.run(tiny(), tmp_path, progress=False)
     listops = from_dict({**TINY, "task": {"name": "listops", "data_dir": "/none"}})
-    with pytest.raises(ConfigError, match=r"basic_val\.tsv"):
+    with pytest.raises(DataError, match=r"basic_val\.tsv"):
         train.run(listops, tmp_path, progress=False)
     # The directory is still free for whatever is put right.
     assert not (tmp_path / "config.json").exists()

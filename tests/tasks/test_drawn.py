@@ -54,6 +54,23 @@ def test_induction_asks_what_followed():
     assert places == set(range(7))  # not right before the end, where nothing would follow it
 
 
+def test_induction_is_trained_on_the_first_length_and_evaluated_on_all():
+    task = Induction(vocab_size=6, length=9, lengths=(4, 9, 7), validation=40)
+    assert task.slices == ("4 tokens", "9 tokens", "7 tokens")
+    trained = task.batch(1, 2, 30)
+    assert (trained.lengths == 4).all()
+    assert (trained.slices == 0).all()
+    assert trained.tokens.shape == (30, 9)
+    (held_out,) = task.evaluation("validation", 40)
+    assert (held_out.lengths == np.resize([4, 9, 7], 40)).all()
+    assert (held_out.slices == np.arange(40) % 3).all()
+    for batch in (trained, held_out):
+        for x, labels, n in zip(batch.tokens, batch.labels, batch.lengths):
+            assert x[n - 1] == 1
+            assert (x[n:] == 0).all()
+            assert labels.tolist() == [0] * (n - 1) + [x[np.argmax(x == 1) + 1]] + [0] * (9 - n)
+
+
 @pytest.mark.parametrize("modulus", [2, 5])
 def test_modular_is_the_sum_so_far(modulus):
     for tokens, labels, weights in rows_of(Modular(modulus=modulus, length=13, validation=40)):
@@ -77,6 +94,8 @@ def test_the_last_digit_is_as_good_as_its_baseline_says():
         (SelectiveCopy, "length", {"symbols": 8, "length": 15}),
         (SelectiveCopy, "vocab_size", {"vocab_size": True}),
         (Induction, "length", {"length": 2}),
+        (Induction, "lengths", {"length": 9, "lengths": (10,)}),
+        (Induction, "lengths", {"length": 9, "lengths": (4, 4)}),
         (Modular, "modulus", {"modulus": 1}),
         (Modular, "length", {"length": 2.0}),
         (Copy, "validation", {"validation": 0}),

@@ -5,6 +5,7 @@ import statistics
 import numpy as np
 import pytest
 
+from experiments.errors import DataError
 from experiments.tasks import ListOps
 from experiments.tasks.listops_trees import IDS, VOCABULARY, draw, evaluate
 
@@ -142,7 +143,7 @@ def test_the_fingerprint_is_of_the_files_not_of_their_place(folder):
 
 def test_a_missing_file_is_named_with_its_origin(folder):
     (folder / "basic_val.tsv").unlink()
-    with pytest.raises(FileNotFoundError, match=r"basic_val\.tsv.*lra_release"):
+    with pytest.raises(DataError, match=r"basic_val\.tsv.*lra_release"):
         ListOps(**SIZES, data_dir=str(folder)).baselines()
 
 
@@ -165,7 +166,7 @@ def test_a_missing_file_is_named_with_its_origin(folder):
 )
 def test_a_bad_line_is_named_by_file_and_number(folder, line, problem):
     (folder / "basic_val.tsv").write_text(f"Source\tTarget\n{LINES[0]}\n{line}\n")
-    with pytest.raises(ValueError, match=rf"basic_val\.tsv:3: .*{problem}"):
+    with pytest.raises(DataError, match=rf"basic_val\.tsv:3: .*{problem}"):
         ListOps(**SIZES, data_dir=str(folder)).baselines()
 
 
@@ -182,5 +183,5 @@ def test_a_bad_line_is_named_by_file_and_number(folder, line, problem):
 )
 def test_a_broken_file_is_refused(folder, text, problem):
     (folder / "basic_val.tsv").write_text(text, encoding="latin-1")
-    with pytest.raises(ValueError, match=rf"basic_val\.tsv{problem}"):
+    with pytest.raises(DataError, match=rf"basic_val\.tsv{problem}"):
         ListOps(**SIZES, data_dir=str(folder)).baselines()

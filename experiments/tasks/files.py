@@ -1,0 +1,37 @@
+"""Files of data that a user fetched: what is missing or broken is named in one line."""
+
+from pathlib import Path
+
+from experiments.errors import DataError
+
+
+def folder(data_dir: str, *, holding: str, origin: str) -> Path:
+    """The folder. Raises DataError that says which files it should hold, and their origin."""
+    path = Path(data_dir)
+    wanted = f"expected the folder that holds {holding} ({origin})"
+    if not data_dir:
+        raise DataError(f"task.data_dir: {wanted}, got none")
+    if path.is_file():
+        packed = path.name.endswith((".gz", ".tgz", ".tar", ".zip"))
+        what = "an archive: unpack it first" if packed else "a file"
+        raise DataError(f"{path}: {wanted}, got {what}")
+    if not path.is_dir():
+        raise DataError(f"{path}: {wanted}, but it does not exist")
+    return path
+
+
+def present(path: Path, *, origin: str) -> Path:
+    """The path of a file that is there and not empty. Raises DataError."""
+    if not path.is_file():
+        raise DataError(f"{path}: expected this file, but it does not exist ({origin})")
+    if not path.stat().st_size:
+        raise DataError(f"{path}: expected data, but the file is empty; fetch it again ({origin})")
+    return path
+
+
+def inside(root: Path, name: str, *, where: str) -> Path:
+    """The file of this name under root. Raises DataError for a name that leads out of it."""
+    path = Path(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise DataError(f"{where}: expected a file inside {root}, got {name[:100]!r}")
+    return root / path

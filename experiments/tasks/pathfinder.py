@@ -1,0 +1,93 @@
+"""Pathfinder (Linsley et al. 2018, arXiv:1805.08315): are two dots on one dashed curve?"""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Int, Int32, UInt8
+
+from experiments.tasks.base import Batch, Task, check_split, majority, require
+from experiments.tasks.drawn import Drawn, whole_split
+from experiments.tasks.pathfinder_files import FOLDERS, read
+from experiments.tasks.pathfinder_images import GEOMETRIES, draw
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pathfinder(Drawn):
+    """Pixel by pixel, value v in 0..255 is token v + 1; label 1 if the dots are connected. `dashes`
+    of each target curve make it Long Range Arena's easy (6), intermediate (9) or hard (14).
+
+    Drawn afresh, half connected, by a generator of our own; example numbers 2 i and 2 i + 1 are
+    twins (`pathfinder_images.draw`). Or read, if data_dir names LRA's folder (pathfinder32,
+    64 or 128); validation and test are then a tenth each, whatever the fields say.
+    """
+
+    head: ClassVar[str] = "classification"
+    stream: ClassVar[str] = "pathfinder"
+    vocab_size: ClassVar[int] = 257
+    classes: ClassVar[int] = 2
+    resolution: int = 32
+    dashes: int = 14
+    data_dir: str = ""
+    validation: int = 1_000
+    test: int = 1_000
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name, known in (("resolution", GEOMETRIES), ("dashes", FOLDERS)):
+            value = getattr(self, name)
+            expected = f"one of {', '.join(map(str, known))}"
+            require(type(value) is int and value in known, name, expected, value)
+        require(isinstance(self.data_dir, str), "data_dir", "a folder or ''", self.data_dir)
+
+    @property
+    def length(self) -> int:
+        return self.resolution**2
+
+    def size(self, split: str) -> int | None:
+        check_split(split)
+        return self._files[split].labels.size if self.data_dir else super().size(split)
+
+    def batch(self, seed: int, step: int, batch_size: int) -> Batch:
+        kind = Task if self.data_dir else Drawn
+        return kind.batch(self, seed, step, batch_size)
+
+    def examples(self, split: str, indices: Int[np.ndarray, "B"]) -> Batch:
+        if not self.data_dir:
+            return whole_split(self, split)[indices]
+        pixels, labels = self._files[split]
+        return _batch(pixels[indices], labels[indices])
+
+    def draw(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
+        # Twins follow each other; of a pair that the batch cuts in two, one is drawn for nothing.
+        rows = number - number[0] // 2 * 2
+        images = draw(random, rows[-1] // 2 + 1, GEOMETRIES[self.resolution], self.dashes)
+        return _batch(images.pixels[rows].reshape(rows.size, -1), (number % 2).astype(np.int32))
+
+    def baselines(self) -> dict[str, float]:
+        labels = self.examples("validation", np.arange(self.size("validation"))).labels
+        return {"chance": 1 / 2, "majority class": majority(labels)}
+
+    def definition(self) -> dict[str, int | float | str | tuple]:
+        # Where files lie does not define the data; what they hold does.
+        return {**super().definition(), "data_dir": bool(self.data_dir)}
+
+    def content(self) -> bytes:
+        if not self.data_dir:
+            return super().content()
+        return b"".join(x.tobytes() for part in self._files.values() for x in part)
+
+    @property
+    def _files(self):
+        return read(self.data_dir, self.resolution, self.dashes)
+
+
+def _batch(pixels: UInt8[np.ndarray, "B T"], labels: Int32[np.ndarray, "B"]) -> Batch:
+    rows, length = pixels.shape
+    return Batch(
+        tokens=pixels.astype(np.int32) + 1,
+        lengths=np.full(rows, length, np.int32),
+        labels=labels,
+        weights=np.ones(rows, np.float32),
+        slices=np.zeros(rows, np.int32),
+    )

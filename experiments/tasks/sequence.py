@@ -1,0 +1,162 @@
+"""Tasks from one sequence to another, and two over symbols: reversing and sorting."""
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Int
+
+from experiments.tasks.base import Batch, check_draw, require, require_int, rng
+from experiments.tasks.drawn import Drawn, whole_split
+
+END = 1  # closes every target; 0 fills what follows it, and stands before its first token
+TRIES = 100  # to draw a row that is not held out
+FIRST = 2  # the first id that a symbol may have, in sources and in targets
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Translation(Drawn):
+    """A source and its target, closed by END; a row counts once, when all of its target is given:
+    an exact match. No source of a held-out row is ever trained on."""
+
+    head: ClassVar[str] = "sequence"
+    alphabets: ClassVar[tuple[str, str]] = ("", "")  # of sources and targets, "" for bare ids
+
+    @property
+    @abc.abstractmethod
+    def target_length(self) -> int:
+        """U, the width of every batch of targets, with END."""
+
+    @property
+    def asked(self) -> int:
+        return self.target_length
+
+    def characters(self, tokens: Sequence[int], *, target: bool) -> list[str]:
+        """One for each token, to be read by people."""
+        alphabet = self.alphabets[target]
+        name = lambda t: alphabet[t - FIRST] if alphabet and t >= FIRST else str(t)
+        return ["end" if t == END else name(t) for t in tokens]
+
+    def batch(self, seed: int, step: int, batch_size: int) -> Batch:
+        check_draw(seed, step, batch_size)
+        number = step * batch_size + np.arange(batch_size)
+        random = rng(self.stream, "train", seed, step)
+        batch, held = self.draw(random, number), held_out(self)
+        for _ in range(TRIES):
+            again = np.flatnonzero([row.tobytes() in held for row in batch.tokens])
+            if not again.size:
+                return batch
+            for name, rows in vars(self.draw(random, number[again])).items():
+                getattr(batch, name)[again] = rows
+        raise ValueError(
+            f"validation: expected held-out splits that leave something to train on, got {self}"
+        )
+
+
+@functools.lru_cache(maxsize=4)
+def held_out(task: Translation) -> frozenset[bytes]:
+    """Every source of validation and test."""
+    splits = [whole_split(task, split) for split in ("validation", "test")]
+    return frozenset(row.tobytes() for split in splits for row in split.tokens)
+
+
+def pairs(
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    slices: Int[np.ndarray, "B"],
+    task: Translation,
+) -> Batch:
+    """The rows of these sources and targets, without END, as `task` has them."""
+    tokens = np.zeros((len(sources), task.length), np.int32)
+    labels = np.zeros((len(sources), task.target_length), np.int32)
+    for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        tokens[row, : len(source)] = source
+        labels[row, : len(target) + 1] = [*target, END]
+    return Batch(
+        tokens=tokens,
+        lengths=np.array([len(source) for source in sources], np.int32),
+        labels=labels,
+        weights=(labels > 0).astype(np.float32),
+        slices=slices.astype(np.int32),
+    )
+
+
+def ids(text: str, alphabet: str) -> list[int]:
+    """Characters as tokens from FIRST on."""
+    return [alphabet.index(character) + FIRST for character in text]
+
+
+def text(tokens: Sequence[int], alphabet: str) -> str:
+    """Tokens as characters, up to END or padding."""
+    written = []
+    for token in tokens:
+        if token < FIRST:
+            break
+        written.append(alphabet[token - FIRST])
+    return "".join(written)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Symbols(Translation):
+    """n symbols drawn evenly, with n of `lengths` in turn, one slice each."""
+
+    vocab_size: int = 28
+    lengths: tuple[int, ...] = (8, 12, 16)
+
+    def __post_init__(self):
+        super().__post_init__()
+        require_int("vocab_size", self.vocab_size, FIRST + 2)
+        ok = isinstance(self.lengths, tuple) and len(set(self.lengths)) == len(self.lengths) > 0
+        require(ok, "lengths", "a tuple of different lengths, such as (8, 16)", self.lengths)
+        for length in self.lengths:
+            require_int("lengths", length, 1)
+
+    @property
+    def length(self) -> int:
+        return max(self.lengths)
+
+    @property
+    def target_length(self) -> int:
+        return self.length + 1
+
+    @property
+    def slices(self) -> tuple[str, ...]:
+        return tuple(f"{n} symbols" if n > 1 else "1 symbol" for n in self.lengths)
+
+    def baselines(self) -> dict[str, float]:
+        symbols = self.vocab_size - FIRST
+        return {"chance": float(np.mean([float(symbols) ** -n for n in self.lengths]))}
+
+    @abc.abstractmethod
+    def target(self, x: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
+        """What is asked for."""
+
+    def draw(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
+        """Example number n has lengths[n % len(lengths)] symbols."""
+        slices = number % len(self.lengths)
+        drawn = random.integers(FIRST, self.vocab_size, (number.size, self.length))
+        sources = [x[: self.lengths[i]] for x, i in zip(drawn, slices)]
+        return pairs(sources, [self.target(x) for x in sources], slices, self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reverse(Symbols):
+    """x_n .. x_1 from x_1 .. x_n: each token is looked up at a place of its own."""
+
+    stream: ClassVar[str] = "reverse"
+
+    def target(self, x: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
+        return x[::-1]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sort(Symbols):
+    """The same symbols in ascending order: each token is decided by all."""
+
+    stream: ClassVar[str] = "sort"
+
+    def target(self, x: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
+        return np.sort(x)

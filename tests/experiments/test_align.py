@@ -1,0 +1,54 @@
+"""The picture of an alignment: of a trained run, with its characters, and clear words without."""
+
+import numpy as np
+import pytest
+
+from experiments import align, train, visualize
+from experiments.config import task
+from experiments.validation import from_dict
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "bahdanau"
+    experiment = from_dict(
+        {
+            "task": task("numbers", digits=3, validation=8, test=8),
+            "model": {"family": "bahdanau", "width": 4},
+            "optimizer": {"learning_rate": 1e-3},
+            "train": {"steps": 1, "batch_size": 2, "eval_batch_size": 8},
+        }
+    )
+    train.run(experiment, folder, progress=False)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_run_is_drawn_with_its_characters(trained, capsys):
+    assert align.main([f"--workdir={trained}", "--example=3"]) == 0
+    out = capsys.readouterr().out
+    seen = align.look(trained, 3)
+    (alignment,) = seen.maps.values()
+    assert alignment.shape == (len(seen.written), len(seen.source))
+    np.testing.assert_allclose(alignment.sum(1), 1, atol=1e-5)
+    assert " ".join(seen.source) in out
+    assert seen.wanted[-1] == "end"
+    assert (trained / "alignment.png").read_bytes().startswith(b"\x89PNG")
+    assert (trained / "alignment.svg").read_text().startswith('<svg xmlns="http')
+    assert align.main([f"--workdir={trained}", "--example=8"]) == 2
+    assert visualize.main([f"--workdir={trained}"]) == 1
+    errors = capsys.readouterr().err
+    assert "validation has examples 0..7" in errors
+    assert "experiments.align" in errors
+
+
+def test_pictures_lie_side_by_side():
+    maps = {f"head {n}": np.eye(2, 3) for n in range(5)}
+    svg, png = align.draw(align.Alignment(maps, ["a", " ", "b"], ["7", "end"], ["7", "end"]))
+    assert all(title in svg for title in maps)
+    assert png.startswith(b"\x89PNG")
+
+
+def test_what_is_no_trained_run_is_refused(tmp_path, capsys):
+    assert align.main([f"--workdir={tmp_path / 'none'}"]) == 4
+    assert "no run directory" in capsys.readouterr().err

@@ -1,0 +1,76 @@
+"""A run may start from another's parameters: those that fit, and none in silence."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from tiny_experiment import TINY
+
+from experiments import train
+from experiments.checkpoint import flatten
+from experiments.errors import ConfigError, RunDirectoryError
+from experiments.evaluate import load
+from experiments.learner import Learner
+from experiments.start import start
+from experiments.validation import from_dict
+
+
+def digits(**model):
+    return from_dict(
+        {
+            **TINY,
+            "task": {"name": "digits"},
+            "model": {**TINY["model"], "causal": False, **model},
+        }
+    )
+
+
+def from_run(experiment, folder):
+    return dataclasses.replace(experiment, init_from=str(folder))
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """A run that learned to fill in hidden pixels."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    result = train.run(dataclasses.replace(digits(), objective="masked"), folder, progress=False)
+    assert result["validation"].keys() >= {"loss", "bits_per_token", "accuracy"}
+    return folder
+
+
+def test_what_fits_is_taken_and_the_head_is_drawn(pretrained):
+    said = []
+    state = start(Learner(from_run(digits(), pretrained)), tell=said.append)
+    _, params, _ = load(pretrained)
+    given, fresh = flatten(params), flatten(Learner(digits()).init().params)
+    for name, x in flatten(state.params).items():
+        want = fresh if name.startswith("head.") else given
+        np.testing.assert_array_equal(x, want[name], err_msg=name)
+    assert "head.linears" in said[0]
+    assert str(pretrained) in said[0]
+
+
+def test_the_run_itself_starts_there(pretrained, tmp_path):
+    experiment = from_run(digits(), pretrained)
+    train.run(experiment, tmp_path, progress=False)
+    there = json.loads((tmp_path / "config.json").read_text())
+    assert there["init_from"] == str(pretrained)
+
+
+def test_another_model_is_refused_by_name(pretrained):
+    wider = digits(mlp_width=5)
+    with pytest.raises(ConfigError, match="mlp"):
+        start(Learner(from_run(wider, pretrained)))
+
+
+def test_no_run_is_named(tmp_path):
+    with pytest.raises(RunDirectoryError, match=str(tmp_path)):
+        start(Learner(from_run(digits(), tmp_path)))
+
+
+def test_without_a_source_it_is_drawn():
+    learner = Learner(digits())
+    drawn, begun = learner.init().params, start(learner).params
+    jax.tree.map(np.testing.assert_array_equal, drawn, begun)

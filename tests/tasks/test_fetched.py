@@ -1,0 +1,179 @@
+"""Text, retrieval and image: rows as the files have them, and files that will not do."""
+
+import numpy as np
+import pytest
+from small_files import CLASSES, colours, pairs, reviews
+
+from experiments import cli, train
+from experiments.config_file import read
+from experiments.errors import DataError
+from experiments.learner import Learner
+from experiments.tasks import Image, Retrieval, Text
+from experiments.validation import from_dict
+
+SETTING = {
+    "model": {"layers": 1, "width": 8, "heads": 2, "mlp_width": 8},
+    "optimizer": {"learning_rate": 1e-2},
+    "train": {"steps": 2, "batch_size": 8, "eval_batch_size": 16},
+}
+SIZES = {"train": 200, "validation": 100, "test": 60}
+
+
+def everything(task, split):
+    return task.examples(split, np.arange(task.size(split)))
+
+
+def as_bytes(row, length) -> bytes:
+    return bytes((row[:length] - 1).astype(np.uint8))
+
+
+def test_text_is_the_bytes_of_each_review(tmp_path):
+    task = Text(data_dir=str(reviews(tmp_path)), max_length=30, validation=20)
+    assert [task.size(split) for split in ("train", "validation", "test")] == [240, 20, 60]
+    for splits, part in ((("train", "validation"), "train"), (("test",), "test")):
+        batches = [everything(task, split) for split in splits]
+        ours = sorted(
+            (as_bytes(row, length), label)
+            for b in batches
+            for row, length, label in zip(b.tokens, b.lengths, b.labels)
+        )
+        files = [
+            (p, label) for label in (0, 1) for p in (tmp_path / part / CLASSES[label]).glob("*")
+        ]
+        assert ours == sorted((p.read_bytes()[:30], label) for p, label in files)
+        for b in batches:
+            assert np.array_equal(b.tokens > 0, np.arange(30) < b.lengths[:, None])
+    assert everything(task, "validation").labels.mean() == 0.5
+
+
+def test_retrieval_is_the_bytes_of_both_texts(tmp_path):
+    task = Retrieval(data_dir=str(pairs(tmp_path)), max_length=25)
+    batch = everything(task, "validation")
+    lines = (tmp_path / "new_aan_pairs.eval.tsv").read_bytes().splitlines()
+    assert batch.tokens.shape == (53, 2, 25)
+    for line, tokens, lengths, label in zip(lines, batch.tokens, batch.lengths, batch.labels):
+        words = line.split(b"\t")
+        assert float(words[0]) == label
+        assert [as_bytes(t, n) for t, n in zip(tokens, lengths)] == [w[:25] for w in words[3:]]
+
+
+def test_an_empty_text_of_a_pair_has_length_0(tmp_path):
+    path = pairs(tmp_path) / "new_aan_pairs.eval.tsv"
+    path.write_text("1\ta\tb\t\tsome\n")
+    batch = everything(Retrieval(data_dir=str(tmp_path), max_length=9), "validation")
+    assert batch.lengths.tolist() == [[0, 4]]
+
+
+def test_image_is_the_luma_of_each_pixel(tmp_path):
+    task = Image(data_dir=str(colours(tmp_path)), **SIZES)
+    data = np.fromfile(tmp_path / "test_batch.bin", np.uint8).reshape(60, 3073)
+    batch = everything(task, "test")
+    assert np.array_equal(batch.labels, data[:, 0])
+    for row in (0, 59):
+        for place in (0, 1, 700, 1023):
+            red, green, blue = (float(data[row, 1 + place + 1024 * c]) / 255 for c in range(3))
+            grey = 0.2989 * red + 0.587 * green + 0.114 * blue
+            assert batch.tokens[row, place] == int(grey * 255.5) + 1
+    both = [everything(task, split).tokens for split in ("train", "validation")]
+    assert len({row.tobytes() for row in np.concatenate(both)}) == 300
+
+
+def test_white_is_white(tmp_path):
+    path = colours(tmp_path) / "test_batch.bin"
+    path.write_bytes((b"\x03" + b"\xff" * 3072 + b"\x04" + b"\x00" * 3072) * 30)
+    tokens = everything(Image(data_dir=str(tmp_path), **SIZES), "test").tokens
+    assert tokens[:2, 5].tolist() == [256, 1]
+
+
+MAKERS = {Text: reviews, Retrieval: pairs, Image: colours}
+MAKE = {
+    Text: {"max_length": 30, "validation": 20},
+    Retrieval: {"max_length": 30},
+    Image: SIZES,
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS, ids=lambda kind: kind.__name__)
+def test_no_folder_or_an_archive_says_what_is_expected_and_from_where(kind, tmp_path):
+    archive = tmp_path / "data.tar.gz"
+    archive.write_bytes(b"\x1f\x8b")
+    for data_dir, got in (("", "got none"), (tmp_path / "no", "not exist"), (archive, "unpack it")):
+        with pytest.raises(DataError, match=rf"expected the folder .*https://.*{got}") as error:
+            kind(data_dir=str(data_dir)).baselines()
+        assert "\n" not in str(error.value)
+
+
+BROKEN = [
+    (Text, "train/pos/3_7.txt", b"", r"train/pos/3_7\.txt: .*empty"),
+    (Retrieval, "new_aan_pairs.eval.tsv", b"", r"eval\.tsv: .*empty"),
+    (
+        Retrieval,
+        "new_aan_pairs.eval.tsv",
+        b"0\ta\tb\tc\td\n1\ta\tb\tc\n",
+        r"tsv:2: expected 5 .* 4;",
+    ),
+    (Retrieval, "new_aan_pairs.eval.tsv", b"2.0\ta\tb\tc\td\n", r"tsv:1: expected a label 0 or 1"),
+    (
+        Retrieval,
+        "new_aan_pairs.eval.tsv",
+        b"0\ta\tb\tc\td\n1\t\xff",
+        r"tsv:2: .*UTF-8, got byte 0xff",
+    ),
+    (Image, "data_batch_2.bin", b"\x01" * 3072, r"data_batch_2\.bin: expected a multiple of 3,073"),
+    (Image, "data_batch_2.bin", b"\x01" * 3073, r"expected 300 images in .*, got 241"),
+    (
+        Image,
+        "data_batch_2.bin",
+        b"\x0a" * 3073,
+        r"data_batch_2\.bin: expected labels 0\.\.9, got 10",
+    ),
+    (Image, "data_batch_2.bin", b"", r"data_batch_2\.bin: .*empty"),
+]
+
+
+@pytest.mark.parametrize(("kind", "file", "data", "problem"), BROKEN)
+def test_a_broken_file_is_named(kind, file, data, problem, tmp_path):
+    (MAKERS[kind](tmp_path) / file).write_bytes(data)
+    with pytest.raises(DataError, match=problem):
+        kind(data_dir=str(tmp_path), **MAKE[kind]).baselines()
+
+
+@pytest.mark.parametrize(
+    ("kind", "file"),
+    [(Retrieval, "new_aan_pairs.eval.tsv"), (Image, "data_batch_5.bin"), (Text, "train/pos")],
+)
+def test_a_missing_file_is_named_with_its_origin(kind, file, tmp_path):
+    path = MAKERS[kind](tmp_path) / file
+    for inside in path.glob("*"):
+        inside.unlink()
+    path.rmdir() if path.is_dir() else path.unlink()
+    with pytest.raises(DataError, match=f"{file}: .*https://"):
+        kind(data_dir=str(tmp_path), **MAKE[kind]).baselines()
+
+
+def test_too_few_reviews_to_hold_some_out(tmp_path):
+    task = Text(data_dir=str(reviews(tmp_path)), max_length=30, validation=260)
+    with pytest.raises(DataError, match="expected more reviews than validation=260, got 260"):
+        task.baselines()
+
+
+def test_bad_data_ends_a_run_with_code_4_before_anything_is_made(tmp_path, capsys):
+    (pairs(tmp_path) / "new_aan_pairs.test.tsv").write_text("half a line")
+    raw = {**SETTING, "task": {"name": "retrieval", "max_length": 9, "data_dir": str(tmp_path)}}
+    (tmp_path / "c.py").write_text(f"def get_config():\n    return {raw!r}\n")
+    arguments = [f"--config={tmp_path / 'c.py'}", f"--workdir={tmp_path / 'run'}"]
+    assert cli.main(train._define, train._run, load=read, usage="", arguments=arguments) == 4
+    message = capsys.readouterr().err
+    assert message.startswith(f"error: {tmp_path}/new_aan_pairs.test.tsv:1: expected 5 columns")
+    assert message.count("\n") == 1
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_pair_is_learned_by_one_encoder(tmp_path):
+    import jax
+
+    fields = {"name": "retrieval", "max_length": 9, "data_dir": str(pairs(tmp_path))}
+    learner = Learner(from_dict({**SETTING, "task": fields}))
+    batch = learner.experiment.task.batch(0, 0, 8)
+    sums = jax.eval_shape(learner.eval_step, jax.eval_shape(learner.init).params, batch)
+    assert sums["correct"].shape == (1,)
