@@ -106,3 +106,16 @@ def test_what_needs_a_layer_of_its_own_is_named():
     for kind, what in (("linformer", "key_projection"), ("gla", "log_decay"), ("mamba2", "dt")):
         with pytest.raises(ValueError, match=f"mechanism: .* has .*{what}.*attn.nn.Attention"):
             attention_fn(attn.MECHANISMS[kind]())
+
+
+def test_one_query_whose_place_counts_is_refused():
+    q, k = jnp.ones((2, 1, 4, 8)), jnp.ones((2, 5, 4, 8))
+    filled = jnp.arange(5)[None, None, None] < 3
+    call = lambda fn: fn(q, k, k, mask=jnp.broadcast_to(filled, (2, 1, 1, 5)))
+    assert call(attention_fn(attn.Softmax())).shape == q.shape
+    for fn in (
+        attention_fn(attn.Softmax(), mask=attn.Causal()),
+        attention_fn(attn.SlidingWindow(left=2, right=0)),
+    ):
+        with pytest.raises(NotImplementedError, match="mask: expected more than one query"):
+            call(fn)

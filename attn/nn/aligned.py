@@ -14,6 +14,7 @@ from attn.dense.luong import Luong
 from attn.masks import FULL, Mask, Padding
 from attn.nn.dropout import dropout
 from attn.nn.keys import fold
+from attn.nn.sampling import sample
 
 
 class Aligned(nnx.Module, abc.ABC):
@@ -34,6 +35,10 @@ class Aligned(nnx.Module, abc.ABC):
         dropout: float = 0.0,
         key: Array,
     ):
+        if not (isinstance(bos, int) and 0 <= bos < classes):
+            raise ValueError(f"bos: expected an id below classes={classes}, got {bos!r}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout: expected a number in [0, 1), got {dropout!r}")
         draw = lambda name, *shape: jax.random.normal(fold(key, name), shape, jnp.float32)
         self.width, self.bos, self.rate = width, bos, dropout
         self.source_table = nnx.Param(draw("source", vocab_size, width))
@@ -157,6 +162,7 @@ def learned_of(mechanism: Additive | Luong, width: int, key: Array) -> nnx.Dict:
 
 def _look_up(table, tokens):
     """NaN for an id outside the vocabulary, as in `Embedding`."""
+    tokens = jnp.asarray(tokens, jnp.int32)
     return jnp.take(table, jnp.where(tokens < 0, len(table), tokens), axis=0, mode="fill")
 
 
@@ -177,7 +183,7 @@ def _greedy(graph, params, source, steps: int, lengths):
         model = nnx.merge(graph, params)
         y = _look_up(model.target_table[...], token)
         state, out, _ = model.write(state, y, h, mask)
-        token = model.out(out).argmax(-1).astype(jnp.int32)
+        token = sample(model.out(out), temperature=0)
         return (state, token), token
 
     first = jnp.full(source.shape[:-1], model.bos, jnp.int32)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool
 from attn import masks
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
+from attn.nn.cross import CROSS
 
 
 def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Array]:
@@ -22,8 +23,8 @@ def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Ar
 
     Raises ValueError if the mechanism has learned arrays, gates or a norm that its own layer holds.
     What is returned raises NotImplementedError for what it cannot honour: masks that differ by
-    head, dropout that is the same in every row, weights to be sown, a precision, and what the
-    mechanism refuses.
+    head, dropout that is the same in every row, weights to be sown, a precision, a single query of
+    many keys (`decode=True`) where its place counts, and what the mechanism refuses.
     """
     if _parts(mechanism):
         raise ValueError(
@@ -59,6 +60,15 @@ def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Ar
                 "broadcast_dropout",
                 not (dropping and broadcast_dropout),
                 "False: each row and head has its own",
+            ),
+        )
+        by_place = is_causal or own != FULL or type(mechanism) not in CROSS
+        _refuse(
+            (
+                "mask",
+                not (query.shape[-3] == 1 < key.shape[-3] and mask is not None and by_place),
+                "more than one query: with decode=True it is not said where the one stands, which "
+                f"{mechanism.name} under {own} goes by; attn.nn.Attention decodes",
             ),
         )
         dtype = dtype or jnp.result_type(query, key, value)

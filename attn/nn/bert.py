@@ -11,6 +11,7 @@ from jaxtyping import Array
 from attn.mechanism import Mechanism
 from attn.nn.config import EncoderConfig
 from attn.nn.encoder import Encoder
+from attn.nn.mlp import ACTIVATIONS
 
 # the pooler, heads of pre-training and constant buffers, which an encoder does not have
 LEFT_OUT = re.compile(r"(pooler|cls)\.|embeddings\.(position_ids|token_type_ids)$")
@@ -29,7 +30,8 @@ def from_bert(
 
     Raises ValueError that names every array that is missing, unknown or of another shape.
     """
-    given = {_name(name): x for name, x in state.items()}
+    part = [name for name in state if name.startswith("bert.")] or state
+    given = {_name(name): state[name] for name in part}
     given = {name: x for name, x in given.items() if not LEFT_OUT.match(name)}
     config = _config(given, heads=heads, classes=classes, **changes)
     wanted = _shapes(config)
@@ -70,6 +72,8 @@ def _config(given, *, heads, classes, **changes) -> EncoderConfig:
     if refused := sorted(fixed.keys() & changes.keys()):
         raise ValueError(f"{', '.join(refused)}: the state decides, leave it out")
     config = EncoderConfig(**fixed, **{"activation": "gelu_exact", "norm_epsilon": 1e-12} | changes)
+    if ACTIVATIONS[config.activation][0] != 1:
+        raise ValueError(f"activation: expected one without gates, got {config.activation!r}")
     if config.pooling == "cls":
         raise ValueError("pooling: expected mean, max or none, BERT's CLS is a token, got 'cls'")
     if any(not isinstance(m, Mechanism) or m.shared_qk for m in config.mechanisms):

@@ -22,6 +22,8 @@ CHOICES = {
     "dtype": ("float32", "bfloat16", "float16"),
 }
 TURNED = ("rotary", "xpos")  # positions that turn queries and keys
+# half of it on either side of the centre scales by up to (1.4 / 0.4)^(half / 512)
+XPOS_LONGEST = {"float32": 70_000, "bfloat16": 70_000, "float16": 8_000}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -192,6 +194,11 @@ def _relations(c: EncoderConfig) -> list[str]:
             c.positions == "xpos" and c.pooling == "cls",
             "pooling: expected mean, max or none with positions='xpos', which needs Causal, where "
             "CLS at index 0 sees no other token, got 'cls'",
+        ),
+        (
+            c.positions == "xpos" and c.max_length > XPOS_LONGEST[c.dtype],
+            f"max_length: expected at most {XPOS_LONGEST[c.dtype]} with positions='xpos' in "
+            f"{c.dtype}, whose numbers its scales would leave, got {c.max_length}",
         ),
         (
             c.head == "token" and c.pooling != "none",

@@ -140,4 +140,4 @@ def _generated(graph, params, prompt, key, steps: int, settings):
         return nnx.merge(graph, params).step(state, token), token
 
     _, tokens = jax.lax.scan(one, nnx.merge(graph, params).prefill(prompt), keys)
-    return jnp.concatenate([prompt, jnp.moveaxis(tokens, 0, -1).astype(prompt.dtype)], -1)
+    return jnp.concatenate([prompt.astype(jnp.int32), jnp.moveaxis(tokens, 0, -1)], -1)

@@ -41,7 +41,7 @@ class Embedding(nnx.Module):
         """L is T, or T + 1 with CLS; the first stands at position `start`, or 0. A token outside
         the vocabulary gives NaN."""
         # "fill", not clipping or counting from the end: a wrong id must show
-        table = self.tokens[...]
+        table, tokens = self.tokens[...], jnp.asarray(tokens, jnp.int32)
         x = jnp.take(table, jnp.where(tokens < 0, len(table), tokens), axis=0, mode="fill")
         if self.cls is not None:
             cls = jnp.broadcast_to(self.cls[...], (*x.shape[:-2], 1, x.shape[-1]))

@@ -109,6 +109,8 @@ def _plain(value: Any) -> Any:
         return {"mask": value.to_json()}
     if isinstance(value, tuple):
         return [_plain(v) for v in value]
+    if isinstance(value, np.generic):
+        return value.item()
     if not dataclasses.is_dataclass(value):
         return value
     fields = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}

@@ -34,6 +34,7 @@ def prepare(
     _check_mask(config, mask, L)
     if lengths is None:
         return tokens, jnp.ones((1,) * len(batch) + (L,), bool), mask
+    lengths = jnp.asarray(lengths, jnp.int32)  # a narrow integer would wrap at + 1
     # whatever stands in the padding, even ids outside the vocabulary, is the same to the layers
     tokens = jnp.where(jnp.arange(T) < lengths[..., None], tokens, 0)
     lengths = lengths + (L - T)

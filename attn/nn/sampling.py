@@ -29,7 +29,10 @@ def sample(
     if temperature == 0:
         return jnp.where(broken, -1, scores.argmax(-1)).astype(jnp.int32)
     k = scores.shape[-1] if top_k is None else top_k
-    kept, tokens = jax.lax.top_k(scores.astype(jnp.float32) / temperature, k)
+    wide = scores.astype(jnp.float32)
+    # the largest becomes 0: divided by a small temperature, others would be as infinite as it
+    wide = wide - wide.max(-1, keepdims=True, initial=-jnp.inf)
+    kept, tokens = jax.lax.top_k(jnp.where(wide == 0, 0, wide / temperature), k)
     if top_p is not None:
         p = jax.nn.softmax(kept)
         kept = jnp.where(jnp.cumsum(p, -1) - p < top_p, kept, -jnp.inf)

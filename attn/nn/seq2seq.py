@@ -21,6 +21,7 @@ from attn.nn.head import Head
 from attn.nn.inputs import prepare
 from attn.nn.keys import fold
 from attn.nn.norm import norm_of
+from attn.nn.sampling import sample
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,11 @@ class Seq2SeqConfig:
             )
         if not (isinstance(self.bos, int) and 0 <= self.bos < target.vocab_size):
             raise ValueError(f"bos: expected an id below {target.vocab_size}, got {self.bos!r}")
+        if target.classes > target.vocab_size:
+            raise ValueError(
+                f"target.classes: expected at most the vocabulary of {target.vocab_size}, since "
+                f"what is written is read again, got {target.classes}"
+            )
         check_cross(self.cross)
 
 
@@ -179,8 +185,8 @@ class Seq2Seq(nnx.Module):
         lengths: Int[Array, "*B"] | None = None,
     ) -> Int[Array, "*B steps"]:
         """`steps` tokens, each the likeliest after those before it; compiled as one program. What
-        follows an end token is of no meaning. Raises as `prefill`, and ValueError for more steps
-        than the target's `max_length`."""
+        follows an end token is of no meaning, and scores of NaN give -1. Raises as `prefill`, and
+        ValueError for more steps than the target's `max_length`."""
         self._check_steps(steps)
         return _greedy(*nnx.split(self), source, steps, mask, lengths)
 
@@ -200,6 +206,11 @@ class Seq2Seq(nnx.Module):
         self._check_steps(steps)
         if not isinstance(width, int) or isinstance(width, bool) or width < 1:
             raise ValueError(f"width: expected an integer >= 1, got {width!r}")
+        if source.ndim == 1:  # some states have leaves of the batch axes alone
+            lengths = None if lengths is None else lengths[None]
+            how = dict(width=width, end=end, alpha=alpha, mask=mask, lengths=lengths)
+            tokens, scores = self.beam(source[None], steps, **how)
+            return tokens[0], scores[0]
         return _beam(*nnx.split(self), source, (steps, width, end, alpha), mask, lengths)
 
     def maps(
@@ -247,12 +258,12 @@ def _greedy(graph, params, source, steps: int, mask, lengths):
 
     def one(carry, _):
         state, scores = carry
-        token = scores.argmax(-1).astype(jnp.int32)
+        token = sample(scores, temperature=0)
         return nnx.merge(graph, params).step(state, token), token
 
     start = model.prefill(source, first, mask=mask, lengths=lengths)
     (_, scores), tokens = jax.lax.scan(one, start, None, length=steps - 1)
-    last = scores.argmax(-1).astype(jnp.int32)
+    last = sample(scores, temperature=0)
     return jnp.moveaxis(jnp.concatenate([tokens, last[None]]), 0, -1)
 
 

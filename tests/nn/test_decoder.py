@@ -186,3 +186,17 @@ def test_what_cannot_decode_is_refused_by_name():
         model.prefill(TOKENS[:, :0])
     with pytest.raises(ValueError, match="steps: expected an integer"):
         model.generate(TOKENS[:, :2], -1)
+
+
+def test_tokens_in_narrow_integers_do_not_wrap():
+    net = decoder(classes=200, vocab_size=200)
+    prompt = jnp.array([[1, 2]])
+    wide = net.generate(prompt, 3, temperature=0)
+    narrow = net.generate(prompt.astype(jnp.int8), 3, temperature=0)
+    assert narrow.dtype == jnp.int32
+    np.testing.assert_array_equal(narrow, wide)
+
+
+def test_a_small_temperature_is_the_likeliest():
+    scores = jnp.array([[1.0, 3.0, 2.0]])
+    assert sample(scores, jax.random.key(0), temperature=1e-40, top_k=2) == 1

@@ -265,3 +265,13 @@ def test_scores_at_some_positions_are_those_of_the_whole():
     np.testing.assert_allclose(encoder(TOKENS, at=at), want, **NEAR)
     with pytest.raises(ValueError, match="at:"):
         build()(TOKENS, at=at)
+
+
+def test_narrow_integers_do_not_wrap():
+    table = 256
+    encoder = build(vocab_size=table, pooling="cls", max_length=255, positions="none")
+    tokens = jnp.arange(255)[None] % 100
+    lengths = np.array([255], np.uint8)
+    full = run(encoder, tokens)
+    np.testing.assert_allclose(run(encoder, tokens, lengths=lengths), full, rtol=1e-5)
+    assert np.isnan(run(encoder, jnp.full((1, 3), -1, jnp.int8))).all()

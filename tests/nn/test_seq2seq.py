@@ -211,3 +211,17 @@ def test_wrong_tokens_are_refused():
         net(SOURCE, TARGET, lengths=LENGTHS[:2])
     with pytest.raises(ValueError, match="tokens: expected at most max_length=6"):
         net(SOURCE, jnp.concatenate([TARGET, TARGET], 1))
+
+
+def test_more_classes_than_can_be_read_again_are_refused():
+    with pytest.raises(ValueError, match=r"target.classes: expected at most the vocabulary"):
+        model(classes=30)
+
+
+def test_a_source_without_batch_has_a_beam():
+    net = model(mechanism=Linear(chunk=4))
+    source = jnp.array([[3, 4, 5]])
+    tokens, scores = net.beam(source, 4, width=2, end=1)
+    one, score = net.beam(source[0], 4, width=2, end=1)
+    np.testing.assert_array_equal(one, tokens[0])
+    np.testing.assert_allclose(score, scores[0], rtol=1e-6)
