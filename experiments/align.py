@@ -51,7 +51,10 @@ def look(workdir: Path, example: int) -> Alignment:
     model, S = nnx.merge(learner.graph, params), int(batch.lengths[0])
     tokens = batch.tokens[:, :S]
     how = source_mask(learner.experiment.model)
-    written = np.asarray(model.greedy(tokens, task.target_length, **how))[0]
+    try:
+        written = np.asarray(model.greedy(tokens, task.target_length, **how))[0]
+    except NotImplementedError as error:
+        raise LabError(f"nothing can be written: {error}") from None
     written = written[: np.append(written, END).tolist().index(END) + 1]
     given = np.append(BOS, written[:-1])[None].astype(np.int32)
     wanted = batch.labels[0][: batch.labels[0].tolist().index(END) + 1]

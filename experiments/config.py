@@ -22,6 +22,7 @@ Count = Annotated[int, Field(ge=1, lt=2**31)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 
+MASK_RATE = 0.15  # BERT's
 TOKEN_MIXERS = {**MECHANISMS, **MIXERS}  # what a layer may mix tokens by
 
 record = functools.partial(
@@ -186,16 +187,22 @@ class Experiment:
     train: Train
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     objective: Objective = "label"
-    mask_rate: Annotated[float, Field(gt=0, le=1)] = 0.15
+    mask_rate: Annotated[float, Field(gt=0, le=1)] = MASK_RATE
     init_from: str = ""
 
     def __post_init__(self) -> None:
-        causal = self.model.causal
-        if self.objective == "causal" and not causal:
-            raise ValueError("model.causal: expected True with objective='causal', got False")
-        if self.objective == "masked" and causal:
+        causal, masked, posed = self.model.causal, self.objective == "masked", self.posed
+        if posed.causal and not causal:
+            what = f"objective='{self.objective}' of {name_of(self.task)}"
+            what += ", whose answers are later tokens"
+            raise ValueError(f"model.causal: expected True with {what}, got False")
+        if masked and causal:
             raise ValueError("model.causal: expected False with objective='masked', got True")
-        _ = self.posed
+        if not masked and self.mask_rate != MASK_RATE:
+            raise ValueError(
+                f"mask_rate: expected its default with objective={self.objective!r}, which hides "
+                f"nothing, got {self.mask_rate}"
+            )
 
     @property
     def posed(self) -> Task:

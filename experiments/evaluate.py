@@ -13,6 +13,7 @@ from absl import flags
 from jaxtyping import PyTree
 
 from experiments import cli
+from experiments.errors import ConfigError
 from experiments.tasks import Task
 
 
@@ -67,6 +68,9 @@ def _run(values: flags.FlagValues) -> None:
 
     learner, params, step = load(values.workdir)
     task, train = learner.experiment.posed, learner.experiment.train
+    if task.size(values.split) is None:
+        what = "expected validation or test: training rows are drawn without end"
+        raise ConfigError([f"--split: {what}, got {values.split}"])
     result = evaluate(jax.jit(learner.eval_step), params, task, values.split, train.eval_batch_size)
     print(json.dumps({"split": values.split, "step": step, **result}, indent=1))
 

@@ -16,7 +16,7 @@ from attn.nn import Encoder
 from attn.nn.keys import fold
 from experiments.checkpoint import flatten
 from experiments.config import Experiment
-from experiments.errors import ConfigError
+from experiments.errors import ConfigError, DataError
 from experiments.families import sequence_model, shifted, source_mask
 from experiments.optimizer import learning_rate, make_optimizer
 from experiments.tasks import Batch, Task
@@ -47,7 +47,8 @@ class Shape:
         splits = [task.evaluation(split, batch_size) for split in ("validation", "test")]
         shapes = [cls._one(batch) for batches in splits for batch in batches]
         asked = max(s.asked for s in shapes)
-        return cls(full=all(s.full for s in shapes), asked=max(asked, task.asked or 0))
+        full = all(s.full for s in shapes) and not task.padded
+        return cls(full=full, asked=max(asked, task.asked or 0))
 
     @classmethod
     def _one(cls, batch: Batch) -> Self:
@@ -206,10 +207,13 @@ def by_row(
 
 
 def refusing(what: str, function: Callable[[], T]) -> T:
-    """What it returns. What a task or a model refuses only when it is made is a ConfigError."""
+    """What it returns. What a task or a model refuses only when it is made is a ConfigError, a file
+    that cannot be read a DataError."""
     try:
         return function()
-    except (ValueError, TypeError, NotImplementedError, OSError, ImportError) as error:
+    except OSError as error:
+        raise DataError(str(error)) from error
+    except (ValueError, TypeError, NotImplementedError, ImportError) as error:
         raise ConfigError([str(error)], what) from error
 
 

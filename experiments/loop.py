@@ -101,7 +101,8 @@ class Session:
 
     def _batch(self) -> Batch:
         e = self.experiment
-        return self.learner.shape.check(e.posed.batch(e.seed, self.step, e.train.batch_size))
+        draw = lambda: e.posed.batch(e.seed, self.step, e.train.batch_size)
+        return refusing("the task", lambda: self.learner.shape.check(draw()))
 
     def run(self) -> dict[str, Any]:
         """result.json. Raises Interrupted after a signal, NonFiniteError where training fails."""
@@ -112,9 +113,9 @@ class Session:
             self.state, metrics = self.train_step(self.state, batch, np.int32(self.step))
             pending.append(metrics)
             self.step += 1
-            batch = self._batch()  # while the device is at work
-            jax.block_until_ready(pending[-AHEAD:][0]["loss"])
             last = self.step == train.steps
+            batch = None if last else self._batch()  # while the device is at work
+            jax.block_until_ready(pending[-AHEAD:][0]["loss"])
             scoring = last or self.step % train.eval_every == 0
             saving = last or self.step % train.save_every == 0 or bool(self.signals.caught)
             if scoring or saving or time.monotonic() - looked > LOOK:

@@ -39,6 +39,8 @@ def describe(details: ErrorDetails, values: Any) -> list[str]:
             return [f"{name}: {expected}{nearest(value, valid)}"]
         case "value_error":
             lines = str(details["ctx"]["error"]).split("\n")
+            if not path:
+                return lines
             # A record's own check names the field at the start of each line.
             return [f"{name}{'.' if _named(line, details) else ': '}{line}" for line in lines]
     return [f"{name}: {details['msg'].removeprefix('Input ')}, got {got}"]

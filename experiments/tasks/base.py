@@ -39,6 +39,8 @@ class Task(abc.ABC):
     # "classification" (a label per row), "dual" (per pair of rows), "token" (per position) or
     # "sequence" (a target of its own length, `target_length`; a row is right when all of it is)
     head: ClassVar[str]
+    causal: ClassVar[bool] = False  # later tokens are the answers: only a causal model learns them
+    padded: ClassVar[bool] = False  # training rows may be padded even if no held-out row is
 
     @property
     @abc.abstractmethod

@@ -17,13 +17,14 @@ SHARES = {"train": (0.0, 0.9), "validation": (0.9, 0.95), "test": (0.95, 1.0)}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bytes(Task):
-    """`path` is a file, or a folder whose files are read in the order of their paths; without one
-    it is the documentation that comes with Python (its topics, 0.5 MB: other versions of Python
-    have other text, as the fingerprint says). The first 90% is for training, in windows of
-    `length` drawn afresh for every step; validation and test are each half of the rest, cut into
-    windows whose remainder is left out. Byte b is token b + 1 and class b."""
+    """`path` is a file, or a folder whose files, but for hidden ones, are read in the order of
+    their paths; without one it is the documentation that comes with Python (its topics, 0.5 MB:
+    other versions of Python have other text, as the fingerprint says). The first 90% is for
+    training, in windows of `length` drawn afresh for every step; validation and test are each half
+    of the rest, cut into windows whose remainder is left out. Byte b is token b + 1 and class b."""
 
     head: ClassVar[str] = "token"
+    causal: ClassVar[bool] = True
     vocab_size: ClassVar[int] = 257
     classes: ClassVar[int] = 256
     length: int = 256
@@ -109,7 +110,8 @@ def _read(path: Path) -> list[bytes]:
         return [path.read_bytes()]
     if not path.is_dir():
         raise DataError(f"path: expected a file or a folder of text, got {str(path)!r}")
-    inside = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
+    shown = lambda p: not any(part.startswith(".") for part in p.relative_to(path).parts)
+    inside = sorted(p for p in path.rglob("*") if p.is_file() and shown(p))
     if not inside:
         raise DataError(f"path: expected files in the folder, {str(path)!r} has none")
     return [p.read_bytes() for p in inside]

@@ -16,6 +16,7 @@ class Copy(Drawn):
     before it (Jelassi et al. 2024, arXiv:2402.01032). The separator is 1, symbols from 2 on."""
 
     stream: ClassVar[str] = "copy"
+    causal: ClassVar[bool] = True
     vocab_size: int = 32
     symbols: int = 32
 

@@ -15,6 +15,7 @@ class Fetched(Task):
     """Rows with one label each, from the files in the folder data_dir."""
 
     head: ClassVar[str] = "classification"
+    padded: ClassVar[bool] = True
     data_dir: str = ""
 
     def __post_init__(self):

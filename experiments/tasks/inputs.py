@@ -27,9 +27,19 @@ class Inputs(Task):
     rate: float = 0.15
 
     def __post_init__(self):
-        kind = type(self.task).__name__
-        require(self.task.head != "dual", "objective", f"'label' with {kind}, of pairs", "other")
+        kind, objective = type(self.task).__name__, self.objective
+        require(self.task.head != "dual", "objective", f"'label' with {kind}, of pairs", objective)
+        least = 2 if self.causal else 1
+        require(self.length >= least, "task.length", f">= {least} with {objective=}", self.length)
         require(0 < self.rate <= 1, "mask_rate", "a number in (0, 1]", self.rate)
+
+    @property
+    def causal(self) -> bool:
+        return self.objective == "causal"
+
+    @property
+    def padded(self) -> bool:
+        return self.task.padded
 
     @property
     def vocab_size(self) -> int:
@@ -45,7 +55,7 @@ class Inputs(Task):
 
     @property
     def asked(self) -> int:
-        return self.length - 1 if self.objective == "causal" else _share(self.length, self.rate)
+        return self.length - 1 if self.causal else _share(self.length, self.rate)
 
     def size(self, split: str) -> int | None:
         return self.task.size(split)
@@ -63,7 +73,7 @@ class Inputs(Task):
     def _posed(self, batch: Batch, streams: list[np.random.Generator]) -> Batch:
         tokens = batch.tokens
         real = np.arange(self.length) < batch.lengths[:, None]
-        if self.objective == "causal":
+        if self.causal:
             labels = np.zeros_like(tokens)
             labels[:, :-1] = tokens[:, 1:]
             asked = np.zeros_like(real)
@@ -93,8 +103,9 @@ class Inputs(Task):
         return {"bits_per_token": loss / math.log(2)}
 
     def definition(self) -> dict[str, int | float | str | tuple]:
-        own = {"objective": self.objective, "rate": self.rate, "of": type(self.task).__name__}
-        return {**self.task.definition(), **own}
+        own = {"objective": self.objective, "of": type(self.task).__name__}
+        rate = {} if self.causal else {"rate": self.rate}
+        return {**self.task.definition(), **own, **rate}
 
     def content(self) -> bytes:
         return self.task.content()

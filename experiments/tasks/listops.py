@@ -34,6 +34,7 @@ class ListOps(Task):
     """
 
     head: ClassVar[str] = "classification"
+    padded: ClassVar[bool] = True
     vocab_size: ClassVar[int] = len(VOCABULARY)
     classes: ClassVar[int] = 10
     min_length: int = 500

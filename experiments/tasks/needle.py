@@ -27,7 +27,7 @@ class Needle(Drawn):
     def __post_init__(self):
         super().__post_init__()
         require_int("vocab_size", self.vocab_size, 6)
-        require_int("bands", self.bands, 1)
+        require_int("bands", self.bands, 1, 100)
         require_int("length", self.length, 3)
         # the places where a fact may start
         least = self.bands + 2

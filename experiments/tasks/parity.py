@@ -15,13 +15,14 @@ BANDS = 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parity(Drawn):
-    """Rows of min_length to max_length bits, all lengths alike, label 1 for an odd number of ones;
-    one slice for each quarter of the lengths (Hahn 2020, arXiv:1906.06755; Deletang et al. 2022,
-    arXiv:2207.02098). Bit b is token b + 1. Modular asks for it at every bit, and so says how to
-    get there."""
+    """Rows of min_length to max_length bits, label 1 for an odd number of ones; one slice, and
+    as many rows, for each quarter of the lengths (Hahn 2020, arXiv:1906.06755; Deletang et al.
+    2022, arXiv:2207.02098). Bit b is token b + 1. Modular asks for it at every bit, and so says
+    how to get there."""
 
     head: ClassVar[str] = "classification"
     stream: ClassVar[str] = "parity"
+    padded: ClassVar[bool] = True
     vocab_size: ClassVar[int] = 3
     classes: ClassVar[int] = 2
     min_length: int = 20

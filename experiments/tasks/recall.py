@@ -47,6 +47,10 @@ class Recall(Drawn):
     def slices(self) -> tuple[str, ...]:
         return tuple(f"{kv} pairs" if kv > 1 else "1 pair" for kv in self.pairs)
 
+    @property
+    def asked(self) -> int:
+        return max(self.pairs)
+
     def baselines(self) -> dict[str, float]:
         # Each row asks as many questions as it has pairs, and one of its values is the answer.
         _, rows = np.unique(whole_split(self, "validation").slices, return_counts=True)

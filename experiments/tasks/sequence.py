@@ -23,6 +23,7 @@ class Translation(Drawn):
     an exact match. No source of a held-out row is ever trained on."""
 
     head: ClassVar[str] = "sequence"
+    padded: ClassVar[bool] = True
     alphabets: ClassVar[tuple[str, str]] = ("", "")  # of sources and targets, "" for bare ids
 
     @property
@@ -37,7 +38,8 @@ class Translation(Drawn):
     def characters(self, tokens: Sequence[int], *, target: bool) -> list[str]:
         """One for each token, to be read by people."""
         alphabet = self.alphabets[target]
-        name = lambda t: alphabet[t - FIRST] if alphabet and t >= FIRST else str(t)
+        name = lambda t: alphabet[t - FIRST] if t >= FIRST else f"<{t}>"
+        name = name if alphabet else str
         return ["end" if t == END else name(t) for t in tokens]
 
     def batch(self, seed: int, step: int, batch_size: int) -> Batch:

@@ -38,6 +38,10 @@ class Stack(Drawn):
     def slices(self) -> tuple[str, ...]:
         return tuple(f"depth {depth}" for depth in self.depths)
 
+    @property
+    def asked(self) -> int:
+        return self.length // 2
+
     def baselines(self) -> dict[str, float]:
         batch = whole_split(self, "validation")
         asked = batch.weights > 0
@@ -53,7 +57,8 @@ class Stack(Drawn):
         symbols = random.integers(2, self.vocab_size, size=(rows.size, self.length))
         coins = random.random((rows.size, self.length)) < 0.5
         tokens, labels = np.zeros((2, rows.size, self.length), np.int32)
-        stack, depth = np.zeros((rows.size, max(self.depths) + 1), np.int32), 0 * rows
+        most = min(max(self.depths), self.length)
+        stack, depth = np.zeros((rows.size, most + 1), np.int32), 0 * rows
         for t in range(self.length):
             pops = (depth > 0) & (coins[:, t] | (depth == deepest))
             tokens[:, t] = np.where(pops, POP, symbols[:, t])

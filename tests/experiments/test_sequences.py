@@ -77,7 +77,7 @@ def test_a_step_learns_from_rows_of_every_length():
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        (dict(task="copy", family="bahdanau"), "family: expected 'transformer'"),
+        (dict(task="copy", causal=True, family="bahdanau"), "family: expected 'transformer'"),
         (dict(family="luong", layers=3), "layers: expected its default with family='luong'"),
         (dict(tied=True), "target.tied: expected False"),
         (dict(positions="alibi"), "target.positions: 'alibi' is a bias"),

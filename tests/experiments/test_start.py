@@ -48,8 +48,8 @@ def test_what_fits_is_taken_and_the_head_is_drawn(pretrained):
     for name, x in flatten(state.params).items():
         want = fresh if name.startswith("head.") else given
         np.testing.assert_array_equal(x, want[name], err_msg=name)
-    assert "head.linears" in said[0]
     assert str(pretrained) in said[0]
+    assert any("head.linears" in line and "drawn afresh" in line for line in said)
 
 
 def test_the_run_itself_starts_there(pretrained, tmp_path):
@@ -63,6 +63,28 @@ def test_another_model_is_refused_by_name(pretrained):
     wider = digits(mlp_width=5)
     with pytest.raises(ConfigError, match="mlp"):
         start(Learner(from_run(wider, pretrained)))
+
+
+def test_other_heads_of_the_same_size_are_refused(pretrained):
+    with pytest.raises(ConfigError, match=r"model\.heads: 2 there, 4 here"):
+        start(Learner(from_run(digits(heads=4), pretrained)))
+
+
+def test_cls_takes_a_position_of_its_own(pretrained, tmp_path):
+    learned = dict(positions="learned")
+    masked = dataclasses.replace(digits(**learned), objective="masked")
+    train.run(masked, tmp_path, progress=False)
+    own = Learner(from_run(digits(pooling="cls", **learned), tmp_path))
+    place = lambda params: flatten(params)["embedding.positions.value"]
+    got, given = place(start(own).params), place(load(tmp_path)[1])
+    np.testing.assert_array_equal(got[1:], given)
+    np.testing.assert_array_equal(got[0], place(own.init().params)[0])
+
+
+def test_other_settings_are_told(pretrained):
+    said = []
+    start(Learner(from_run(digits(activation="relu"), pretrained)), tell=said.append)
+    assert any("model.activation: 'gelu' there, 'relu' here" in line for line in said)
 
 
 def test_no_run_is_named(tmp_path):

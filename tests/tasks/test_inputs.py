@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.config import Model
+from experiments.errors import ConfigError
 from experiments.tasks import Digits, Inputs, ListOps
 from experiments.validation import from_dict
 
@@ -76,8 +77,20 @@ def config(objective, causal):
     }
 
 
+def test_answers_that_stand_in_later_tokens_are_for_causal_models():
+    for name in ("bytes", "copy"):
+        with pytest.raises(ConfigError, match=f"{name}, whose answers are later tokens"):
+            from_dict({**config("label", False), "task": {"name": name}})
+        from_dict({**config("label", True), "task": {"name": name}})
+
+
+def test_a_rate_that_nothing_uses_is_refused():
+    with pytest.raises(ConfigError, match="mask_rate: expected its default"):
+        from_dict({**config("label", False), "mask_rate": 0.5})
+
+
 @pytest.mark.parametrize(("objective", "causal"), [("masked", True), ("causal", False)])
 def test_an_objective_that_sees_its_answer_is_refused(objective, causal):
     assert isinstance(from_dict(config(objective, not causal)).model, Model)
-    with pytest.raises(Exception, match="causal: expected"):
+    with pytest.raises(ConfigError, match=r"model\.causal: expected"):
         from_dict(config(objective, causal))
