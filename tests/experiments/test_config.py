@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -237,23 +238,30 @@ def test_unknown_abbreviated_and_repeated_flags_are_refused(tmp_path: Path, caps
         assert line in message
 
 
-def test_mistakes_take_less_than_three_seconds_and_make_nothing(tmp_path: Path):
+def processor_time(command: list[str]) -> tuple[float, subprocess.CompletedProcess[str]]:
+    """Seconds of it, not of the clock, because a busy machine is not a slow program."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done
+
+
+def test_mistakes_take_little_more_than_importing_jax_and_make_nothing(tmp_path: Path):
     arguments = ["--config.model.heads=3", "--config.train.stepss=1", "--workdr=x"]
     module = [sys.executable, "-m", "experiments.train"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        [*module, f"--config={write_config(tmp_path / 'c.py')}", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2, done.stderr
-    assert "4 mistakes" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # Processor time, because a busy machine is not a slow program.
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3
+    config = write_config(tmp_path / "c.py")
+    times, peers = [], []
+    for _ in range(2):
+        peers.append(processor_time([sys.executable, "-c", "import jax, flax.nnx, pydantic"])[0])
+        seconds, done = processor_time([*module, f"--config={config}", *arguments])
+        times.append(seconds)
+        assert done.returncode == 2, done.stderr
+        assert "4 mistakes" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert done.stdout == ""
+    # Nothing is compiled, no task's data is made; 1.4 is usual.
+    assert min(times) < 2 * min(peers)
+    assert os.listdir(tmp_path) == ["c.py"]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.py")), ids=lambda p: p.stem)
