@@ -13,6 +13,7 @@ import numpy as np
 from experiments import records
 from experiments.checkpoint import Checkpoints
 from experiments.config import Experiment
+from experiments.devices import Devices
 from experiments.display import Display
 from experiments.errors import ConfigError, Interrupted, NonFiniteError, RunDirectoryError
 from experiments.evaluate import evaluate
@@ -64,13 +65,15 @@ class Session:
         self.experiment, self.metrics = experiment, workdir / METRICS
         self.workdir, self.signals, self.display = workdir, signals, display
         self.began, self.training = time.monotonic(), 0.0
-        self.learner = Learner(experiment)
+        self.learner, train = Learner(experiment), experiment.train
+        self.devices = Devices.dividing(train.batch_size, train.eval_batch_size)
         _fits(jax.eval_shape(self.learner.init))
         self.checkpoints = Checkpoints.of(workdir, experiment)
         self.best: dict[str, Any] | None = None  # {"step": ..., "accuracy": ...} on validation
         self.earlier = {"wall": 0.0, "training": 0.0, "compile": 0.0}  # seconds, other sessions
         self.saved: int | None = None  # the newest checkpoint
-        self.state = self._restored() or start(self.learner, tell=display.tell)
+        state = self._restored() or start(self.learner, tell=display.tell)
+        self.state = self.devices.hold(state)
         self.step = self.first = int(self.state.step)
         self._compile()
 
@@ -88,12 +91,13 @@ class Session:
     def _compile(self) -> None:
         # Ahead of time, so that a batch unlike the first is an error and not a second compilation.
         start, learner = time.monotonic(), self.learner
-        step = jax.jit(learner.train_step, donate_argnums=0)
+        whole = self.devices.whole
+        step = jax.jit(learner.train_step, donate_argnums=0, out_shardings=whole)
         arguments = self.state, self._batch(), np.int32(self.step)
         self.train_step = refusing("the model", lambda: step.lower(*arguments)).compile()
         size = self.experiment.train.eval_batch_size
-        held_out = next(self.experiment.posed.evaluation("validation", size))
-        score = jax.jit(learner.eval_step)
+        held_out = self.devices.split(next(self.experiment.posed.evaluation("validation", size)))
+        score = jax.jit(learner.eval_step, out_shardings=whole)
         self.eval_step = refusing(
             "the model", lambda: score.lower(self.state.params, held_out)
         ).compile()
@@ -102,7 +106,8 @@ class Session:
     def _batch(self) -> Batch:
         e = self.experiment
         draw = lambda: e.posed.batch(e.seed, self.step, e.train.batch_size)
-        return refusing("the task", lambda: self.learner.shape.check(draw()))
+        batch = refusing("the task", lambda: self.learner.shape.check(draw()))
+        return self.devices.split(batch)
 
     def run(self) -> dict[str, Any]:
         """result.json. Raises Interrupted after a signal, NonFiniteError where training fails."""
@@ -153,7 +158,8 @@ class Session:
 
     def _score(self, split: str, state: State) -> dict[str, Any]:
         size = self.experiment.train.eval_batch_size
-        return evaluate(self.eval_step, state.params, self.experiment.posed, split, size)
+        step = lambda params, batch: self.eval_step(params, self.devices.split(batch))
+        return evaluate(step, state.params, self.experiment.posed, split, size)
 
     def _is_best(self, accuracy: float) -> bool:
         better = self.best is None or accuracy > self.best["accuracy"]
@@ -184,7 +190,8 @@ class Session:
 
     def _finish(self) -> dict[str, Any]:
         """Tests the best parameters, once, and writes the result."""
-        chosen = self.checkpoints.load(self.best["step"], jax.eval_shape(self.learner.init))
+        like = jax.eval_shape(self.learner.init)
+        chosen = self.devices.hold(self.checkpoints.load(self.best["step"], like))
         seconds = self._seconds()
         result = {
             "validation": self._score("validation", chosen),

@@ -205,6 +205,29 @@ def test_a_signal_to_the_process_saves_and_the_same_command_goes_on(whole: Path,
     assert state_digest(workdir) == state_digest(whole)
 
 
+def test_two_devices_go_on_with_what_one_began(whole: Path, tmp_path: Path, monkeypatch):
+    stop_at({4}, signal.SIGTERM, monkeypatch)
+    with pytest.raises(Interrupted):
+        train.run(tiny(), tmp_path / "run", progress=False)
+    config = write_config(tmp_path / "c.py")
+    module = [sys.executable, "-m", "experiments.train", f"--config={config}"]
+    two = {**os.environ, "JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [*module, f"--workdir={tmp_path / 'run'}"],
+        cwd=ROOT,
+        env=two,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert environment["hardware"]["devices"] == 2
+    for one, other in zip(rows(whole), rows(tmp_path / "run"), strict=True):
+        assert one["step"] == other["step"]
+        np.testing.assert_allclose(one["loss"], other["loss"], rtol=1e-5)
+        np.testing.assert_allclose(one["gradient_norm"], other["gradient_norm"], rtol=1e-4)
+
+
 def test_what_only_shows_when_the_model_is_built_is_a_mistake_too(tmp_path: Path, monkeypatch):
     def refuse(*args, **kwargs):
         raise NotImplementedError("softmax: cannot do this")

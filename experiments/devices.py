@@ -1,0 +1,33 @@
+"""Data parallelism: each device holds the whole state and its share of a batch's rows."""
+
+import dataclasses
+from typing import Self
+
+import jax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Devices:
+    """How the arrays of a run lie on them; XLA adds what the steps must tell each other.
+
+    A step computes the same numbers on any number of devices, but for the order of its sums.
+    """
+
+    whole: NamedSharding  # of a state, on each
+    rows: NamedSharding  # of a batch, a share on each
+
+    @classmethod
+    def dividing(cls, *sizes: int) -> Self:
+        """As many as there are that divide all these numbers of rows."""
+        fits = lambda n: all(size % n == 0 for size in sizes)
+        number = max(n for n in range(1, jax.device_count() + 1) if fits(n))
+        mesh = jax.make_mesh((number,), ("rows",), (AxisType.Auto,), devices=jax.devices()[:number])
+        return cls(*(NamedSharding(mesh, PartitionSpec(*names)) for names in ((), ("rows",))))
+
+    def hold(self, state: PyTree) -> PyTree:
+        return jax.device_put(state, self.whole)
+
+    def split(self, batch: PyTree) -> PyTree:
+        return jax.device_put(batch, self.rows)
