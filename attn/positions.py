@@ -1,4 +1,4 @@
-"""Positions as functions of indices: sinusoidal, rotary, xPos, ALiBi slopes, T5 buckets."""
+"""Positions as functions of indices: sinusoidal, on a grid, rotary, xPos, ALiBi, T5 buckets."""
 
 import math
 
@@ -20,6 +20,20 @@ def sinusoidal(length: int, width: int) -> Float[np.ndarray, "length width"]:
     angle = np.arange(length)[:, None] * rate  # [length, ceil(width / 2)], in float64
     table = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(length, 2 * rate.size)
     return table[:, :width].astype(np.float32)
+
+
+def sinusoidal_grid(length: int, columns: int, width: int) -> Float[np.ndarray, "length width"]:
+    """Sinusoids of an image read row by row: the first half of the channels for t // columns, the
+    second for t % columns (as ViT's two-dimensional positions, Dosovitskiy et al. 2020,
+    arXiv:2010.11929, but fixed). Raises ValueError for a width below 2 or no columns."""
+    if columns < 1:
+        raise ValueError(f"columns: expected at least 1, got {columns}")
+    if width < 2:
+        raise ValueError(f"width: expected at least 2, got {width}")
+    row, column = np.divmod(np.arange(length), columns)
+    half = width // 2
+    of_row = sinusoidal(length // columns + 1, half)[row]
+    return np.concatenate([of_row, sinusoidal(columns, width - half)[column]], axis=-1)
 
 
 def alibi_slopes(num_heads: int) -> Float[np.ndarray, " num_heads"]:

@@ -92,6 +92,7 @@ class Model:
     mlp_width: int = 128
     pooling: Literal["cls", "mean", "max"] = "mean"  # where a sequence has one label
     positions: Literal[CHOICES["positions"]] = "sinusoidal"
+    columns: int | None = None  # of positions "grid"
     rotary: Rotary = Rotary()
     activation: Literal[CHOICES["activation"]] = "gelu"
     norm: Literal[CHOICES["norm"]] = "layer"
@@ -109,7 +110,9 @@ class Model:
     def __post_init__(self) -> None:
         mistakes = []
         try:
-            self.encoder(vocab_size=1, max_length=1, classes=1, head="classification")
+            self.encoder(
+                vocab_size=1, token_width=None, max_length=1, classes=1, head="classification"
+            )
         except ValueError as error:
             mistakes += str(error).replace("mechanism:", "attention:").split("\n")
         given = self.attention if isinstance(self.attention, tuple) else (self.attention,)
@@ -128,18 +131,14 @@ class Model:
         if mistakes:
             raise ValueError("\n".join(mistakes))
 
-    def encoder(
-        self, *, vocab_size: int, max_length: int, classes: int, head: str
-    ) -> EncoderConfig:
-        """Raises ValueError with one line for each mistake."""
+    def encoder(self, *, head: str, **sizes: int | None) -> EncoderConfig:
+        """`sizes` are a task's. Raises ValueError with one line for each mistake."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         del fields["causal"]  # said at call time, as a mask
         del fields["family"]  # says what is built
         fields["mechanism"] = fields.pop("attention")
         fields["pooling"] = "none" if head == "token" else self.pooling
-        return EncoderConfig(
-            vocab_size=vocab_size, max_length=max_length, classes=classes, head=head, **fields
-        )
+        return EncoderConfig(**sizes, head=head, **fields)
 
 
 @record

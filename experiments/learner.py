@@ -52,7 +52,7 @@ class Shape:
 
     @classmethod
     def _one(cls, batch: Batch) -> Self:
-        full = bool((batch.lengths == batch.tokens.shape[-1]).all())
+        full = bool((batch.lengths == batch.tokens.shape[batch.lengths.ndim]).all())
         rows = batch.weights.reshape(len(batch.weights), -1)
         return cls(full=full, asked=int(np.count_nonzero(rows, axis=1).max()))
 
@@ -89,8 +89,7 @@ class Learner:
                 f"family: expected 'transformer' with a task of head {task.head!r}, got "
                 f"{model.family!r}, which goes from one sequence to another"
             )
-        sizes = dict(vocab_size=task.vocab_size, max_length=task.length, classes=task.classes)
-        return Encoder(model.encoder(**sizes, head=task.head), key=key)
+        return Encoder(model.encoder(**task.sizes, head=task.head), key=key)
 
     def init(self) -> State:
         """The state before the first step."""

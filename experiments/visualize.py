@@ -30,7 +30,7 @@ class Seen:
     """One example and what each layer and head sees in it."""
 
     maps: list[Float[np.ndarray, "N L L"]]
-    tokens: Int[np.ndarray, "T"]
+    tokens: Int[np.ndarray, "T"] | Float[np.ndarray, "T F"]
     image: Float[np.ndarray, "height width"] | None
     about: dict[str, Any]
 
@@ -82,11 +82,14 @@ def look(workdir: Path, example: int) -> Seen:
 
 def _image(task, batch) -> Float[np.ndarray, "height width"] | None:
     """The input as a picture, where it is one."""
-    from experiments.tasks import Digits, Image, Pathfinder
+    from experiments.tasks import DigitPatches, Digits, Image, Pathfinder
 
     if not isinstance(task, Digits | Image | Pathfinder):
         return None
     side = math.isqrt(task.length)
+    if isinstance(task, DigitPatches):
+        squares = batch.tokens[0].reshape(side, side, task.patch, task.patch)
+        return squares.swapaxes(1, 2).reshape(side * task.patch, -1)
     return batch.tokens[0].reshape(side, side) - 1.0
 
 

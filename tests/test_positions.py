@@ -6,7 +6,19 @@ import numpy as np
 import pytest
 
 import attn
-from attn.positions import alibi_slopes, rotary, sinusoidal, t5_bucket
+from attn.positions import alibi_slopes, rotary, sinusoidal, sinusoidal_grid, t5_bucket
+
+
+def test_a_grid_has_sinusoids_of_rows_and_of_columns():
+    table = sinusoidal_grid(7, 3, 5)
+    for t in range(7):
+        np.testing.assert_array_equal(table[t, :2], sinusoidal(3, 2)[t // 3])
+        np.testing.assert_array_equal(table[t, 2:], sinusoidal(3, 3)[t % 3])
+    assert sinusoidal_grid(0, 3, 5).shape == (0, 5)
+    with pytest.raises(ValueError, match="columns: expected at least 1, got 0"):
+        sinusoidal_grid(7, 0, 5)
+    with pytest.raises(ValueError, match="width: expected at least 2, got 1"):
+        sinusoidal_grid(7, 3, 1)
 
 
 def test_sinusoidal_is_the_papers_formula():

@@ -15,7 +15,7 @@ from attn.positions import Rotary
 CHOICES = {
     "head": ("classification", "token", "dual"),
     "pooling": ("cls", "mean", "max", "none"),
-    "positions": ("sinusoidal", "learned", "rotary", "xpos", "alibi", "t5", "none"),
+    "positions": ("sinusoidal", "grid", "learned", "rotary", "xpos", "alibi", "t5", "none"),
     "activation": tuple(ACTIVATIONS),
     "norm": tuple(NORMS),
     "norm_position": ("pre", "post"),
@@ -38,7 +38,8 @@ class EncoderConfig:
     Raises ValueError that names every mistake at once.
     """
 
-    vocab_size: int
+    vocab_size: int | None = None  # tokens are ids below it
+    token_width: int | None = None  # or vectors of so many numbers, such as patches of an image
     max_length: int  # tokens; CLS is not counted
     classes: int
     layers: int
@@ -52,9 +53,10 @@ class EncoderConfig:
     )
     head: Literal["classification", "token", "dual"] = "classification"
     pooling: Literal["cls", "mean", "max", "none"] = "mean"
-    positions: Literal["sinusoidal", "learned", "rotary", "xpos", "alibi", "t5", "none"] = (
+    positions: Literal["sinusoidal", "grid", "learned", "rotary", "xpos", "alibi", "t5", "none"] = (
         "sinusoidal"
     )
+    columns: int | None = None  # of "grid": tokens to a row of the image
     rotary: Rotary = dataclasses.field(default_factory=Rotary)  # of "rotary" and "xpos"
     activation: Literal["gelu", "gelu_exact", "relu", "silu", "swiglu"] = "gelu"
     norm: Literal["layer", "rms"] = "layer"
@@ -105,10 +107,10 @@ def _values(c: EncoderConfig) -> list[str]:
         if not ok:
             mistakes.append(f"{name}: expected {what}, got {getattr(c, name)!r}")
 
-    least = dict.fromkeys(("vocab_size", "max_length", "classes", "layers", "width", "heads"), 1)
+    least = dict.fromkeys(("max_length", "classes", "layers", "width", "heads"), 1)
     for name, low in {**least, "mlp_width": 0}.items():
         expect(_is_int(getattr(c, name), low), name, f"an integer >= {low}")
-    for name in ("kv_heads", "head_dim"):
+    for name in ("vocab_size", "token_width", "columns", "kv_heads", "head_dim"):
         value = getattr(c, name)
         expect(value is None or _is_int(value, 1), name, "an integer >= 1, or None")
     for name, choices in CHOICES.items():
@@ -140,6 +142,20 @@ def _relations(c: EncoderConfig) -> list[str]:
     parts = max((m.parts for m in c.mechanisms), default=1)
     causal = [m.name for m in dict.fromkeys(c.mechanisms) if Causal in m.requires]
     rules = [
+        (
+            (c.vocab_size is None) == (c.token_width is None),
+            "vocab_size: expected it, for tokens that are ids, or token_width, for vectors, got "
+            f"{c.vocab_size} and {c.token_width}",
+        ),
+        (
+            (c.positions == "grid") != (c.columns is not None),
+            "columns: expected the tokens to a row of the image with positions='grid', and None "
+            f"with others, got {c.columns} with {c.positions!r}",
+        ),
+        (
+            c.positions == "grid" and c.width < 2,
+            f"width: expected at least 2 with positions='grid', got {c.width}",
+        ),
         (
             len(c.mechanisms) != c.layers,
             f"mechanism: expected one for each of {c.layers} layers, got {len(c.mechanisms)}; "

@@ -32,12 +32,15 @@ class Decoder(nnx.Module):
 
     It has the parameters of `Encoder(config, key=key)`. `prefill` and `step` decode with the
     mechanisms' own states (a cache of keys, a ring, a sum), whose bytes are those of
-    `jax.eval_shape(decoder.prefill, prompt)`. Raises ValueError for another head than "token".
+    `jax.eval_shape(decoder.prefill, prompt)`. Raises ValueError for another head than "token"
+    and for tokens that are vectors.
     """
 
     def __init__(self, config: EncoderConfig, *, key: Array):
         if config.head != "token":
             raise ValueError(f"head: expected 'token' for a Decoder, got {config.head!r}")
+        if config.vocab_size is None:
+            raise ValueError("vocab_size: expected one for a Decoder, which writes ids, got None")
         self.config = config
         self.encoder = Encoder(config, key=key)
 

@@ -1,7 +1,8 @@
-"""Tokens to vectors: a learned table, a CLS vector in front, positions added, a norm."""
+"""Tokens to vectors: a learned table or map, a CLS vector in front, positions added, a norm."""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
@@ -9,12 +10,13 @@ from attn.nn.config import EncoderConfig
 from attn.nn.dropout import dropout
 from attn.nn.keys import fold
 from attn.nn.norm import norm_of
-from attn.positions import sinusoidal
+from attn.positions import sinusoidal, sinusoidal_grid
 
 
 class Embedding(nnx.Module):
-    """table[token] + position, normalised if `embedding_norm`. With `pooling="cls"` a learned
-    vector is put at index 0, so token t stands at position t + 1 (Devlin et al. 2018,
+    """table[token] + position, normalised if `embedding_norm`; token @ table + bias for tokens that
+    are vectors, such as patches (Dosovitskiy et al. 2020, arXiv:2010.11929). With `pooling="cls"`
+    a learned vector is put at index 0, so token t stands at position t + 1 (Devlin et al. 2018,
     arXiv:1810.04805)."""
 
     def __init__(self, config: EncoderConfig, *, key: Array):
@@ -22,27 +24,35 @@ class Embedding(nnx.Module):
         draw = lambda name, *shape: nnx.Param(
             jax.random.normal(fold(key, name), (*shape, config.width), jnp.float32)
         )
-        self.tokens = draw("tokens", config.vocab_size)
+        if config.token_width is None:
+            self.tokens, self.bias = draw("tokens", config.vocab_size), None
+        else:
+            scale = config.token_width**-0.5
+            self.tokens = nnx.Param(scale * draw("tokens", config.token_width)[...])
+            self.bias = nnx.Param(jnp.zeros(config.width))
         self.cls = draw("cls") if config.pooling == "cls" else None
         learned = config.positions == "learned"
         self.positions = draw("positions", config.positions_held) if learned else None
         self.norm = norm_of(config)(config.width) if config.embedding_norm else None
-        self.longest = config.positions_held
-        self.sinusoids = config.positions == "sinusoidal"
+        self.config = config
         self.rate, self.dtype = config.dropout, jnp.dtype(config.dtype)
 
     def __call__(
         self,
-        tokens: Int[Array, "*B T"],
+        tokens: Int[Array, "*B T"] | Float[Array, "*B T F"],
         *,
         dropout_key: Array | None,
         start: Int[Array, ""] | None = None,
     ) -> Float[Array, "*B L W"]:
         """L is T, or T + 1 with CLS; the first stands at position `start`, or 0. A token outside
         the vocabulary gives NaN."""
-        # "fill", not clipping or counting from the end: a wrong id must show
-        table, tokens = self.tokens[...], jnp.asarray(tokens, jnp.int32)
-        x = jnp.take(table, jnp.where(tokens < 0, len(table), tokens), axis=0, mode="fill")
+        table = self.tokens[...]
+        if self.bias is None:
+            # "fill", not clipping or counting from the end: a wrong id must show
+            tokens = jnp.asarray(tokens, jnp.int32)
+            x = jnp.take(table, jnp.where(tokens < 0, len(table), tokens), axis=0, mode="fill")
+        else:
+            x = jnp.asarray(tokens, jnp.float32) @ table + self.bias[...]
         if self.cls is not None:
             cls = jnp.broadcast_to(self.cls[...], (*x.shape[:-2], 1, x.shape[-1]))
             x = jnp.concatenate([cls, x], axis=-2)
@@ -50,8 +60,15 @@ class Embedding(nnx.Module):
         at = lambda x: x[:L] if start is None else jax.lax.dynamic_slice_in_dim(x, start, L)
         if self.positions is not None:
             x = x + at(self.positions[...])
-        if self.sinusoids:
-            longest = L if start is None else self.longest
-            x = x + at(jnp.asarray(sinusoidal(longest, x.shape[-1])))
+        if self.config.positions in ("sinusoidal", "grid"):
+            x = x + at(jnp.asarray(self._fixed(L if start is None else self.config.positions_held)))
         x = x if self.norm is None else self.norm(x)
         return dropout(x.astype(self.dtype), self.rate, dropout_key)
+
+    def _fixed(self, length: int) -> Float[np.ndarray, "length W"]:
+        width, columns = self.config.width, self.config.columns
+        if self.config.positions == "sinusoidal":
+            return sinusoidal(length, width)
+        before = int(self.cls is not None)  # CLS has no place in the image
+        grid = sinusoidal_grid(length - before, columns, width)
+        return np.concatenate([np.zeros((before, width), np.float32), grid])

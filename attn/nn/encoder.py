@@ -24,8 +24,10 @@ class Encoder(nnx.Module):
 
     Each parameter is drawn from `key` folded with its path, so two encoders with one key and
     different mechanisms share every parameter that both have. Padding (`lengths`) reaches neither
-    a real position nor the pooled output, in value or gradient. `mask` speaks of the positions
-    that the layers see: with `pooling="cls"` index 0 is CLS and token t is t + 1.
+    a real position nor the pooled output, in value or gradient; how much of it there is shows to
+    mechanisms that divide by the number of keys unless given a `length` (`Sigmoid`, `Relu`,
+    `Cosformer`). `mask` speaks of the positions that the layers see: with `pooling="cls"` index 0
+    is CLS and token t is t + 1.
     """
 
     def __init__(self, config: EncoderConfig, *, key: Array):
@@ -42,7 +44,7 @@ class Encoder(nnx.Module):
 
     def __call__(
         self,
-        tokens: Int[Array, "*B T"],
+        tokens: Int[Array, "*B T"] | Float[Array, "*B T F"],
         *,
         mask: Mask = FULL,
         lengths: Int[Array, "*B"] | None = None,
@@ -51,8 +53,8 @@ class Encoder(nnx.Module):
     ) -> Float[Array, "*A classes"]:
         """Scores [*B, classes]; [*B, T, classes] for head "token", or [*B, P, classes] of the
         positions `at` alone: scores of a whole vocabulary everywhere may cost more than the
-        layers. For "dual", tokens are [*A, 2, T] and scores [*A, classes]. Without a dropout key
-        nothing is dropped.
+        layers. For "dual", tokens are [*A, 2, T] and scores [*A, classes]. Tokens are ids, or
+        vectors of the config's `token_width`. Without a dropout key nothing is dropped.
 
         Raises ValueError or TypeError for what does not fit the config, NotImplementedError for a
         mask or bias that the mechanism cannot honour.
@@ -69,7 +71,7 @@ class Encoder(nnx.Module):
 
     def features(
         self,
-        tokens: Int[Array, "*B T"],
+        tokens: Int[Array, "*B T"] | Float[Array, "*B T F"],
         *,
         mask: Mask = FULL,
         lengths: Int[Array, "*B"] | None = None,
@@ -83,7 +85,7 @@ class Encoder(nnx.Module):
 
     def maps(
         self,
-        tokens: Int[Array, "*B T"],
+        tokens: Int[Array, "*B T"] | Float[Array, "*B T F"],
         *,
         mask: Mask = FULL,
         lengths: Int[Array, "*B"] | None = None,

@@ -2,27 +2,32 @@
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from attn.masks import Mask, Padding
 from attn.nn.config import EncoderConfig
 
 
 def prepare(
-    config: EncoderConfig, tokens: Int[Array, "*B T"], mask: Mask, lengths: Int[Array, "*B"] | None
-) -> tuple[Int[Array, "*B T"], Bool[Array, "*#B L"], Mask]:
+    config: EncoderConfig,
+    tokens: Int[Array, "*B T"] | Float[Array, "*B T F"],
+    mask: Mask,
+    lengths: Int[Array, "*B"] | None,
+) -> tuple[Int[Array, "*B T"] | Float[Array, "*B T F"], Bool[Array, "*#B L"], Mask]:
     """(tokens with padding set to 0, which of the L layer positions are real, the layers' mask).
 
     Raises TypeError for dtypes and kinds, ValueError for shapes and for a mask that would mean
     something else than it says.
     """
-    for name, x in (("tokens", tokens), ("lengths", lengths)):
-        if x is not None and not (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.integer)):
-            raise TypeError(f"{name}: expected integers, got {getattr(x, 'dtype', type(x))}")
-    axes = ["...", 2, "T"] if config.head == "dual" else ["...", "T"]
-    if tokens.ndim < len(axes) - 1 or (config.head == "dual" and tokens.shape[-2] != 2):
-        raise ValueError(f"tokens: expected {axes}, got {list(tokens.shape)}")
-    *batch, T = tokens.shape
+    F = config.token_width
+    _check_dtype("tokens", tokens, "integers" if F is None else "floating point numbers")
+    if lengths is not None:
+        _check_dtype("lengths", lengths, "integers")
+    last = [*([2] if config.head == "dual" else []), "T", *([] if F is None else [F])]
+    fits = lambda expected, got: expected in ("T", got)
+    if tokens.ndim < len(last) or not all(map(fits, last, tokens.shape[-len(last) :])):
+        raise ValueError(f"tokens: expected {['...', *last]}, got {list(tokens.shape)}")
+    *batch, T = tokens.shape if F is None else tokens.shape[:-1]
     if config.max_length < T:
         raise ValueError(
             f"tokens: expected at most max_length={config.max_length} in a row, got {T}; "
@@ -36,9 +41,16 @@ def prepare(
         return tokens, jnp.ones((1,) * len(batch) + (L,), bool), mask
     lengths = jnp.asarray(lengths, jnp.int32)  # a narrow integer would wrap at + 1
     # whatever stands in the padding, even ids outside the vocabulary, is the same to the layers
-    tokens = jnp.where(jnp.arange(T) < lengths[..., None], tokens, 0)
+    real = jnp.arange(T) < lengths[..., None]
+    tokens = jnp.where(real if F is None else real[..., None], tokens, 0)
     lengths = lengths + (L - T)
     return tokens, jnp.arange(L) < lengths[..., None], mask & Padding(lengths)
+
+
+def _check_dtype(name: str, x: Array, what: str) -> None:
+    kind = jnp.integer if what == "integers" else jnp.floating
+    if not (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, kind)):
+        raise TypeError(f"{name}: expected {what}, got {getattr(x, 'dtype', type(x))}")
 
 
 def _check_mask(config: EncoderConfig, mask: Mask, L: int) -> None:

@@ -56,6 +56,8 @@ class Seq2SeqConfig:
                 f"target.positions: {target.positions!r} is a bias, which mechanisms do not take "
                 "token by token; use rotary, xpos, learned, sinusoidal or none"
             )
+        if target.vocab_size is None:
+            raise ValueError("target.vocab_size: expected one, for what is written, got None")
         if not (isinstance(self.bos, int) and 0 <= self.bos < target.vocab_size):
             raise ValueError(f"bos: expected an id below {target.vocab_size}, got {self.bos!r}")
         if target.classes > target.vocab_size:

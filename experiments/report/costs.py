@@ -59,9 +59,7 @@ def _encoder(experiment: Experiment) -> EncoderConfig:
     """Of a task of sequences, that of the source."""
     task = experiment.posed
     head = "token" if task.head == "sequence" else task.head
-    return experiment.model.encoder(
-        vocab_size=task.vocab_size, max_length=task.length, classes=task.classes, head=head
-    )
+    return experiment.model.encoder(**task.sizes, head=head)
 
 
 def _layers(experiment: Experiment) -> list[Layer]:

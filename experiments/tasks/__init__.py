@@ -6,6 +6,7 @@ from experiments.tasks.bytes import Bytes as Bytes
 from experiments.tasks.copying import Copy as Copy
 from experiments.tasks.copying import SelectiveCopy as SelectiveCopy
 from experiments.tasks.dates import Dates as Dates
+from experiments.tasks.digits import DigitPatches as DigitPatches
 from experiments.tasks.digits import Digits as Digits
 from experiments.tasks.image import Image as Image
 from experiments.tasks.induction import Induction as Induction
@@ -29,6 +30,7 @@ TASKS: dict[str, type[Task]] = {
     "copy": Copy,
     "dates": Dates,
     "digits": Digits,
+    "digit_patches": DigitPatches,
     "image": Image,
     "induction": Induction,
     "listops": ListOps,

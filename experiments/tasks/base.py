@@ -22,7 +22,8 @@ SPLITS = ("train", "validation", "test")
 class Batch:
     """Token id 0 is padding: it fills everything at or past a row's length."""
 
-    tokens: Int32[np.ndarray, "B T"] | Int32[np.ndarray, "B 2 T"]  # 2 where head is "dual"
+    # [B, 2, T] where head is "dual"; vectors where the task has a token_width
+    tokens: Int32[np.ndarray, "B T"] | Int32[np.ndarray, "B 2 T"] | Float32[np.ndarray, "B T F"]
     lengths: Int32[np.ndarray, "B"] | Int32[np.ndarray, "B 2"]
     labels: Int32[np.ndarray, "B"] | Int32[np.ndarray, "B L"]  # L is T, or the targets' U
     weights: Float32[np.ndarray, "B"] | Float32[np.ndarray, "B L"]  # 1 where a label counts
@@ -44,8 +45,8 @@ class Task(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def vocab_size(self) -> int:
-        """Token ids lie in [0, vocab_size)."""
+    def vocab_size(self) -> int | None:
+        """Token ids lie in [0, vocab_size); None where tokens are vectors."""
 
     @property
     @abc.abstractmethod
@@ -56,6 +57,21 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def classes(self) -> int:
         """Labels lie in [0, classes)."""
+
+    @property
+    def token_width(self) -> int | None:
+        """Where tokens are vectors, how many numbers each has."""
+        return None
+
+    @property
+    def sizes(self) -> dict[str, int | None]:
+        """What `attn.nn.EncoderConfig` must know of a task, but for its head."""
+        return {
+            "vocab_size": self.vocab_size,
+            "token_width": self.token_width,
+            "max_length": self.length,
+            "classes": self.classes,
+        }
 
     @property
     def slices(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Real 8x8 handwritten digits as 64 pixel tokens, 10 classes (Alpaydin and Kaynak, 1998; UCI)."""
+"""Real 8x8 handwritten digits, 10 classes (Alpaydin and Kaynak, 1998; UCI): pixels or patches."""
 
 import dataclasses
 import functools
@@ -7,8 +7,9 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Int
 
-from experiments.tasks.base import Batch, Task, check_split, majority, rng
+from experiments.tasks.base import Batch, Task, check_split, majority, require, rng
 
+SIDE = 8
 HELD_OUT = 270  # rows of validation, and of test; the other 1,257 of 1,797 are for training
 
 
@@ -34,6 +35,35 @@ class Digits(Task):
     def content(self) -> bytes:
         parts = [_data(split) for split in ("train", "validation", "test")]
         return b"".join(part.tokens.tobytes() + part.labels.tobytes() for part in parts)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DigitPatches(Digits):
+    """The same images and splits as squares of `patch` x `patch` pixels, row by row, each a vector
+    of numbers in [-1, 1] (Dosovitskiy et al. 2020, arXiv:2010.11929)."""
+
+    vocab_size: ClassVar[None] = None
+    patch: int = 2
+
+    def __post_init__(self):
+        ok = isinstance(self.patch, int) and not isinstance(self.patch, bool)
+        require(ok and self.patch in (1, 2, 4, 8), "patch", f"a divisor of {SIDE}", self.patch)
+
+    @property
+    def length(self) -> int:
+        return (SIDE // self.patch) ** 2
+
+    @property
+    def token_width(self) -> int:
+        return self.patch**2
+
+    def examples(self, split: str, indices: Int[np.ndarray, "B"]) -> Batch:
+        pixels = super().examples(split, indices)
+        values = (pixels.tokens - 1) / np.float32(8) - 1
+        cut = values.reshape(-1, SIDE // self.patch, self.patch, SIDE // self.patch, self.patch)
+        patches = cut.transpose(0, 1, 3, 2, 4).reshape(-1, self.length, self.token_width)
+        lengths = np.full_like(pixels.lengths, self.length)
+        return dataclasses.replace(pixels, tokens=patches.astype(np.float32), lengths=lengths)
 
 
 @functools.cache

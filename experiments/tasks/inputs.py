@@ -29,6 +29,8 @@ class Inputs(Task):
     def __post_init__(self):
         kind, objective = type(self.task).__name__, self.objective
         require(self.task.head != "dual", "objective", f"'label' with {kind}, of pairs", objective)
+        ids = self.task.vocab_size is not None
+        require(ids, "objective", f"'label' with {kind}, whose tokens are vectors", objective)
         least = 2 if self.causal else 1
         require(self.length >= least, "task.length", f">= {least} with {objective=}", self.length)
         require(0 < self.rate <= 1, "mask_rate", "a number in (0, 1]", self.rate)

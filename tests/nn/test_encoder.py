@@ -10,7 +10,7 @@ from toy_mechanism import SOFTMAX, Toy, build, config, jit, maps, run
 from attn import FULL, MECHANISMS, Array, Causal, Global, Padding, Segments, Window
 from attn.nn import functional, parameter_count
 from attn.nn.config import CHOICES
-from attn.positions import sinusoidal
+from attn.positions import sinusoidal, sinusoidal_grid
 
 RNG = np.random.default_rng(0)
 TOKENS = jnp.asarray(RNG.integers(0, 11, (3, 6)), jnp.int32)
@@ -26,6 +26,7 @@ VARIED = [
     dict(head="dual", positions="t5", activation="swiglu", layers=2, scan=True, remat=True),
     dict(positions="none", kv_heads=1, head_dim=5, mlp_width=0, qk_norm=True, dtype="float16"),
     dict(positions="xpos", activation="gelu_exact"),
+    dict(positions="grid", columns=4, pooling="cls"),
 ]
 
 
@@ -109,6 +110,29 @@ def test_norm_positions_equal_their_equations(where):
     hidden, last = encoder.head.linears
     want = linear(np.maximum(linear(x.mean(1), hidden), 0), last)
     np.testing.assert_allclose(run(encoder, TOKENS), want, **NEAR)
+
+
+def test_tokens_may_be_vectors_on_a_grid():
+    vectors = dict(vocab_size=None, token_width=5, positions="grid", columns=3)
+    x = jnp.asarray(RNG.normal(size=(3, 6, 5)), jnp.float32)
+    embedding = build(**vectors, pooling="cls").embedding
+    embedding.bias[...] = jnp.arange(12.0)
+    got = embedding(x, dropout_key=None)
+    want = x @ embedding.tokens[...] + np.arange(12) + sinusoidal_grid(6, 3, 12)
+    np.testing.assert_allclose(got[:, 1:], want, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(got[:, 0], jnp.broadcast_to(embedding.cls[...], (3, 12)))
+
+    encoder = build(**vectors)
+    y = run(encoder, x, lengths=LENGTHS)
+    hidden = jnp.where(jnp.arange(6)[:, None] < LENGTHS[:, None, None], x, jnp.nan)
+    np.testing.assert_array_equal(run(encoder, hidden, lengths=LENGTHS), y)
+    assert np.isnan(run(encoder, x.at[0, 2, 1].set(jnp.nan))[0]).all()
+    with pytest.raises(TypeError, match="tokens: expected floating point numbers, got int32"):
+        encoder(TOKENS)
+    with pytest.raises(ValueError, match=r"tokens: expected \['...', 'T', 5\], got \[3, 6, 4\]"):
+        encoder(x[..., :4])
+    with pytest.raises(TypeError, match="tokens: expected integers, got float32"):
+        build()(x)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from experiments.tasks import (
     Bytes,
     Copy,
     Dates,
+    DigitPatches,
     Digits,
     Image,
     Induction,
@@ -49,6 +50,7 @@ def written(make) -> str:
 
 SMALL = [
     Digits(),
+    DigitPatches(),
     ListOps(min_length=8, max_length=40, train=301, validation=53, test=47),
     Recall(vocab_size=64, length=33, pairs=(2, 4, 8), validation=53, test=47),
     Bytes(length=199),
@@ -115,21 +117,27 @@ def test_shapes_types_and_ranges(task):
     batches = [task.batch(0, 0, 16), *task.evaluation("validation", 16)]
     for batch in batches:
         pair = (2,) if task.head == "dual" else ()
-        assert batch.tokens.shape == (16, *pair, task.length)
+        vector = () if task.token_width is None else (task.token_width,)
+        assert batch.tokens.shape == (16, *pair, task.length, *vector)
         assert batch.lengths.shape == (16, *pair)
         assert batch.slices.shape == (16,)
         shapes = {"classification": (16,), "dual": (16,), "token": (16, task.length)}
         if task.head == "sequence":
             shapes["sequence"] = (16, task.target_length)
         assert batch.labels.shape == batch.weights.shape == shapes[task.head]
-        for name in ("tokens", "lengths", "labels", "slices"):
+        assert batch.tokens.dtype == (np.float32 if vector else np.int32)
+        for name in ("lengths", "labels", "slices"):
             assert getattr(batch, name).dtype == np.int32
         assert batch.weights.dtype == np.float32
         assert set(np.unique(batch.weights)) <= {0.0, 1.0}
         inside = np.arange(task.length) < batch.lengths[..., None]
-        assert np.array_equal(batch.tokens > 0, inside)
+        if vector:
+            assert np.abs(batch.tokens).max() <= 1
+            assert task.vocab_size is None
+        else:
+            assert np.array_equal(batch.tokens > 0, inside)
+            assert batch.tokens.max() < task.vocab_size
         assert 0 < batch.lengths.min() <= batch.lengths.max() <= task.length
-        assert batch.tokens.max() < task.vocab_size
         assert 0 <= batch.labels.min() <= batch.labels.max() < task.classes
         assert 0 <= batch.slices.min() <= batch.slices.max() < len(task.slices)
 
