@@ -67,6 +67,7 @@ def test_variants_never_import_each_other(family):
                 assert private or parts[2] in shared, f"{path.name}: {module}"
 
 
+@pytest.mark.slow  # traces every mechanism
 def test_import_attn_is_light_and_primitives_need_no_flax():
     program = """
 import sys

@@ -7,13 +7,15 @@ from attn.linearized._family import Linearized
 from attn.sparse.block_sparse import Patterned
 from attn.testing import LAWS, check
 
-# The suite compiles for most of its time, so it has three parts. Fast are all laws of each first
-# example of the dense variants and of those that stand for a shared engine; of the others what a
-# variant can break by its own terms. Slow, for CI, is more of each first example, the more if its
-# engine is its own; of further settings whether they are causal and, if dense, right (others have
-# tests of their own against loops in NumPy). All else is thorough (`scripts/test --all`). Fast
-# laws about NaN, bits and memory are tried on programs compiled as a user's are.
-STANDS_FOR_ITS_ENGINE = ("Linear", "GLA", "GatedDeltaNet", "StridedPattern", "BlockSparse")
+# The suite compiles for most of its time, so it has three parts. Fast are all laws of the first
+# example of one variant for each shared engine; of the others what a variant can break by its own
+# terms. Slow, for CI, are all laws of each first example of the dense variants, of others the more
+# if their engine is their own; of further settings whether they are causal and, if dense, right
+# (others have tests of their own against loops in NumPy). All else is thorough (`scripts/test
+# --all`). Where all laws are tried in CI, those about NaN, bits and memory are tried on programs
+# compiled as a user's are.
+STANDS_FOR_ITS_ENGINE = ("Softmax", "Linear", "GatedDeltaNet", "StridedPattern")
+WHOLE_IN_CI = (*STANDS_FOR_ITS_ENGINE, "GLA", "BlockSparse")
 OF_A_COMPILER = (
     "is_strictly_causal",
     "does_not_leak",
@@ -27,12 +29,11 @@ def cases():
     for kind in attn.MECHANISMS.values():
         sharing = issubclass(kind, Linearized | Patterned)
         dense = kind.__module__.startswith("attn.dense")
-        whole = dense or kind.__name__ in STANDS_FOR_ITS_ENGINE
+        whole = dense or kind.__name__ in WHOLE_IN_CI
+        stands = kind.__name__ in STANDS_FOR_ITS_ENGINE
         for n, example in enumerate(kind.examples()):
             for law in LAWS:
-                fast = n == 0 and (whole or law in OF_A_VARIANT)
-                # two programs of 4,096 positions, of which softmax's stands for all dense ones
-                fast &= not (law == "memory_is_linear" and dense and kind is not attn.Softmax)
+                fast = n == 0 and (stands or law in OF_A_VARIANT)
                 slow = n == 0 and whole
                 slow |= law == "equals_reference" and (n == 0 or dense)
                 slow |= law == "is_strictly_causal" and not sharing
@@ -43,7 +44,8 @@ def cases():
                 more = ("does_not_leak", "any_length_works", "sees_nothing_gives_zero")
                 slow |= n == 0 and law in (more[:1] if sharing else more)
                 marks = [] if fast else [pytest.mark.slow] if slow else [pytest.mark.thorough]
-                marks += [pytest.mark.optimised] if fast and law in OF_A_COMPILER else []
+                as_a_user = (fast or (n == 0 and whole)) and law in OF_A_COMPILER
+                marks += [pytest.mark.optimised] if as_a_user else []
                 yield pytest.param(example, law, marks=marks, id=f"{example!r}-{law}")
 
 

@@ -258,6 +258,7 @@ def extreme(mechanism, rng):
     return q, jnp.where(none, 0, k), v, arrays
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 @pytest.mark.parametrize("mechanism", FIRST, ids=repr)
 def test_extreme_gates_are_exact_and_so_are_their_gradients(mechanism):
