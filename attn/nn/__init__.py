@@ -11,6 +11,7 @@ from attn.nn.convert import with_kv_heads as with_kv_heads
 from attn.nn.decoder import Decoder as Decoder
 from attn.nn.decoder import DecoderState as DecoderState
 from attn.nn.dropout import dropout as dropout
+from attn.nn.dual_encoder import DualEncoder as DualEncoder
 from attn.nn.encoder import Encoder as Encoder
 from attn.nn.functional import functional as functional
 from attn.nn.functional import parameter_count as parameter_count

@@ -60,8 +60,7 @@ class Encoder(nnx.Module):
         mask or bias that the mechanism cannot honour.
         """
         tokens, real, mask = prepare(self.config, tokens, mask, lengths)
-        x = self.embedding(tokens, dropout_key=fold(dropout_key, "embedding"))
-        x = self.stack(x, dropout_key=fold(dropout_key, "stack"), **self._context(x, mask))
+        x = self.layers(tokens, mask, dropout_key)
         if at is not None:
             if self.config.head != "token":
                 raise ValueError(f"at: expected None with head={self.config.head!r}, got positions")
@@ -79,8 +78,7 @@ class Encoder(nnx.Module):
     ) -> Float[Array, "*B L W"]:
         """What the head is given, before any pooling. Raises as a call does."""
         tokens, _, mask = prepare(self.config, tokens, mask, lengths)
-        x = self.embedding(tokens, dropout_key=fold(dropout_key, "embedding"))
-        x = self.stack(x, dropout_key=fold(dropout_key, "stack"), **self._context(x, mask))
+        x = self.layers(tokens, mask, dropout_key)
         return x if self.norm is None else self.norm(x)
 
     def maps(
@@ -95,6 +93,13 @@ class Encoder(nnx.Module):
         tokens, _, mask = prepare(self.config, tokens, mask, lengths)
         x = self.embedding(tokens, dropout_key=None)
         return self.stack.weights(x, **self._context(x, mask))
+
+    def layers(
+        self, tokens: Array, mask: Mask, dropout_key: Array | None
+    ) -> Float[Array, "*B L W"]:
+        """The residual sum after the last layer, of what `prepare` gives."""
+        x = self.embedding(tokens, dropout_key=fold(dropout_key, "embedding"))
+        return self.stack(x, dropout_key=fold(dropout_key, "stack"), **self._context(x, mask))
 
     def _context(self, x: Float[Array, "*B L W"], mask: Mask) -> dict:
         """What every layer is given beside x."""

@@ -30,10 +30,10 @@ def pool(
     return jnp.take_along_axis(x, index, axis=-2)[..., 0, :]
 
 
-def pair(x: Float[Array, "*B 2 W"]) -> Float[Array, "*B 4*W"]:
+def pair(a: Float[Array, "*B W"], b: Float[Array, "*B W"]) -> Float[Array, "*B 4*W"]:
     """[a, b, a b, a - b], the features of two towers in Long Range Arena's retrieval (Tay et al.
     2020, arXiv:2011.04006)."""
-    a, b = x[..., 0, :], x[..., 1, :]
+    a, b = jnp.broadcast_arrays(a, b)
     return jnp.concatenate([a, b, a * b, a - b], axis=-1)
 
 
@@ -61,7 +61,10 @@ class Head(nnx.Module):
         """*A is *B for "classification", *B without its last axis (two) for "dual", *B L for
         "token"."""
         x = pool(x, real, self.pooling)
-        x = pair(x) if self.dual else x
+        return self.score(pair(x[..., 0, :], x[..., 1, :]) if self.dual else x)
+
+    def score(self, x: Float[Array, "*A I"]) -> Float[Array, "*A classes"]:
+        """Of what has been pooled, and paired if the head is "dual"."""
         for linear in self.linears[:-1]:
             x = jax.nn.relu(linear(x))
         return self.linears[-1](x).astype(jnp.float32)

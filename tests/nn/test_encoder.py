@@ -8,7 +8,7 @@ from flax import nnx
 from toy_mechanism import SOFTMAX, Toy, build, config, jit, maps, run
 
 from attn import FULL, MECHANISMS, Array, Causal, Global, Padding, Segments, Window
-from attn.nn import functional, parameter_count
+from attn.nn import DualEncoder, Encoder, functional, parameter_count
 from attn.nn.config import CHOICES
 from attn.positions import sinusoidal, sinusoidal_grid
 
@@ -183,6 +183,24 @@ def test_pooling_of_an_empty_row_is_zero():
     np.testing.assert_array_equal(
         run(build(pooling="max", positions="none"), TOKENS[2:, :0]), nothing
     )
+
+
+def test_a_dual_encoder_scores_vectors_that_are_kept():
+    settings = config(head="dual")
+    dual = DualEncoder(settings, key=jax.random.key(0))
+    tokens = jnp.stack([TOKENS, TOKENS[::-1]], 1)
+    lengths = jnp.stack([LENGTHS, LENGTHS[::-1]], 1)
+    pairs = run(dual, tokens, lengths=lengths)
+    np.testing.assert_array_equal(
+        pairs, run(Encoder(settings, key=jax.random.key(0)), tokens, lengths=lengths)
+    )
+    kept = dual.vectors(TOKENS, lengths=LENGTHS)
+    np.testing.assert_allclose(dual.score(kept, kept[::-1]), pairs, **NEAR)
+    every = dual.score(kept[:, None], kept)  # each against each
+    assert every.shape == (3, 3, 3)
+    np.testing.assert_allclose(every[jnp.arange(3), jnp.array([2, 1, 0])], pairs, **NEAR)
+    with pytest.raises(ValueError, match="head: expected 'dual' for a DualEncoder, got 'classif"):
+        DualEncoder(config(), key=jax.random.key(0))
 
 
 def test_dual_is_one_encoder_for_both_sequences():

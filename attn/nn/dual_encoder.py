@@ -1,0 +1,56 @@
+"""Two sequences read apart by one encoder, and a score for the pair."""
+
+import dataclasses
+
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from attn.masks import FULL, Mask
+from attn.nn.config import EncoderConfig
+from attn.nn.encoder import Encoder
+from attn.nn.head import pair, pool
+from attn.nn.inputs import prepare
+
+
+class DualEncoder(nnx.Module):
+    """An `Encoder` with head "dual", for retrieval (Tay et al. 2020, arXiv:2011.04006).
+
+    A call scores pairs; `vectors` and `score` are its two halves, so that what many pairs share is
+    read once. It has the parameters of `Encoder(config, key=key)`. Raises ValueError for another
+    head than "dual", else as `Encoder` does.
+    """
+
+    def __init__(self, config: EncoderConfig, *, key: Array):
+        if config.head != "dual":
+            raise ValueError(f"head: expected 'dual' for a DualEncoder, got {config.head!r}")
+        self.config = config
+        self.encoder = Encoder(config, key=key)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "*A 2 T"] | Float[Array, "*A 2 T F"],
+        *,
+        mask: Mask = FULL,
+        lengths: Int[Array, "*A 2"] | None = None,
+        dropout_key: Array | None = None,
+    ) -> Float[Array, "*A classes"]:
+        """score(vectors of the first, vectors of the second)."""
+        return self.encoder(tokens, mask=mask, lengths=lengths, dropout_key=dropout_key)
+
+    def vectors(
+        self,
+        tokens: Int[Array, "*B T"] | Float[Array, "*B T F"],
+        *,
+        mask: Mask = FULL,
+        lengths: Int[Array, "*B"] | None = None,
+    ) -> Float[Array, "*B W"]:
+        """The pooled features of each sequence, without dropout."""
+        alone = dataclasses.replace(self.config, head="classification")
+        tokens, real, mask = prepare(alone, tokens, mask, lengths)
+        x = self.encoder.layers(tokens, mask, None)
+        x = x if self.encoder.norm is None else self.encoder.norm(x)
+        return pool(x, real, alone.pooling)
+
+    def score(self, a: Float[Array, "*B W"], b: Float[Array, "*B W"]) -> Float[Array, "*B classes"]:
+        """Of pairs of vectors, whose leading axes broadcast."""
+        return self.encoder.head.score(pair(a, b))
