@@ -83,6 +83,7 @@ class Model:
         | Annotated[tuple[OneMechanism, ...], BeforeValidator(tuple), Tag("per layer")],
         Discriminator(_attention_tag),
     ] = Softmax()
+    cross: OneMechanism = Softmax()  # by which a decoder reads what the encoder gives
     causal: bool = False
     layers: int = 2
     width: int = 64
@@ -135,7 +136,7 @@ class Model:
         """`sizes` are a task's. Raises ValueError with one line for each mistake."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         del fields["causal"]  # said at call time, as a mask
-        del fields["family"]  # says what is built
+        del fields["family"], fields["cross"]  # say what is built
         fields["mechanism"] = fields.pop("attention")
         fields["pooling"] = "none" if head == "token" else self.pooling
         return EncoderConfig(**sizes, head=head, **fields)
@@ -195,6 +196,9 @@ class Experiment:
             what = f"objective='{self.objective}' of {name_of(self.task)}"
             what += ", whose answers are later tokens"
             raise ValueError(f"model.causal: expected True with {what}, got False")
+        if self.model.cross != Softmax() and posed.head != "sequence":
+            what = f"{name_of(self.task)}, which has no decoder"
+            raise ValueError(f"model.cross: expected its default with {what}, got another")
         if masked and causal:
             raise ValueError("model.causal: expected False with objective='masked', got True")
         if not masked and self.mask_rate != MASK_RATE:

@@ -26,7 +26,7 @@ def sequence_model(task: Translation, model: Model, *, key: Array) -> nnx.Module
     sizes = dict(classes=task.classes, head="token")
     source = model.encoder(vocab_size=task.vocab_size, max_length=task.length, **sizes)
     target = model.encoder(vocab_size=task.classes, max_length=task.target_length, **sizes)
-    return Seq2Seq(Seq2SeqConfig(source=source, target=target, bos=BOS), key=key)
+    return Seq2Seq(Seq2SeqConfig(source=source, target=target, cross=model.cross, bos=BOS), key=key)
 
 
 def _check_recurrent(model: Model) -> None:

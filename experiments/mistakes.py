@@ -107,6 +107,8 @@ def _path(loc: Path) -> tuple[str | int, ...]:
             # a list is one value of its field
             field = itertools.takewhile(lambda part: not isinstance(part, int), rest)
             return ("model", "attention", *field)
+        case ("model", "cross", _, *rest):
+            return ("model", "cross", *itertools.takewhile(lambda x: not isinstance(x, int), rest))
     return tuple(loc)
 
 
@@ -129,7 +131,7 @@ def _fields(section: Path, values: Any) -> list[str]:
             record = at(values, section[: depth + 1])
             if part == "task":
                 cls = TASKS[record["name"]]
-            elif part == "attention" or isinstance(part, int):
+            elif part in ("attention", "cross") or isinstance(part, int):
                 cls = TOKEN_MIXERS[record["name"]] if isinstance(record, dict) else None
             else:
                 cls = cls.__dataclass_fields__[part].type

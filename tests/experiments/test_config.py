@@ -18,6 +18,7 @@ from experiments.config import Experiment, Model, Optimizer, mechanism, task
 from experiments.config_file import override, read, read_sweep
 from experiments.errors import ConfigError
 from experiments.optimizer import SCHEDULES
+from experiments.tasks import Digits
 from experiments.validation import from_dict, to_dict
 
 ROOT = Path(__file__).parents[2]
@@ -148,9 +149,9 @@ def test_what_a_mechanism_asks_of_its_layer_is_set_from_the_command_line():
 
 def test_the_model_has_every_field_of_the_encoder():
     names = lambda cls: {field.name for field in dataclasses.fields(cls)}
-    decided_by_the_task = {"vocab_size", "max_length", "classes", "head", "mechanism"}
+    decided_by_the_task = {*Digits().sizes, "head", "mechanism"}
     assert (
-        names(Model) - {"attention", "causal", "family"}
+        names(Model) - {"attention", "causal", "cross", "family"}
         == names(EncoderConfig) - decided_by_the_task
     )
 

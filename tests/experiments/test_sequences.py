@@ -1,6 +1,7 @@
 """Tasks of sequences: a row is right when greedy decoding gives its target, and counts once."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from experiments.config import task
+from attn import Linear
+from experiments.config import mechanism, task
 from experiments.errors import ConfigError
 from experiments.learner import Learner, by_row
 from experiments.validation import from_dict
@@ -81,8 +83,26 @@ def test_a_step_learns_from_rows_of_every_length():
         (dict(family="luong", layers=3), "layers: expected its default with family='luong'"),
         (dict(tied=True), "target.tied: expected False"),
         (dict(positions="alibi"), "target.positions: 'alibi' is a bias"),
+        (dict(cross=mechanism("window")), "cross: expected a mechanism in which each query looks"),
+        (dict(family="luong", cross=mechanism("linear")), "cross: expected its default with fam"),
     ],
 )
 def test_what_a_family_cannot_be_is_named(changes, named):
     with pytest.raises(ConfigError, match=named):
         Learner(experiment(**changes))
+
+
+def test_a_decoder_reads_by_the_mechanism_it_is_given():
+    learner = Learner(experiment(cross=mechanism("linear", feature_map="relu")))
+    assert [block.cross.mechanism for block in learner.model().blocks] == [
+        Linear(feature_map="relu")
+    ]
+    for wrong, named in (
+        ({"name": "linaer"}, "model.cross.name: unknown mechanism 'linaer'; did you mean 'linear'"),
+        ({"name": "linear", "chnk": 3}, "model.cross.chnk: unknown field; did you mean 'chunk'"),
+        ({"name": "linear", "chunk": 0}, "model.cross.chunk: "),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(named)):
+            experiment(cross=wrong)
+    with pytest.raises(ConfigError, match=r"model.cross: expected its default with digits, which"):
+        experiment(task="digits", cross="linear")
