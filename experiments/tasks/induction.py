@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Int
 
-from experiments.tasks.base import Batch, require, require_int
+from experiments.tasks.base import Batch, require_different, require_int
 from experiments.tasks.drawn import Drawn, full_rows
 
 
@@ -29,12 +29,7 @@ class Induction(Drawn):
         super().__post_init__()
         require_int("vocab_size", self.vocab_size, 4)
         require_int("length", self.length, 3)
-        require(
-            isinstance(self.lengths, tuple) and len(set(self.lengths)) == len(self.lengths),
-            "lengths",
-            "a tuple of different lengths, such as (64, 256)",
-            self.lengths,
-        )
+        require_different("lengths", self.lengths, 3, least=0)
         for length in self.lengths:
             require_int("lengths", length, 3, self.length)
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Int, Int32
 
-from experiments.tasks.base import Batch, require, require_int
+from experiments.tasks.base import Batch, require, require_different, require_int
 from experiments.tasks.drawn import Drawn, whole_split
 
 
@@ -28,14 +28,7 @@ class Recall(Drawn):
         super().__post_init__()
         for name in ("vocab_size", "length"):
             require_int(name, getattr(self, name), 1)
-        require(
-            isinstance(self.pairs, tuple) and len(set(self.pairs)) == len(self.pairs) > 0,
-            "pairs",
-            "a tuple of different numbers of pairs, such as (4, 8)",
-            self.pairs,
-        )
-        for kv in self.pairs:
-            require_int("pairs", kv, 1)
+        require_different("pairs", self.pairs, 1)
         most = max(self.pairs)
         require(4 * most <= self.length, "length", f">= 4 * {most} pairs", self.length)
         low = 2 * (most + 1)

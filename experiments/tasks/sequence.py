@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Int
 
-from experiments.tasks.base import Batch, check_draw, require, require_int, rng
+from experiments.tasks.base import Batch, check_draw, require_different, require_int, rng
 from experiments.tasks.drawn import Drawn, whole_split
 
 END = 1  # closes every target; 0 fills what follows it, and stands before its first token
@@ -111,10 +111,7 @@ class Symbols(Translation):
     def __post_init__(self):
         super().__post_init__()
         require_int("vocab_size", self.vocab_size, FIRST + 2)
-        ok = isinstance(self.lengths, tuple) and len(set(self.lengths)) == len(self.lengths) > 0
-        require(ok, "lengths", "a tuple of different lengths, such as (8, 16)", self.lengths)
-        for length in self.lengths:
-            require_int("lengths", length, 1)
+        require_different("lengths", self.lengths, 1)
 
     @property
     def length(self) -> int:

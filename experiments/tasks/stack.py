@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Int
 
-from experiments.tasks.base import Batch, require, require_int
+from experiments.tasks.base import Batch, require_different, require_int
 from experiments.tasks.drawn import Drawn, full_rows, whole_split
 
 POP = 1
@@ -28,11 +28,7 @@ class Stack(Drawn):
         super().__post_init__()
         require_int("vocab_size", self.vocab_size, 4)
         require_int("length", self.length, 2)
-        ok = isinstance(self.depths, tuple) and len(set(self.depths)) == len(self.depths) > 0
-        expected = "a tuple of different depths, such as (2, 4)"
-        require(ok, "depths", expected, self.depths)
-        for depth in self.depths:
-            require_int("depths", depth, 1)
+        require_different("depths", self.depths, 1)
 
     @property
     def slices(self) -> tuple[str, ...]:
