@@ -7,6 +7,7 @@ import re
 import textwrap
 
 import jax.numpy as jnp
+import pytest
 
 import attn
 
@@ -18,6 +19,7 @@ def blocks(name):
     return [textwrap.dedent(b) for b in re.findall(r"^ *```python\n(.*?)^ *```", text, re.M | re.S)]
 
 
+@pytest.mark.slow
 def test_readme_examples_run(capsys):
     names = {}
     first, options, gates, patterns, second, decoding, third = blocks("README.md")
@@ -46,6 +48,7 @@ def test_readme_primitive_example_is_short():
     assert len(blocks("README.md")[0].strip().splitlines()) <= 13
 
 
+@pytest.mark.slow
 def test_contributing_example_keeps_the_laws_it_is_shown_for():
     names = {}
     (example,) = blocks("CONTRIBUTING.md")

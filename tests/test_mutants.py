@@ -269,6 +269,7 @@ def test_mutant_is_caught(mutant, law):
     assert not verdict.broken.startswith("raised"), verdict.broken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", sorted({law for _, law in MUTANTS} - {"memory_is_linear"}))
 def test_the_unchanged_one_passes(law):
     check(Dropping(), only=[law]).raise_if_broken()

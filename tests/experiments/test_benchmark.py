@@ -177,6 +177,7 @@ def test_the_machine_is_measured():
     assert all((target == source).all() for target, source in copy.parts)
 
 
+@pytest.mark.slow
 def test_the_command_writes_what_it_prints(tmp_path, capsys):
     arguments = [f"--workdir={tmp_path}", "--suite=softmax", "--lengths=16,32", "--rounds=3"]
     arguments += ["--dtypes=float32", "--heads=4/2", "--widths=16", "--against=jax.nn"]

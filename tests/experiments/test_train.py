@@ -178,6 +178,7 @@ def test_metrics_are_repaired(tmp_path: Path):
     assert path.read_text() == '{"step": 1}\n{"step": 2}\n{"step": 3}\n'
 
 
+@pytest.mark.slow
 def test_a_signal_to_the_process_saves_and_the_same_command_goes_on(whole: Path, tmp_path: Path):
     config, workdir = write_config(tmp_path / "c.py"), tmp_path / "run"
     # Ten steps a second, so that the signal comes in between.
@@ -205,6 +206,7 @@ def test_a_signal_to_the_process_saves_and_the_same_command_goes_on(whole: Path,
     assert state_digest(workdir) == state_digest(whole)
 
 
+@pytest.mark.slow
 def test_two_devices_go_on_with_what_one_began(whole: Path, tmp_path: Path, monkeypatch):
     stop_at({4}, signal.SIGTERM, monkeypatch)
     with pytest.raises(Interrupted):
