@@ -3,10 +3,10 @@ what evaluating only the first levels of operators gives, recomputed for these l
 
 python -m experiments.train --config=configs/listops_small.py:softmax --workdir=runs/listops_small
 
-Two CPU cores (AMD EPYC, shared with two other runs: 43 minutes, 1.6 steps/s), seed 0: test accuracy
-51.1% after 4,000 steps, 177,866 parameters. Majority class 16.9, root operator only 33.9, to depth 1
-55.9, depth 2 84.9, depth 3 95.0%: so it reads more than the root, and not yet one whole level. It
-is above the 48.5% that depth 1 gives at Long Range Arena's lengths, where depth 1 gives less.
+Two CPU cores (AMD EPYC, shared with two other runs: 43 minutes, 1.6 steps/s), seed 0: test
+accuracy 51.1% after 4,000 steps, 177,866 parameters. Majority class 16.9, root operator only 33.9,
+to depth 1 55.9, depth 2 84.9, depth 3 95.0%: so it reads more than the root, and not yet one whole
+level below it. (At Long Range Arena's lengths depth 1 gives 48.5%.)
 """
 
 from experiments.config import mechanism, task
