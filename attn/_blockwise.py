@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from attn import _short, _strips
 from attn._core import number_of, scaled, wide
@@ -110,15 +110,15 @@ def _choice(mask, T, S, N, B):
     candidates = []
     for block_q, block_k, rate in BLOCKS:
         block_q, block_k = _even_block(T, block_q), _even_block(S, block_k)
-        rows = _some_rows(-(-T // block_q))
-        visited = mask.blocks(T, S, block_q, block_k, rows)[0].mean(0).sum() * -(-T // block_q)
+        rows, stands_for = _some_rows(-(-T // block_q))
+        visited = (mask.blocks(T, S, block_q, block_k, rows)[0].sum(1) * stands_for).sum()
         candidates.append((cost(visited, block_q, block_k, rate), "loops", (block_q, block_k)))
     best = min(candidates)
     for block_q, rate in STRIPS:
         block_q = _even_block(T, block_q)
         count = -(-T // block_q)
         # a strip is as wide as the widest row asks: some rows say whether all are worth a look
-        for rows in (_some_rows(count), slice(None)):
+        for rows in (_some_rows(count)[0], slice(None)):
             _, width = _strips.strips(mask, T, S, block_q, rows)
             alone = ALONE_RATE if B * N * block_q * width < ALONE else 1.0
             candidate = cost(count, block_q, width, rate * alone), "strips", (block_q, width)
@@ -132,9 +132,14 @@ def _choice(mask, T, S, N, B):
 _cached_choice = functools.lru_cache(maxsize=256)(_choice)
 
 
-def _some_rows(count: int):
-    """Which blocks of queries are looked at to estimate what all of them visit."""
-    return np.unique(np.linspace(0, count - 1, 64).round().astype(int))
+def _some_rows(count: int) -> tuple[Int[np.ndarray, "rows"], Float[np.ndarray, "rows"]]:
+    """Which blocks of queries are looked at to estimate what all of them visit, and how many each
+    stands for: those at the ends, where global tokens are, for themselves."""
+    if count <= 80:
+        return np.arange(count), np.ones(count)
+    between = np.linspace(8, count - 9, 64).round().astype(int)
+    each = np.full(64, (count - 16) / 64)
+    return np.r_[:8, between, count - 8 : count], np.r_[np.ones(8), each, np.ones(8)]
 
 
 def visited_scores(mask: Mask, T: int, S: int, N: int, block=None) -> int:

@@ -197,6 +197,16 @@ def test_the_plan_of_a_long_sequence_is_quick_to_make():
     assert form == "strips"
 
 
+@pytest.mark.parametrize("T", [16384, 65536])
+def test_a_few_rows_of_global_tokens_do_not_decide_the_blocks(T):
+    """They are among those looked at, but each stands for itself."""
+    mask = attn.Window(128, 128) | attn.Global((0,))
+    assert _blockwise.choose(mask, T, T, 4) == ("loops", (128, 128))
+    few, stands_for = _blockwise._some_rows(T // 64)
+    assert len(few) == 80
+    np.testing.assert_allclose(stands_for.sum(), T // 64)
+
+
 def separate(T=21, seed=3):
     """Arrays of a layer whose global tokens have projections of their own."""
     mechanism = attn.GlobalWindow(window=2, positions=(0, 9), separate=True)
