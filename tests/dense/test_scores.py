@@ -105,6 +105,7 @@ EVERY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mechanism", "mask"),
     [(m, Causal()) for m in EVERY] + [(EVERY[2], FULL), (EVERY[2], Window(5, 2) | Prefix(1))],

@@ -34,6 +34,7 @@ def by_strips(monkeypatch):
     monkeypatch.setattr(_strips, "LONG", 5)  # turns of several strips too
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("by_strips")
 @pytest.mark.parametrize("law", OF_ARITHMETIC + OF_A_COMPILER + SLOW)
 def test_laws_hold(law):

@@ -52,6 +52,7 @@ def test_what_fits_is_taken_and_the_head_is_drawn(pretrained):
     assert any("head.linears" in line and "drawn afresh" in line for line in said)
 
 
+@pytest.mark.slow
 def test_the_run_itself_starts_there(pretrained, tmp_path):
     experiment = from_run(digits(), pretrained)
     train.run(experiment, tmp_path, progress=False)
@@ -70,6 +71,7 @@ def test_other_heads_of_the_same_size_are_refused(pretrained):
         start(Learner(from_run(digits(heads=4), pretrained)))
 
 
+@pytest.mark.slow
 def test_cls_takes_a_position_of_its_own(pretrained, tmp_path):
     learned = dict(positions="learned")
     masked = dataclasses.replace(digits(**learned), objective="masked")

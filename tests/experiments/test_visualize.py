@@ -25,6 +25,7 @@ def trained(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_every_layer_and_head_is_drawn(trained, capsys):
     assert visualize.main([f"--workdir={trained}", "--example=5"]) == 0
     assert "attention.html" in capsys.readouterr().out

@@ -233,6 +233,7 @@ def same_gradients(mechanism, *draws):
 SMALL = {"batch": (1,), "T": 11, "S": 11, "N": 2, "K": 1, "H": 4, "D": 3}
 
 
+@pytest.mark.slow
 @EACH
 def test_gradients_equal_the_papers(mechanism):
     same_gradients(mechanism, drawn(mechanism, **SMALL))

@@ -31,6 +31,7 @@ def test_chunks_matrix_and_token_loop_agree(name):
     close(by_matrix(q, k, v, mask=attn.Causal(), **learned), loop, what="matrix against the loop")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["linear", "gla", "gated_delta_net", "rwkv7"])
 def test_gradients_pass_through_a_state_carried_across_a_split(name):
     m = FAMILY[name]

@@ -116,6 +116,7 @@ def test_residual_dropout_alone_is_what_it_was():
 BEFORE = [-0.23664227, -0.19299033, 0.13049258]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("qk_norm", [False, True])
 def test_shared_qk_is_one_kernel_for_queries_and_keys(qk_norm):
     one, two = Reformer(shared_qk=True, buckets=2), Reformer(buckets=2)

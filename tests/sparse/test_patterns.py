@@ -214,6 +214,7 @@ def separate(T=21, seed=3):
     return mechanism, (q, k, v), more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [FULL, attn.Padding(jnp.array([17, 21])), Causal()], ids=repr)
 def test_global_tokens_ask_by_their_own_projections(mask):
     mechanism, qkv, more = separate()
