@@ -7,7 +7,9 @@ Two CPU cores (AMD EPYC), seed 0, 2,000 steps: 5:09 with compilation, 7.3 steps/
 byte on the first half of the last tenth, 1.873 on the second, so 1.845 on what nanoGPT calls
 validation, where its own code under torch 2.13 on the same machine came to 1.886 in 2:59. That is
 a better loss (all of the text is scored, and the weights of the output are not tied) in 1.7 times
-the time: on two cores torch's small products are faster than XLA's.
+the time: on two cores torch's small products are faster than XLA's. With JAX_NUM_CPU_DEVICES=2, a
+batch split in two, a step takes 76 ms in place of 96 (in turns, one machine); that run was not
+made whole.
 Without a path the text is Python's own documentation.
 """
 
