@@ -7,7 +7,8 @@ python -m experiments.compare --config=configs/recall_state.py --workdir=runs/re
 Two CPU cores (AMD EPYC, shared), one seed, about a minute a run. Test accuracy in % (chance 0.8,
 any value of the prefix 12.5): softmax 99.9; linear with a state of 8 x 8 numbers 12.3, 16 x 16
 60.0, 32 x 32 87.1, 64 x 64 96.1, 128 x 128 99.0; a window of 8 keys 0.6, of 16 38.8, of 32 75.8.
-Without the convolution, two layers of linear attention stay at 13 to 14 whatever their state.
+Two layers of linear attention with rotary positions in place of the convolution stayed at 13 to 14
+with states of 64, 128 and 256 squared.
 """
 
 from experiments.config import mechanism, task

@@ -111,9 +111,7 @@ class Model:
     def __post_init__(self) -> None:
         mistakes = []
         try:
-            self.encoder(
-                vocab_size=1, token_width=None, max_length=1, classes=1, head="classification"
-            )
+            self.encoder(vocab_size=1, max_length=1, classes=1, head="classification")
         except ValueError as error:
             mistakes += str(error).replace("mechanism:", "attention:").split("\n")
         given = self.attention if isinstance(self.attention, tuple) else (self.attention,)

@@ -23,9 +23,9 @@ def sequence_model(task: Translation, model: Model, *, key: Array) -> nnx.Module
         _check_recurrent(model)
         sizes = dict(vocab_size=task.vocab_size, classes=task.classes, width=model.width)
         return RECURRENT[model.family](**sizes, bos=BOS, dropout=model.dropout, key=key)
-    sizes = dict(classes=task.classes, head="token")
-    source = model.encoder(vocab_size=task.vocab_size, max_length=task.length, **sizes)
-    target = model.encoder(vocab_size=task.classes, max_length=task.target_length, **sizes)
+    written = dict(vocab_size=task.classes, max_length=task.target_length, classes=task.classes)
+    source = model.encoder(**task.sizes, head="token")
+    target = model.encoder(**written, head="token")
     return Seq2Seq(Seq2SeqConfig(source=source, target=target, cross=model.cross, bos=BOS), key=key)
 
 

@@ -94,6 +94,8 @@ def _path(loc: Path) -> tuple[str | int, ...]:
     """Where in the plain values: pydantic's location without the names of union members."""
     member = lambda part: part == "float" or str(part).startswith(("literal[", "tuple["))
     loc = tuple(part for part in loc if not member(part))
+    # a list is one value of its field
+    field = lambda rest: itertools.takewhile(lambda part: not isinstance(part, int), rest)
     match loc:
         case ("task", _, *rest):
             return ("task", *rest)
@@ -104,11 +106,9 @@ def _path(loc: Path) -> tuple[str | int, ...]:
         case ("model", "attention", _) | ("model", "attention", _, _):
             return ("model", "attention")
         case ("model", "attention", _, _, *rest):
-            # a list is one value of its field
-            field = itertools.takewhile(lambda part: not isinstance(part, int), rest)
-            return ("model", "attention", *field)
+            return ("model", "attention", *field(rest))
         case ("model", "cross", _, *rest):
-            return ("model", "cross", *itertools.takewhile(lambda x: not isinstance(x, int), rest))
+            return ("model", "cross", *field(rest))
     return tuple(loc)
 
 

@@ -13,6 +13,7 @@ from attn.dense.additive import Additive
 from attn.dense.luong import Luong
 from attn.masks import FULL, Mask, Padding
 from attn.nn.dropout import dropout
+from attn.nn.embedding import look_up
 from attn.nn.keys import fold
 from attn.nn.sampling import sample
 
@@ -94,7 +95,7 @@ class Aligned(nnx.Module, abc.ABC):
     def _run(self, source, target_in, lengths, key):
         state, h, mask = self._read(source, lengths, key)
         _check("target_in", target_in)
-        y = _look_up(self.target_table[...], target_in)
+        y = look_up(self.target_table[...], target_in)
         y = jnp.moveaxis(dropout(y, self.rate, fold(key, "target")), -2, 0)
         graph, params = nnx.split(self)
 
@@ -116,7 +117,7 @@ class Aligned(nnx.Module, abc.ABC):
                 )
             real = jnp.arange(source.shape[-1]) < lengths[..., None]
             source = jnp.where(real, source, 0)
-        x = _look_up(self.source_table[...], source)
+        x = look_up(self.source_table[...], source)
         x = dropout(x, self.rate, fold(key, "source"))
         state, h = self.read(x, real)
         return state, h, FULL if lengths is None else Padding(lengths)
@@ -160,12 +161,6 @@ def learned_of(mechanism: Additive | Luong, width: int, key: Array) -> nnx.Dict:
     return nnx.Dict({name: nnx.Param(x) for name, x in mechanism.init(key, **heads).items()})
 
 
-def _look_up(table, tokens):
-    """NaN for an id outside the vocabulary, as in `Embedding`."""
-    tokens = jnp.asarray(tokens, jnp.int32)
-    return jnp.take(table, jnp.where(tokens < 0, len(table), tokens), axis=0, mode="fill")
-
-
 def _check(name: str, tokens) -> None:
     if not (hasattr(tokens, "dtype") and jnp.issubdtype(tokens.dtype, jnp.integer)):
         raise TypeError(f"{name}: expected integers, got {getattr(tokens, 'dtype', tokens)}")
@@ -181,7 +176,7 @@ def _greedy(graph, params, source, steps: int, lengths):
     def one(carry, _):
         state, token = carry
         model = nnx.merge(graph, params)
-        y = _look_up(model.target_table[...], token)
+        y = look_up(model.target_table[...], token)
         state, out, _ = model.write(state, y, h, mask)
         token = sample(model.out(out), temperature=0)
         return (state, token), token

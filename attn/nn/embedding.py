@@ -13,6 +13,12 @@ from attn.nn.norm import norm_of
 from attn.positions import sinusoidal, sinusoidal_grid
 
 
+def look_up(table: Float[Array, "V W"], tokens: Int[Array, "*B"]) -> Float[Array, "*B W"]:
+    """The rows of the table, NaN for an id outside of it: a wrong id must show."""
+    tokens = jnp.asarray(tokens, jnp.int32)
+    return jnp.take(table, jnp.where(tokens < 0, len(table), tokens), axis=0, mode="fill")
+
+
 class Embedding(nnx.Module):
     """table[token] + position, normalised if `embedding_norm`; token @ table + bias for tokens that
     are vectors, such as patches (Dosovitskiy et al. 2020, arXiv:2010.11929). With `pooling="cls"`
@@ -48,9 +54,7 @@ class Embedding(nnx.Module):
         the vocabulary gives NaN."""
         table = self.tokens[...]
         if self.bias is None:
-            # "fill", not clipping or counting from the end: a wrong id must show
-            tokens = jnp.asarray(tokens, jnp.int32)
-            x = jnp.take(table, jnp.where(tokens < 0, len(table), tokens), axis=0, mode="fill")
+            x = look_up(table, tokens)
         else:
             x = jnp.asarray(tokens, jnp.float32) @ table + self.bias[...]
         if self.cls is not None:

@@ -169,12 +169,14 @@ def require_int(name: str, value: object, low: int, high: int = 2**31 - 1) -> No
     require(ok, name, f"an integer in {low}..{high}", value)
 
 
-def require_different(name: str, values: object, low: int, *, least: int = 1) -> None:
+def require_different(
+    name: str, values: object, low: int, high: int = 2**31 - 1, *, least: int = 1
+) -> None:
     """A tuple of at least so many integers, for one slice each."""
     ok = isinstance(values, tuple) and len(set(values)) == len(values) >= least
     require(ok, name, "a tuple of different integers, such as (4, 8)", values)
     for value in values:
-        require_int(name, value, low)
+        require_int(name, value, low, high)
 
 
 def check_split(split: str) -> None:

@@ -29,9 +29,7 @@ class Induction(Drawn):
         super().__post_init__()
         require_int("vocab_size", self.vocab_size, 4)
         require_int("length", self.length, 3)
-        require_different("lengths", self.lengths, 3, least=0)
-        for length in self.lengths:
-            require_int("lengths", length, 3, self.length)
+        require_different("lengths", self.lengths, 3, self.length, least=0)
 
     @property
     def slices(self) -> tuple[str, ...]:
