@@ -3,40 +3,35 @@
 Trains every run that the file's `sweep()` yields, each in DIR/cells/<variant>-<seed>-<hash of its
 configuration>; then writes DIR/table.md, DIR/results.csv and DIR/report.html. The same command
 again continues: what is finished is never run again, what was interrupted goes on from its last
-checkpoint, and what failed is tried again. Exit code 1 if any run failed.
+checkpoint, and what failed is tried again with --retry_failed. --processes=N runs N at a time, each
+on its own cores and GPUs; the same command elsewhere with the same DIR helps too. Exit code 1 if
+any run failed.
 """
 
 import ast
-import contextlib
 import datetime
 import functools
-import json
 import shlex
-import statistics
 import sys
-import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 from rich.console import Console
 
-from experiments import cli, records
+from experiments import cli, records, workers
+from experiments.cells import Cells, Run, read_object
 from experiments.config import Experiment
 from experiments.config_file import read_sweep
-from experiments.errors import Interrupted, LabError, RunDirectoryError
+from experiments.errors import LabError
 from experiments.lock import held
 from experiments.report import Comparison, write
 from experiments.report.costs import costs
-from experiments.report.data import Cell, failures, summary, variants
+from experiments.report.data import Cell, failures, variants
 from experiments.report.table import terminal
 from experiments.sweep import Planned, plan
-from experiments.validation import to_dict
 
-RESULT = "result.json"
-Run = Callable[..., dict[str, Any]]  # experiments.train.run
 Measure = Callable[[dict[str, Experiment], Path], dict[str, dict[str, Any]]]
 
 
@@ -50,31 +45,36 @@ def compare(
     run: Run,
     measure: Measure = costs,
     console: Console | None = None,
-) -> Comparison:
-    """Run what is not finished, then write the report; failures are cells with their error."""
+    processes: int = 1,
+    retry_failed: bool = False,
+) -> Comparison | None:
+    """Run what is not finished, then write the report; failures are cells with their error. None
+    where another process still runs some: it will write the report."""
     console = console or Console()
-    with claimed(workdir) as folder:
-        cells, pace = [], Pace(sum(_read(folder / p.name / RESULT) is None for p in sweep))
-        for number, planned in enumerate(sweep, 1):
-            attempt = functools.partial(_attempt, run, planned, folder, command, console)
-            result, error = _read(folder / planned.name / RESULT), None
-            if result is None:
-                name = f"{planned.variant}, seed {planned.experiment.seed}"
-                line = f"run {number} of {len(sweep)}: {name}{pace.left()}"
-                console.print(line, style="bold", markup=False, highlight=False)
-                result, error = pace.timed(attempt)
-            cells.append(_cell(planned, folder, result, error))
-        chosen = {p.variant: p.experiment for p, cell in zip(sweep, cells) if cell.result}
+    cells = Cells.of(workdir, sweep)
+    if retry_failed:
+        cells.forget_failures()
+    if processes > 1 and len(cells.unfinished()) > 1:
+        quiet = functools.partial(run, progress=False)
+        workers.run(cells.work, (quiet, command, _tell), min(processes, len(cells.unfinished())))
+    else:
+        cells.work(run, command, _tell)
+    if cells.held_elsewhere():
+        console.print("the rest is run by another process, which will write the report")
+        return None
+    with held(workdir, "reporting"):
+        found = cells.found()
+        chosen = {p.variant: p.experiment for p, cell in zip(sweep, found) if cell.result}
         environment = records.environment(command)
         comparison = Comparison(
             title=title,
             about=about,
-            cells=tuple(cells),
+            cells=found,
             costs=_costs(measure, chosen, workdir / "costs.json", console),
             baselines=sweep[0].experiment.posed.baselines(),
             environment={k: v for k, v in environment.items() if k not in ("command", "started")},
             command=command,
-            dates=_dates(folder, cells),
+            dates=_dates(workdir / "cells", found),
         )
         path = write(comparison, workdir)
     console.print(terminal(variants(comparison.cells, comparison.costs)))
@@ -82,30 +82,8 @@ def compare(
     return comparison
 
 
-class Pace:
-    """How long the runs take, to say how long the rest will."""
-
-    def __init__(self, count: int) -> None:
-        self.count, self.seconds = count, []
-
-    def timed(self, call: Callable[[], Any]) -> Any:
-        start = time.perf_counter()
-        try:
-            return call()
-        finally:
-            self.seconds.append(time.perf_counter() - start)
-
-    def left(self) -> str:
-        if not self.seconds:
-            return ""
-        seconds = statistics.fmean(self.seconds) * (self.count - len(self.seconds))
-        return f" (about {datetime.timedelta(seconds=round(seconds))} left)"
-
-
-def _cell(planned: Planned, folder: Path, result: dict | None, error: str | None) -> Cell:
-    metrics = tuple(records.read_metrics(folder / planned.name / "metrics.jsonl"))
-    config, seed = to_dict(planned.experiment), planned.experiment.seed
-    return Cell(planned.name, planned.variant, seed, config, result, error, metrics)
+def _tell(line: str) -> None:
+    Console().print(line, style="bold", markup=False, highlight=False)
 
 
 def _costs(measure: Measure, chosen: dict[str, Experiment], cache: Path, console: Console) -> dict:
@@ -122,51 +100,18 @@ def _costs(measure: Measure, chosen: dict[str, Experiment], cache: Path, console
 def _dates(folder: Path, cells: Sequence[Cell]) -> str:
     """From when the first of the runs was started, today or earlier, until now."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    found = [_read(folder / cell.name / "environment.json") or {} for cell in cells]
+    found = [read_object(folder / cell.name / "environment.json") or {} for cell in cells]
     first = min([now, *(str(x["started"]) for x in found if "started" in x)])
     return " to ".join(f"{x[:10]} {x[11:16]} UTC" for x in (first, now))
-
-
-@contextlib.contextmanager
-def claimed(workdir: Path) -> Iterator[Path]:
-    """The folder for cells, held by this process. Raises RunDirectoryError where it cannot be."""
-    if (workdir / "config.json").exists():
-        raise RunDirectoryError(f"{workdir} holds a single training run; name another --workdir")
-    with held(workdir):
-        (workdir / "cells").mkdir(exist_ok=True)
-        yield workdir / "cells"
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """A JSON object; None if it cannot be read: `run` says what is wrong with a damaged result."""
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    if path.name == RESULT and not records.is_result(found):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _attempt(run: Run, planned: Planned, folder: Path, command: str, console: Console):
-    """(result, None), or (None, error) of a run that failed. An interruption is passed on."""
-    try:
-        result = run(planned.experiment, folder / planned.name, command=command)
-    except Interrupted:
-        raise
-    except LabError as error:
-        message = f"{type(error).__name__}: {error}"
-    except Exception as error:
-        message = f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"
-    else:
-        return result, None
-    console.print(f"  failed: {summary(message)}", style="red", markup=False, highlight=False)
-    return None, message
 
 
 def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("config", None, "a file with get_config() and sweep()", flag_values=values)
     flags.DEFINE_string("workdir", None, "where runs and report are kept", flag_values=values)
+    flags.DEFINE_integer(
+        "processes", 1, "how many runs at a time", lower_bound=1, flag_values=values
+    )
+    flags.DEFINE_boolean("retry_failed", False, "run again what failed", flag_values=values)
 
 
 def _run(values: flags.FlagValues, sweep: list[tuple[dict[str, Any], Experiment]]) -> None:
@@ -180,7 +125,11 @@ def _run(values: flags.FlagValues, sweep: list[tuple[dict[str, Any], Experiment]
         about=f"{_about(values.config.partition(':')[0])} {_shape(planned[0].experiment)}",
         command=shlex.join(["python", "-m", "experiments.compare", *sys.argv[1:]]),
         run=train.run,
+        processes=values.processes,
+        retry_failed=values.retry_failed,
     )
+    if found is None:
+        return
     failed = failures(variants(found.cells, {}))
     if failed:
         names = ", ".join(cell.name for cell in failed)
