@@ -12,6 +12,7 @@ from typing import Any
 
 from experiments import records
 from experiments.errors import Interrupted, InUseError, LabError, RunDirectoryError
+from experiments.fairness import Fairness
 from experiments.lock import held, held_soon
 from experiments.report.data import Cell
 from experiments.sweep import Planned
@@ -22,29 +23,44 @@ SHOWN = 20  # lines of differences
 Run = Callable[..., dict[str, Any]]  # experiments.train.run
 
 
+def begin(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> None:
+    """Makes the directory this comparison's. Raises RunDirectoryError if it is a single run's, or
+    another comparison's: runs may be added to one, but none taken away or changed."""
+    if (workdir / "config.json").exists():
+        raise RunDirectoryError(f"{workdir} holds a single training run; name another --workdir")
+    with held_soon(workdir):
+        before = read_object(workdir / "sweep.json")
+        runs = {p.name: {"variant": p.variant, "config": p.config} for p in sweep}
+        now = {"rules": dataclasses.asdict(rules), "runs": runs}
+        if before and (lines := _changed(before, now)):
+            raise RunDirectoryError(
+                "\n  ".join([f"{workdir} holds another comparison:", *lines])
+                + "\ngive another --workdir, or the configuration that it was started with"
+            )
+        records.write_json(workdir / "sweep.json", now)
+
+
+def _changed(before: dict, now: dict) -> list[str]:
+    """What was lost or differs, each lost run beside the one that stands in its place."""
+    alike = lambda x: (x["variant"], x["config"].get("seed"))
+    places = {alike(x): x["config"] for x in now["runs"].values()}
+    lines = differences(before["rules"], now["rules"])
+    for name in before["runs"].keys() - now["runs"].keys():
+        lost = before["runs"][name]
+        other = places.get(alike(lost))
+        found = differences(lost["config"], other) if other else ["it is no longer there"]
+        lines += [f"{lost['variant']}: {line}" for line in found]
+    lines = sorted(set(lines))
+    more = [f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+    return [*lines[:SHOWN], *more]
+
+
 @dataclasses.dataclass(frozen=True)
 class Cells:
     """Runs, each in workdir/cells/<name>. Any number of processes may `work` on them."""
 
     workdir: Path
     planned: tuple[Planned, ...]
-
-    @classmethod
-    def of(cls, workdir: Path, planned: Sequence[Planned]) -> "Cells":
-        """Raises RunDirectoryError if the directory is a single run's, or another comparison's:
-        more runs may be added to one, but none taken away or changed."""
-        if (workdir / "config.json").exists():
-            raise RunDirectoryError(
-                f"{workdir} holds a single training run; name another --workdir"
-            )
-        cells = cls(workdir, tuple(planned))
-        with held_soon(workdir):
-            before = read_object(workdir / "sweep.json") or {}
-            now = {p.name: {"variant": p.variant, "config": p.config} for p in planned}
-            if lost := [name for name in before if name not in now]:
-                raise RunDirectoryError(_changed(workdir, before, now, lost))
-            records.write_json(workdir / "sweep.json", now)
-        return cells
 
     def folder(self, planned: Planned) -> Path:
         return self.workdir / "cells" / planned.name
@@ -102,7 +118,16 @@ class Cells:
             error += "is in use; the same command goes on with it"
         metrics = tuple(records.read_metrics(self.folder(planned) / "metrics.jsonl"))
         seed = planned.experiment.seed
-        return Cell(planned.name, planned.variant, seed, planned.config, result, error, metrics)
+        return Cell(
+            planned.name,
+            planned.variant,
+            seed,
+            planned.config,
+            result,
+            error,
+            metrics,
+            planned.notes,
+        )
 
 
 def _attempt(run: Run, planned: Planned, folder: Path, command: str) -> str | None:
@@ -129,23 +154,6 @@ class Pace:
             return ""
         seconds = left * (time.monotonic() - self.start) / done
         return f", about {datetime.timedelta(seconds=round(seconds))}"
-
-
-def _changed(workdir: Path, before: dict, now: dict, lost: Sequence[str]) -> str:
-    """What differs, each lost run beside the one that stands in its place."""
-    alike = lambda x: (x["variant"], x["config"].get("seed"))
-    places = {alike(x): x["config"] for x in now.values()}
-    lines = []
-    for name in lost:
-        other = places.get(alike(before[name]))
-        found = differences(before[name]["config"], other) if other else ["it is no longer there"]
-        lines += [f"  {before[name]['variant']}: {line}" for line in found]
-    lines = list(dict.fromkeys(lines))
-    more = [f"  and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
-    return "\n".join(
-        [f"{workdir} holds another comparison:", *lines[:SHOWN], *more]
-        + ["give another --workdir, or the configuration that it was started with"]
-    )
 
 
 def read_object(path: Path) -> dict[str, Any] | None:

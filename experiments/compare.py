@@ -4,8 +4,10 @@ Trains every run that the file's `sweep()` yields, each in DIR/cells/<variant>-<
 configuration>; then writes DIR/table.md, DIR/results.csv and DIR/report.html. The same command
 again continues: what is finished is never run again, what was interrupted goes on from its last
 checkpoint, and what failed is tried again with --retry_failed. --processes=N runs N at a time, each
-on its own cores and GPUs; the same command elsewhere with the same DIR helps too. Exit code 1 if
-any run failed.
+on its own cores and GPUs; the same command elsewhere with the same DIR helps too. --dry_run lists
+the runs and what they would take. Exit code 1 if any run failed.
+
+Beside `sweep()` the file may say `match`, `budget` and `search`: see experiments/fairness.py.
 """
 
 import ast
@@ -13,6 +15,7 @@ import datetime
 import functools
 import shlex
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,17 +24,22 @@ from absl import flags
 from rich.console import Console
 
 from experiments import cli, records, workers
-from experiments.cells import Cells, Run, read_object
+from experiments.alike import alike
+from experiments.cells import Cells, Run, begin, read_object
 from experiments.config import Experiment
-from experiments.config_file import read_sweep
+from experiments.config_file import Sweep, read_comparison
 from experiments.errors import LabError
+from experiments.fairness import Fairness
 from experiments.lock import held
 from experiments.report import Comparison, write
 from experiments.report.costs import costs
 from experiments.report.data import Cell, failures, variants
 from experiments.report.table import terminal
+from experiments.search import chosen, trials
 from experiments.sweep import Planned, plan
 
+POLL = 5  # seconds between looks at what another process runs
+EQUAL = Fairness()  # as the config file has them
 Measure = Callable[[dict[str, Experiment], Path], dict[str, dict[str, Any]]]
 
 
@@ -45,32 +53,32 @@ def compare(
     run: Run,
     measure: Measure = costs,
     console: Console | None = None,
+    rules: Fairness = EQUAL,
     processes: int = 1,
     retry_failed: bool = False,
 ) -> Comparison | None:
     """Run what is not finished, then write the report; failures are cells with their error. None
     where another process still runs some: it will write the report."""
     console = console or Console()
-    cells = Cells.of(workdir, sweep)
-    if retry_failed:
-        cells.forget_failures()
-    if processes > 1 and len(cells.unfinished()) > 1:
-        quiet = functools.partial(run, progress=False)
-        workers.run(cells.work, (quiet, command, _tell), min(processes, len(cells.unfinished())))
-    else:
-        cells.work(run, command, _tell)
-    if cells.held_elsewhere():
+    begin(workdir, sweep, rules)
+    planned = alike(sweep, rules, workdir)
+    finish = functools.partial(_finish, run, command, processes, retry_failed)
+    if tried := trials(planned, rules):
+        while not finish(cells := Cells(workdir, tuple(tried))):
+            time.sleep(POLL)  # another process still runs some of the trials
+        planned = chosen(planned, cells, rules)
+    if not finish(cells := Cells(workdir, tuple(planned))):
         console.print("the rest is run by another process, which will write the report")
         return None
     with held(workdir, "reporting"):
         found = cells.found()
-        chosen = {p.variant: p.experiment for p, cell in zip(sweep, found) if cell.result}
+        shown = {p.variant: p.experiment for p, cell in zip(planned, found) if cell.result}
         environment = records.environment(command)
         comparison = Comparison(
             title=title,
             about=about,
             cells=found,
-            costs=_costs(measure, chosen, workdir / "costs.json", console),
+            costs=_costs(measure, shown, workdir / "costs.json", console),
             baselines=sweep[0].experiment.posed.baselines(),
             environment={k: v for k, v in environment.items() if k not in ("command", "started")},
             command=command,
@@ -80,6 +88,18 @@ def compare(
     console.print(terminal(variants(comparison.cells, comparison.costs)))
     console.print(f"report: {path}", highlight=False, soft_wrap=True)
     return comparison
+
+
+def _finish(run: Run, command: str, processes: int, retry_failed: bool, cells: Cells) -> bool:
+    """Runs what no other process holds; whether none is left in the hands of another."""
+    if retry_failed:
+        cells.forget_failures()
+    if (processes := min(processes, len(cells.unfinished()))) > 1:
+        quiet = functools.partial(run, progress=False)
+        workers.run(cells.work, (quiet, command, _tell), processes)
+    else:
+        cells.work(run, command, _tell)
+    return not cells.held_elsewhere()
 
 
 def _tell(line: str) -> None:
@@ -111,13 +131,18 @@ def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "processes", 1, "how many runs at a time", lower_bound=1, flag_values=values
     )
+    flags.DEFINE_boolean("dry_run", False, "list what would be run", flag_values=values)
     flags.DEFINE_boolean("retry_failed", False, "run again what failed", flag_values=values)
 
 
-def _run(values: flags.FlagValues, sweep: list[tuple[dict[str, Any], Experiment]]) -> None:
+def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
     from experiments import train
 
+    sweep, rules = comparison
     planned = plan(sweep)
+    if values.dry_run:
+        print_estimate(planned, rules, Path(values.workdir))
+        return
     found = compare(
         planned,
         Path(values.workdir),
@@ -125,6 +150,7 @@ def _run(values: flags.FlagValues, sweep: list[tuple[dict[str, Any], Experiment]
         about=f"{_about(values.config.partition(':')[0])} {_shape(planned[0].experiment)}",
         command=shlex.join(["python", "-m", "experiments.compare", *sys.argv[1:]]),
         run=train.run,
+        rules=rules,
         processes=values.processes,
         retry_failed=values.retry_failed,
     )
@@ -134,6 +160,22 @@ def _run(values: flags.FlagValues, sweep: list[tuple[dict[str, Any], Experiment]
     if failed:
         names = ", ".join(cell.name for cell in failed)
         raise LabError(f"{len(failed)} of {len(planned)} runs failed: {names}")
+
+
+def print_estimate(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> None:
+    """Every run with its folder, then what those that have not ended would take."""
+    from experiments.dry_run import estimate
+
+    planned = alike(sweep, rules, workdir)
+    cells = Cells(workdir, tuple(trials(planned, rules) or planned))
+    left, console = cells.unfinished(), Console()
+    for p in cells.planned:
+        what = "to run" if p in left else "ended"
+        console.print(f"{what}  {cells.folder(p)}", highlight=False, soft_wrap=True)
+    if rules.search:
+        console.print("then each variant's other seeds, with what was best on validation")
+    if left:
+        console.print(estimate(left))
 
 
 def _about(path: str) -> str:
@@ -151,7 +193,7 @@ def _shape(x: Experiment) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return cli.main(_define, _run, load=read_sweep, usage=__doc__, arguments=arguments)
+    return cli.main(_define, _run, load=read_comparison, usage=__doc__, arguments=arguments)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 `get_config` returns nested dicts (or a ConfigDict) in the shape of `experiments.config`. `sweep`,
 for a comparison, yields one dict of dotted field names and values for each run, such as
 `{"model.attention": mechanism("linear"), "seed": 1}`; the command line overrides both. A "name"
-in it is the run's label.
+in it is the run's label, and "match" the field that is solved where sizes are matched.
 """
 
 import ast
@@ -23,9 +23,12 @@ from ml_collections import config_dict, config_flags
 
 from experiments.config import Experiment
 from experiments.errors import ConfigError, nearest
+from experiments.fairness import Fairness, fairness
 from experiments.mistakes import shorten
 from experiments.validation import from_dict
 
+Sweep = list[tuple[dict[str, Any], Experiment]]
+LABELS = ("name", "match")  # what a dict of sweep() says of its run, and is no field of it
 LARGEST = 1_000_000  # bytes; a config has about a thousand
 
 
@@ -35,11 +38,22 @@ def read(config: str, overrides: Sequence[str] = ()) -> Experiment:
     return from_dict(override(raw, overrides), where=config)
 
 
-def read_sweep(
-    config: str, overrides: Sequence[str] = ()
-) -> list[tuple[dict[str, Any], Experiment]]:
+def read_sweep(config: str, overrides: Sequence[str] = ()) -> Sweep:
     """Each dict that the file's `sweep()` yields, and its Experiment. Raises ConfigError."""
+    return _sweep(*_load(config), config, overrides)
+
+
+def read_comparison(config: str, overrides: Sequence[str] = ()) -> tuple[Sweep, Fairness]:
+    """`read_sweep`, and what makes it fair: `match`, `budget` and `search`. Raises ConfigError."""
     names, raw = _load(config)
+    sweep, rules = _sweep(names, raw, config, overrides), fairness(names, config)
+    names = [f"--config.{name}" for name in rules.search]
+    if problems := _swept_and_overridden([cell for cell, _ in sweep], names):
+        raise ConfigError([x.removeprefix("--config.") for x in problems], f"search of {config}")
+    return sweep, rules
+
+
+def _sweep(names: dict, raw: dict, config: str, overrides: Sequence[str]) -> Sweep:
     if not callable(names.get("sweep")):
         raise ConfigError(["there is no function sweep() to say what is compared"], config)
     cells = _call(lambda: list(names["sweep"]()), "sweep()", config.partition(":")[0])
@@ -51,8 +65,8 @@ def read_sweep(
     for cell in cells:
         values = _copy(raw)
         for name, value in cell.items():
-            if name != "name":
-                _set(values, str(name), value)
+            if name not in LABELS:
+                set_field(values, str(name), value)
         try:
             experiments.append(from_dict(override(values, overrides), where=config))
         except ConfigError as error:
@@ -65,7 +79,7 @@ def read_sweep(
 def _swept_and_overridden(cells: list[dict], overrides: Sequence[str]) -> list[str]:
     """An override of what the sweep sets would make the labels of its runs false."""
     given = [x.partition("=")[0].partition(".")[2] for x in overrides]
-    swept = dict.fromkeys(str(name) for cell in cells for name in cell if name != "name")
+    swept = dict.fromkeys(str(name) for cell in cells for name in cell if name not in LABELS)
     within = lambda a, b: a == b or a.startswith(f"{b}.")
     return [
         f"--config.{one}: sweep() sets {other}; leave one of them out"
@@ -87,10 +101,10 @@ def override(raw: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
         name = name.partition(".")[2]
         section, _, field = name.rpartition(".")
         if field == "name" and section:  # another record: the fields of the old one go with it
-            _set(plain, section, text)
+            set_field(plain, section, text)
             continue
         if text == "None":  # config_flags would write these four letters over a string
-            _set(plain, name, None)
+            set_field(plain, name, None)
             continue
         try:
             values, parser = config_dict.ConfigDict(plain), flags.FlagValues()
@@ -105,7 +119,7 @@ def override(raw: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
             parser(["", argument])
             plain = values.to_dict()
         except Exception:
-            _set(plain, name, _literal(text))
+            set_field(plain, name, _literal(text))
     return plain
 
 
@@ -115,7 +129,8 @@ def _literal(text: str) -> Any:
     return text
 
 
-def _set(values: dict[str, Any], name: str, value: Any) -> None:
+def set_field(values: dict[str, Any], name: str, value: Any) -> None:
+    """Sets a dotted name in nested dicts."""
     *section, field = name.split(".")
     for part in section:
         if not isinstance(values.get(part), dict):

@@ -64,6 +64,20 @@ class Shape:
         return batch
 
 
+def built(experiment: Experiment) -> nnx.Module:
+    """The model as initialised: an Encoder, or one of its family for a task of sequences."""
+    task, model = experiment.posed, experiment.model
+    key = fold(jax.random.key(experiment.seed), "init")
+    if task.head == "sequence":
+        return sequence_model(task, model, key=key)
+    if model.family != "transformer":
+        raise ValueError(
+            f"family: expected 'transformer' with a task of head {task.head!r}, got "
+            f"{model.family!r}, which goes from one sequence to another"
+        )
+    return Encoder(model.encoder(**task.sizes, head=task.head), key=key)
+
+
 class Learner:
     """An Experiment's pure functions; jit `train_step` (its state may be donated) and `eval_step`.
 
@@ -79,17 +93,7 @@ class Learner:
         self.graph, _ = refusing("the model", build)
 
     def model(self) -> nnx.Module:
-        """As initialised: an Encoder, or a model of its family for a task of sequences."""
-        task, model = self.experiment.posed, self.experiment.model
-        key = fold(jax.random.key(self.experiment.seed), "init")
-        if task.head == "sequence":
-            return sequence_model(task, model, key=key)
-        if model.family != "transformer":
-            raise ValueError(
-                f"family: expected 'transformer' with a task of head {task.head!r}, got "
-                f"{model.family!r}, which goes from one sequence to another"
-            )
-        return Encoder(model.encoder(**task.sizes, head=task.head), key=key)
+        return built(self.experiment)
 
     def init(self) -> State:
         """The state before the first step."""

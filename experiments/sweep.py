@@ -1,6 +1,7 @@
 """The runs of a comparison: the variant that each belongs to, and the folder that it is kept in."""
 
 import collections
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -10,9 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.config import Experiment
+from experiments.config_file import set_field
 from experiments.errors import ConfigError
 from experiments.report.data import flat
-from experiments.validation import to_dict
+from experiments.validation import from_dict, to_dict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +23,16 @@ class Planned:
 
     variant: str
     experiment: Experiment
+    match: str = ""  # the field that is solved where sizes are matched
+    notes: dict[str, str] = dataclasses.field(default_factory=dict)  # how it was made fair
+
+    def having(self, values: dict[str, Any], **notes: str) -> "Planned":
+        """The run with these fields. Raises ConfigError."""
+        config = copy.deepcopy(self.config)
+        for name, value in values.items():
+            set_field(config, name, value)
+        experiment = from_dict(config, where=f"{self.variant} with {values}")
+        return Planned(self.variant, experiment, self.match, self.notes | notes)
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
@@ -37,8 +49,11 @@ class Planned:
 
 def plan(sweep: Sequence[tuple[dict[str, Any], Experiment]]) -> list[Planned]:
     """The runs, from what `config_file.read_sweep` gives. Raises ConfigError if one is twice."""
-    named = variants([{k: v for k, v in cell.items() if k != "seed"} for cell, _ in sweep])
-    planned = [Planned(name, experiment) for name, (_, experiment) in zip(named, sweep)]
+    told = [{k: v for k, v in cell.items() if k not in ("seed", "match")} for cell, _ in sweep]
+    planned = [
+        Planned(name, experiment, cell.get("match", ""))
+        for name, (cell, experiment) in zip(variants(told), sweep)
+    ]
     same = collections.defaultdict(list)
     for p in planned:
         same[json.dumps(p.config, sort_keys=True)].append(p.name)

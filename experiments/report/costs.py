@@ -6,22 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from attn import FULL, Causal, Mechanism
-from attn.nn import EncoderConfig, Mixer
+from attn import FULL, Causal
 from experiments import records
 from experiments.config import Experiment
-from experiments.learner import Learner
 from experiments.measure import cost
 from experiments.measure.flops import count
+from experiments.quantities import Layer, Step, in_turns, layers, state_bytes
 from experiments.validation import to_dict
 
 HELD = 4e9  # bytes of all steps that are timed in turns
 Costs = dict[str, Any]
-Layer = tuple[Mechanism, cost.Shape, bool]
 
 
 def costs(experiments: dict[str, Experiment], cache: Path) -> dict[str, Costs]:
@@ -40,8 +34,8 @@ def costs(experiments: dict[str, Experiment], cache: Path) -> dict[str, Costs]:
     measured = {
         name: {
             **step,
-            **_mean([alone[layer] for layer in _layers(experiments[name])]),
-            "decode_state_bytes": _state_bytes(experiments[name]),
+            **_mean([alone[layer] for layer in layers(experiments[name])]),
+            "decode_state_bytes": state_bytes(experiments[name]),
         }
         for name, step in _steps(experiments).items()
     }
@@ -58,47 +52,9 @@ def _kept(cache: Path, key: str) -> dict[str, Costs] | None:
         return None  # not there, or not ours: measure
 
 
-def _encoder(experiment: Experiment) -> EncoderConfig:
-    """Of a task of sequences, that of the source."""
-    task = experiment.posed
-    head = "token" if task.head == "sequence" else task.head
-    return experiment.model.encoder(**task.sizes, head=head)
-
-
-def _layers(experiment: Experiment) -> list[Layer]:
-    """(mechanism, shape, causal) of each layer that attends."""
-    c = _encoder(experiment)
-    shape = cost.Shape(
-        experiment.train.batch_size * (1 + (c.head == "dual")),
-        c.positions_held,
-        c.heads,
-        c.kv_heads or c.heads,
-        c.head_dim or c.width // c.heads,
-        c.dtype,
-    )
-    if experiment.model.family != "transformer":
-        return []
-    attending = [m for m in c.mechanisms if isinstance(m, Mechanism)]
-    return [(mechanism, shape, experiment.model.causal) for mechanism in attending]
-
-
-def _state_bytes(experiment: Experiment) -> int | None:
-    """Of all layers; None if one does not decode, or if what decodes is beside the encoder."""
-    if experiment.posed.head == "sequence":
-        return None
-    c = _encoder(experiment)
-    states = [
-        cost.decode_state_bytes(mechanism, shape) for mechanism, shape, _ in _layers(experiment)
-    ]
-    states += [
-        cost.mixer_state_bytes(m, c.width, c.dtype) for m in c.mechanisms if isinstance(m, Mixer)
-    ]
-    return None if None in states else sum(states)
-
-
 def _attention(experiments: dict[str, Experiment]) -> dict[Layer, Costs]:
     """Each distinct layer, all timed together."""
-    distinct = dict.fromkeys(layer for e in experiments.values() for layer in _layers(e))
+    distinct = dict.fromkeys(layer for e in experiments.values() for layer in layers(e))
     calls, found = {}, {}
     inputs = {shape: shape.inputs() for _, shape, _ in distinct}
     for one in distinct:
@@ -121,12 +77,12 @@ def _attention(experiments: dict[str, Experiment]) -> dict[Layer, Costs]:
     return found
 
 
-def _mean(layers: list[Costs]) -> Costs:
+def _mean(alone: list[Costs]) -> Costs:
     """One layer; where layers differ, the mean over them and all that could not be counted; {} of
     none."""
     mean = {}
-    for key in layers[0] if layers else ():
-        values = [layer[key] for layer in layers]
+    for key in alone[0] if alone else ():
+        values = [layer[key] for layer in alone]
         words = isinstance(values[0], str)
         mean[key] = ", ".join({*values} - {""}) if words else sum(values) / len(values)
     return mean
@@ -134,40 +90,19 @@ def _mean(layers: list[Costs]) -> Costs:
 
 def _steps(experiments: dict[str, Experiment]) -> dict[str, Costs]:
     """The train step of each, all timed together; not timed where memory may not hold them all."""
-    steps = {name: Step(experiment) for name, experiment in experiments.items()}
-    found = {name: step.costs() for name, step in steps.items()}
-    if sum(step.program.peak_bytes for step in steps.values()) < HELD:
-        for step in steps.values():
-            step.start()
-        for name, timing in cost.time_together(steps, rounds=15, seconds=30).items():
+    steps, found, held = {}, {}, 0
+    for name, experiment in experiments.items():
+        step = steps[name] = Step(experiment)
+        program = step.compile()
+        held += program.peak_bytes
+        found[name] = {
+            "step_compile_seconds": program.compile_seconds,
+            "step_peak_bytes": program.peak_bytes,
+            "step_flops": step.work.flops,
+            "step_flops_without": ", ".join(step.work.unknown),
+        }
+    if held < HELD:
+        for name, timing in in_turns(steps, rounds=15, seconds=30).items():
             spread = timing.high - timing.low
             found[name] |= {"step_ms": timing.median, "step_ms_spread": spread}
     return found
-
-
-class Step:
-    """A train step as it is trained with: state donated, batch on the host."""
-
-    def __init__(self, experiment: Experiment) -> None:
-        self.learner = learner = Learner(experiment)
-        self.batch = experiment.posed.batch(experiment.seed, 0, experiment.train.batch_size)
-        state = jax.eval_shape(learner.init)
-        arguments = state, self.batch, jnp.int32(0)
-        self.program = cost.build(jax.jit(learner.train_step, donate_argnums=0), *arguments)
-        self.work = count(learner.train_step, *arguments)
-
-    def costs(self) -> Costs:
-        return {
-            "step_compile_seconds": self.program.compile_seconds,
-            "step_peak_bytes": self.program.peak_bytes,
-            "step_flops": self.work.flops,
-            "step_flops_without": ", ".join(self.work.unknown),
-        }
-
-    def start(self) -> None:
-        self.state, self.number = jax.jit(self.learner.init)(), 0
-
-    def __call__(self, turn: int) -> None:
-        self.state, metrics = self.program.call(self.state, self.batch, np.int32(self.number))
-        self.number += 1
-        jax.block_until_ready(metrics)

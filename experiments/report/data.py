@@ -20,6 +20,7 @@ class Cell:
     result: dict[str, Any] | None
     error: str | None
     metrics: tuple[dict[str, Any], ...] = ()
+    notes: dict[str, str] = dataclasses.field(default_factory=dict)  # how it was made fair
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,31 +6,32 @@ from collections.abc import Callable, Sequence
 from experiments.report.data import Variant, failures, summary
 from experiments.report.page import facts
 from experiments.report.plots import Look
-from experiments.report.table import COLUMNS, NOTES
+from experiments.report.table import NOTES, Column, told
 
 
 def hypertext(rows: Sequence[Variant], baselines: dict[str, float], looks: dict[str, Look]) -> str:
     """The sortable table; failed cells and baselines below, where sorting leaves them."""
-    groups = list(dict.fromkeys(c.group for c in COLUMNS))
-    starts = [n == 0 or c.group != COLUMNS[n - 1].group for n, c in enumerate(COLUMNS)]
+    columns = told(rows)
+    groups = list(dict.fromkeys(c.group for c in columns))
+    starts = [n == 0 or c.group != columns[n - 1].group for n, c in enumerate(columns)]
     edge = lambda n: ' class="first"' if starts[n] else ""
-    spans = [(g, sum(c.group == g for c in COLUMNS)) for g in groups]
+    spans = [(g, sum(c.group == g for c in columns)) for g in groups]
     head = "".join(f'<th colspan="{n}" scope="colgroup">{html.escape(g)}</th>' for g, n in spans)
     button = lambda s: f'<button type="button">{s}</button>'
     unit = lambda c: c.unit and f'<br><span class="unit">{html.escape(c.unit)}</span>'
     names = "".join(
         f'<th scope="col"{edge(n)}>{button(html.escape(c.heading) + unit(c))}</th>'
-        for n, c in enumerate(COLUMNS)
+        for n, c in enumerate(columns)
     )
-    body = "".join(_row(row, looks[row.name], edge) for row in rows)
+    body = "".join(_row(row, looks[row.name], columns, edge) for row in rows)
     foot = ""
     for cell in failures(rows):
         what = f"{html.escape(cell.variant)}, seed {cell.seed}"
         why = html.escape(summary(cell.error))
         foot += f'<tr class="bad"><th scope="row">{what}</th>'
-        foot += f'<td colspan="{len(COLUMNS)}" style="text-align:left">failed: {why}</td></tr>'
+        foot += f'<td colspan="{len(columns)}" style="text-align:left">failed: {why}</td></tr>'
     for name, value in baselines.items():
-        rest = f'<td colspan="{len(COLUMNS) - 2}"></td>'
+        rest = f'<td colspan="{len(columns) - 2}"></td>'
         foot += f'<tr class="soft"><th scope="row">{html.escape(name)}</th>'
         foot += f'<td class="first"></td><td>{100 * value:.1f}</td>{rest}</tr>'
     return (
@@ -42,12 +43,12 @@ def hypertext(rows: Sequence[Variant], baselines: dict[str, float], looks: dict[
     )
 
 
-def _row(row: Variant, look: Look, edge: Callable[[int], str]) -> str:
+def _row(row: Variant, look: Look, columns: Sequence[Column], edge: Callable[[int], str]) -> str:
     name = html.escape(row.name, quote=True)
     kind = "swatch" if look.dash == "-" else "swatch hollow"
     out = f'<td data-value="{name}"><span class="{kind}" style="color:{look.colour}"></span>'
     out += f"{name}</td>"
-    for n, column in enumerate(COLUMNS):
+    for n, column in enumerate(columns):
         value = column.value(row)
         data = "" if value is None else f' data-value="{value!r}"'
         out += f"<td{edge(n)}{data}>{html.escape(column.text(row))}</td>"

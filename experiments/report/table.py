@@ -22,6 +22,7 @@ class Column:
     unit: str
     value: Callable[[Variant], float | None]
     show: Callable[[Variant], str] | None = None
+    short: bool = False  # fits a terminal
 
     def text(self, variant: Variant) -> str:
         return self.show(variant) if self.show else number(self.value(variant))
@@ -70,10 +71,14 @@ def _work(what: str) -> Callable[[Variant], str]:
     return show
 
 
+def _note(key: str) -> Callable[[Variant], str]:
+    return lambda variant: variant.cells[0].notes.get(key, "—")
+
+
 TEST, VAL = "test.accuracy", "validation.accuracy"
 STEP, ATTENTION = "whole train step", "attention alone, one layer"
 COLUMNS = (
-    Column("accuracy", "test", "% ± 95%", lambda v: v.mean(TEST), _accuracy(TEST)),
+    Column("accuracy", "test", "% ± 95%", lambda v: v.mean(TEST), _accuracy(TEST), short=True),
     Column("accuracy", "validation", "% ± 95%", lambda v: v.mean(VAL), _accuracy(VAL)),
     Column(
         "accuracy",
@@ -81,16 +86,22 @@ COLUMNS = (
         "points",
         lambda v: v.against and 100 * v.against.difference,
         lambda v: v.against.text() if v.against else "—",
+        short=True,
     ),
     Column("accuracy", "seeds", "", lambda v: len(v.results(TEST)), _seeds),
-    Column("model", "parameters", "", lambda v: v.mean("parameters"), _whole("parameters")),
+    Column("fairness", "matched", "", lambda v: None, _note("matched")),
+    Column("fairness", "searched", "", lambda v: None, _note("searched")),
+    Column("fairness", "steps", "", lambda v: None, _note("steps")),
+    Column(
+        "model", "parameters", "", lambda v: v.mean("parameters"), _whole("parameters"), short=True
+    ),
     Column(STEP, "speed", "steps/s", lambda v: v.mean("steps_per_second")),
-    Column(STEP, "in turns", "ms", _cost("step_ms")),
+    Column(STEP, "in turns", "ms", _cost("step_ms"), short=True),
     Column(STEP, "compile", "s", _cost("step_compile_seconds")),
-    Column(STEP, "peak", "MB", _cost("step_peak_bytes", 1e6)),
+    Column(STEP, "peak", "MB", _cost("step_peak_bytes", 1e6), short=True),
     Column(STEP, "work", "GFLOP", _cost("step_flops", 1e9), _work("step")),
     Column(ATTENTION, "forward", "ms", _cost("forward_ms")),
-    Column(ATTENTION, "fwd + bwd", "ms", _cost("forward_backward_ms")),
+    Column(ATTENTION, "fwd + bwd", "ms", _cost("forward_backward_ms"), short=True),
     Column(ATTENTION, "peak", "MB", _cost("attention_peak_bytes", 1e6)),
     Column(ATTENTION, "work", "GFLOP", _cost("attention_flops", 1e9), _work("attention")),
     Column("decoding", "state", "KB/sequence", _cost("decode_state_bytes", 1e3)),
@@ -104,21 +115,30 @@ NOTES = {
     ATTENTION: "The mechanism on q, k and v as in training, without projections; the mean over the "
     "layers that attend, a dash where none does. Milliseconds are medians over rounds in which all "
     "variants take turns; peak and work are of fwd + bwd, which is forward and backward.",
+    "fairness": "What was solved to match the first variant, how far off it is; what was chosen "
+    "on validation, from how many trials; the steps that the budget pays for.",
     "peak": "Arguments + outputs - aliased + temporaries of the compiled program.",
     "work": "Matrix products only, counted in the jaxpr; ≥ where a loop's length depends on data.",
     "decoding": "The state of all layers for decoding one sequence as long as in training.",
 }
 
 
+def told(rows: Sequence[Variant]) -> list[Column]:
+    """The columns that say something; those of accuracy come first and always."""
+    says = lambda c: c.group == "accuracy" or any(c.text(row) != "—" for row in rows)
+    return [c for c in COLUMNS if says(c)]
+
+
 def markdown(rows: Sequence[Variant], baselines: dict[str, float]) -> str:
     """A table for a README; its units in the headings."""
+    columns = told(rows)
     plain = lambda s: s.replace("|", "\\|").replace("\n", " ")
     line = lambda cells: f"| {' | '.join(map(plain, cells))} |"
     group = {STEP: "train step: ", ATTENTION: "attention: ", "decoding": "decode ", "accuracy": ""}
     name = lambda c: f"{group.get(c.group, '')}{c.heading}{c.unit and f' ({c.unit})'}"
-    out = [line(["variant", *map(name, COLUMNS)]), line(["---", *["---:"] * len(COLUMNS)])]
-    out += [line([row.name, *(c.text(row) for c in COLUMNS)]) for row in rows]
-    blank = [""] * (len(COLUMNS) - 2)
+    out = [line(["variant", *map(name, columns)]), line(["---", *["---:"] * len(columns)])]
+    out += [line([row.name, *(c.text(row) for c in columns)]) for row in rows]
+    blank = [""] * (len(columns) - 2)
     out += [line([f"*{n}*", "", f"{100 * x:.1f}", *blank]) for n, x in baselines.items()]
     for cell in failures(rows):
         what = f"failed: {summary(cell.error)}"
@@ -144,14 +164,11 @@ def comma_separated(rows: Sequence[Variant]) -> str:
     return out.getvalue()
 
 
-SHORT = (0, 2, 4, 6, 8, 11)  # the columns that fit a terminal
-
-
 def terminal(rows: Sequence[Variant]) -> Table:
     """The table as it is printed; the rest is in the report."""
     table = Table(caption="± 95% over seeds; fwd + bwd: attention alone", caption_justify="left")
     table.add_column("variant", no_wrap=True)
-    for column in (shown := [COLUMNS[n] for n in SHORT]):
+    for column in (shown := [c for c in told(rows) if c.short]):
         heading = f"{column.heading}\n{column.unit}"
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:

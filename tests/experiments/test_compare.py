@@ -316,6 +316,11 @@ def sweep():
 '''
     )
     arguments = [f"--config={config}", f"--workdir={tmp_path}/out"]
+    assert compare.main([*arguments, "--dry_run"]) == 0
+    listed = capsys.readouterr().out
+    assert listed.count("to run") == 2
+    assert "TFLOP" in listed
+    assert not list((tmp_path / "out").glob("cells/*"))
     assert compare.main(arguments) == 0
     assert "softmax" in capsys.readouterr().out
     assert "Two on digits." in (tmp_path / "out/report.html").read_text()

@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from experiments import compare, loop, records, train
+from experiments import loop, records, train
+from experiments.cells import Cells
 from experiments.config_file import override, read_sweep
 from experiments.errors import ConfigError, RunDirectoryError
 from experiments.rundir import claimed
-from experiments.sweep import plan
+from experiments.sweep import Planned, plan
 
 from tiny_experiment import tiny  # isort: skip
 
@@ -76,8 +77,11 @@ def test_training_does_not_take_over_a_comparison(tmp_path):
 @pytest.mark.parametrize("damage", ["{}", "[]", '{"test": {"accuracy": "hi"}}', '{"valid'])
 def test_a_damaged_result_is_not_a_finished_run(tmp_path, damage):
     # `{}` counted as a seed and `"hi"` was averaged
-    (tmp_path / loop.RESULT).write_text(damage)
-    assert compare._read(tmp_path / loop.RESULT) is None
+    one = Planned("softmax", tiny())
+    cells = Cells(tmp_path, (one,))
+    cells.folder(one).mkdir(parents=True)
+    (cells.folder(one) / loop.RESULT).write_text(damage)
+    assert cells.unfinished() == [one]
     whole = {"accuracy": 0.5}
     whole = {"validation": whole, "test": whole, "parameters": 3, "steps_per_second": 2.0}
     assert records.is_result(json.loads(json.dumps(whole)))

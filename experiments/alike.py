@@ -1,0 +1,121 @@
+"""Runs made alike: sizes solved for one quantity, and as many steps as a budget pays for.
+
+Solved once for each variant and kept in DIR/alike.json: a time measured again would differ.
+"""
+
+import functools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments import records
+from experiments.config import Experiment
+from experiments.errors import ConfigError
+from experiments.fairness import Fairness
+from experiments.lock import held_soon
+from experiments.sweep import Planned
+from experiments.validation import digest
+
+NEAR = 0.02  # of the reference
+LARGEST = 2**20
+FIELDS = {"state_bytes": "model.head_dim"}  # solved by default; for the others:
+FIELD = "model.mlp_width"
+
+
+def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Planned]:
+    """The runs as `match` and `budget` make them; the first variant is the reference. Raises
+    ConfigError for a variant that has no such quantity."""
+    if rules.match == "none" and not rules.budget:
+        return list(sweep)
+    first = sweep[0].experiment
+    with held_soon(workdir, "alike", seconds=3600):
+        kept = _kept(workdir / "alike.json")
+        found: dict[str, dict[str, Any]] = {}
+        for planned in sweep:
+            if planned.variant not in found:
+                key = f"{digest(first)} {digest(planned.experiment)} {planned.match} {rules}"
+                if key not in kept:
+                    kept[key] = _fields(planned, first, rules)
+                    records.write_json(workdir / "alike.json", kept)
+                found[planned.variant] = kept[key]
+        made = [found[planned.variant] for planned in sweep]
+    return [p.having(x["fields"], **x["notes"]) for p, x in zip(sweep, made)]
+
+
+def _fields(planned: Planned, first: Experiment, rules: Fairness) -> dict[str, Any]:
+    """What is changed in a variant, and what a table says of it."""
+    fields, notes = {}, {}
+    if rules.match != "none" and planned.experiment != first:
+        name = planned.match or FIELDS.get(rules.match, FIELD)
+        value, off = matched(planned, first, rules.match, name)
+        fields[name] = value
+        far = "" if abs(off) <= NEAR else " (as near as it gets)"
+        notes["matched"] = f"{name.rpartition('.')[2]}={value}, {off:+.1%}{far}"
+    for kind, amount in rules.budget.items():
+        steps = max(1, int(amount / _of_a_step(planned.having(fields).experiment, kind)))
+        fields["train.steps"], notes["steps"] = steps, f"{steps:,}"
+    return {"fields": fields, "notes": notes}
+
+
+def matched(planned: Planned, first: Experiment, quantity: str, name: str) -> tuple[int, float]:
+    """The value of a field that makes a quantity that of `first`, and how far off it is."""
+    heads = planned.experiment.model.heads
+    unit = heads if name == "model.width" and planned.experiment.model.head_dim is None else 1
+    ratio = _ratios(first, quantity)
+    try:
+        at = functools.cache(lambda n: ratio(planned.having({name: n * unit}).experiment))
+        value, near = solve(at, start=64)
+    except TypeError as error:
+        what = f"{planned.variant} has no {quantity} to match by {name}: {error}"
+        raise ConfigError([what], "match") from None
+    return value * unit, near - 1
+
+
+def solve(ratio: Callable[[int], float], start: int) -> tuple[int, float]:
+    """The whole number where a growing ratio is nearest to 1, and what it is there."""
+    low, high = 1, start
+    seen = {n: ratio(n) for n in (low, high)}
+    while seen[high] < 1 and high < LARGEST:
+        low, high = high, 2 * high
+        seen[high] = ratio(high)
+    halve = False
+    while high - low > 1 and min(abs(x - 1) for x in seen.values()) > NEAR / 10:
+        share = 0.5 if halve else (1 - seen[low]) / ((seen[high] - seen[low]) or 1)
+        middle = min(max(low + round(share * (high - low)), low + 1), high - 1)
+        seen[middle] = ratio(middle)
+        low, high = (middle, high) if seen[middle] < 1 else (low, middle)
+        halve = not halve
+    best = min(seen, key=lambda n: abs(seen[n] - 1))
+    return best, seen[best]
+
+
+def _ratios(first: Experiment, quantity: str) -> Callable[[Experiment], float]:
+    from experiments import quantities  # Flax, only where it is needed
+
+    if quantity == "step_time":
+        return lambda experiment: (lambda a, b: a / b)(*quantities.step_time(experiment, first))
+    measure = getattr(quantities, quantity)
+    reference = measure(first)
+    return lambda experiment: measure(experiment) / reference
+
+
+def _of_a_step(experiment: Experiment, kind: str) -> float:
+    """What one step takes of a budget."""
+    from experiments import quantities
+
+    match kind:
+        case "steps":
+            return 1
+        case "tokens":
+            return quantities.tokens(experiment)
+        case "flops":
+            return quantities.flops(experiment)
+    return quantities.step_time(experiment, experiment)[0] / 1e3
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,109 @@
+"""What an Experiment amounts to: parameters, FLOPs, decoding state, tokens; and its train step."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from attn import Mechanism
+from attn.nn import EncoderConfig, Mixer
+from experiments.config import Experiment
+from experiments.learner import Learner, built
+from experiments.measure import cost
+from experiments.measure.flops import count
+
+Layer = tuple[Mechanism, cost.Shape, bool]
+
+
+class Step:
+    """The train step as it is trained with: state donated, batch on the host."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.learner = Learner(experiment)
+        self.batch = experiment.posed.batch(experiment.seed, 0, experiment.train.batch_size)
+        self.arguments = jax.eval_shape(self.learner.init), self.batch, jnp.int32(0)
+        self.work = count(self.learner.train_step, *self.arguments)
+
+    def compile(self) -> cost.Program:
+        step = jax.jit(self.learner.train_step, donate_argnums=0)
+        self.program = cost.build(step, *self.arguments)
+        return self.program
+
+    def start(self) -> None:
+        self.state, self.number = jax.jit(self.learner.init)(), 0
+
+    def __call__(self, turn: int) -> None:
+        self.state, metrics = self.program.call(self.state, self.batch, np.int32(self.number))
+        self.number += 1
+        jax.block_until_ready(metrics)
+
+
+def in_turns(steps: dict[str, Step], *, rounds: int, seconds: float) -> dict[str, cost.Timing]:
+    """The times of compiled steps, each from the start of its training."""
+    for step in steps.values():
+        step.start()
+    return cost.time_together(steps, rounds=rounds, seconds=seconds)
+
+
+def params(experiment: Experiment) -> int:
+    """How many numbers are learned."""
+    shapes = jax.eval_shape(lambda: nnx.split(built(experiment))[1])
+    return sum(x.size for x in jax.tree.leaves(shapes))
+
+
+def flops(experiment: Experiment) -> int:
+    """Of one train step; a lower bound where a loop's length depends on data."""
+    return Step(experiment).work.flops
+
+
+def step_time(experiment: Experiment, other: Experiment) -> tuple[float, float]:
+    """Milliseconds of a train step of each, in turns."""
+    steps = {"one": Step(experiment), "other": Step(other)}
+    for step in steps.values():
+        step.compile()
+    found = in_turns(steps, rounds=15, seconds=20)
+    return found["one"].median, found["other"].median
+
+
+def tokens(experiment: Experiment) -> int:
+    """What one train step reads, padding included."""
+    batch = experiment.posed.batch(experiment.seed, 0, experiment.train.batch_size)
+    return batch.lengths.size * experiment.posed.length
+
+
+def _encoder(experiment: Experiment) -> EncoderConfig:
+    """Of a task of sequences, that of the source."""
+    task = experiment.posed
+    head = "token" if task.head == "sequence" else task.head
+    return experiment.model.encoder(**task.sizes, head=head)
+
+
+def layers(experiment: Experiment) -> list[Layer]:
+    """(mechanism, shape, causal) of each layer that attends."""
+    c = _encoder(experiment)
+    shape = cost.Shape(
+        experiment.train.batch_size * (1 + (c.head == "dual")),
+        c.positions_held,
+        c.heads,
+        c.kv_heads or c.heads,
+        c.head_dim or c.width // c.heads,
+        c.dtype,
+    )
+    if experiment.model.family != "transformer":
+        return []
+    attending = [m for m in c.mechanisms if isinstance(m, Mechanism)]
+    return [(mechanism, shape, experiment.model.causal) for mechanism in attending]
+
+
+def state_bytes(experiment: Experiment) -> int | None:
+    """Of all layers; None if one does not decode, or if what decodes is beside the encoder."""
+    if experiment.posed.head == "sequence":
+        return None
+    c = _encoder(experiment)
+    states = [
+        cost.decode_state_bytes(mechanism, shape) for mechanism, shape, _ in layers(experiment)
+    ]
+    states += [
+        cost.mixer_state_bytes(m, c.width, c.dtype) for m in c.mechanisms if isinstance(m, Mixer)
+    ]
+    return None if None in states else sum(states)

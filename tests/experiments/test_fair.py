@@ -1,0 +1,148 @@
+"""Sizes are solved, budgets are kept, settings are chosen on validation; all of it is said."""
+
+import json
+
+import pytest
+from tiny_experiment import TINY, tiny, write_config
+
+from experiments import quantities
+from experiments.alike import alike, solve
+from experiments.cells import Cells
+from experiments.config_file import read_comparison
+from experiments.errors import ConfigError
+from experiments.fairness import Fairness, fairness
+from experiments.search import chosen, trials
+from experiments.sweep import Planned, plan
+from experiments.validation import from_dict
+
+SWEEP = """
+def sweep():
+    for name in ("softmax", "linear"):
+        yield {"model.attention": {"name": name}}
+
+"""
+
+
+def planned(*names, **sections):
+    return [Planned(name, tiny(model={"attention": {"name": name}}, **sections)) for name in names]
+
+
+def test_a_ratio_is_solved_for_in_few_looks():
+    looks = []
+
+    def ratio(n):
+        looks.append(n)
+        return (n * n + 3 * n + 40) / (777 * 777)
+
+    value, near = solve(ratio, start=64)
+    assert abs(near - 1) <= 0.002
+    assert value in range(770, 780)
+    assert len(looks) < 15
+
+
+@pytest.mark.parametrize(("ratio", "value"), [(lambda n: 5.0 + n, 1), (lambda n: n / 3, 3)])
+def test_the_ends_of_what_can_be_solved(ratio, value):
+    assert solve(ratio, start=64)[0] == value
+
+
+def test_parameters_are_matched_within_two_per_cent(tmp_path):
+    model = lambda name: {"attention": {"name": name}, "mlp_width": 64}
+    sweep = [Planned(name, tiny(model=model(name))) for name in ("softmax", "lstm")]
+    found = alike(sweep, Fairness(match="params"), tmp_path)
+    want, got = (quantities.params(p.experiment) for p in found)
+    assert found[0].experiment == sweep[0].experiment
+    assert found[1].experiment != sweep[1].experiment
+    assert abs(got / want - 1) <= 0.02
+    note = found[1].notes["matched"]
+    assert note == f"mlp_width={found[1].experiment.model.mlp_width}, {got / want - 1:+.1%}"
+    # solved once
+    assert len(json.loads((tmp_path / "alike.json").read_text())) == 2
+
+
+def test_state_bytes_are_matched_by_the_field_a_run_names(tmp_path):
+    window = tiny(model={"attention": {"name": "window"}})
+    sweep = [*planned("linear"), Planned("window", window, match="model.attention.left")]
+    found = alike(sweep, Fairness(match="state_bytes"), tmp_path)
+    want, got = (quantities.state_bytes(p.experiment) for p in found)
+    assert abs(got / want - 1) < 0.5  # a window is whole tokens: as near as it gets, and said so
+    assert "left=" in found[1].notes["matched"]
+
+
+def test_what_has_no_state_is_named(tmp_path):
+    model = {"attention": {"name": "linformer", "features": 4}, "causal": False}
+    sweep = [*planned("linear"), Planned("linformer", tiny(model=model))]
+    with pytest.raises(ConfigError, match="linformer has no state_bytes to match"):
+        alike(sweep, Fairness(match="state_bytes"), tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["steps", "tokens", "flops", "seconds"])
+def test_a_budget_pays_for_steps(kind, tmp_path):
+    (one,) = planned("softmax")
+    amount = {"steps": 7, "tokens": 8 * 12 * 7, "flops": 7.5 * quantities.flops(one.experiment)}
+    (found,) = alike([one], Fairness(budget={kind: amount.get(kind, 0.5)}), tmp_path)
+    if kind != "seconds":
+        assert found.experiment.train.steps == 7
+    assert found.notes == {"steps": f"{found.experiment.train.steps:,}"}
+    again = alike([one], Fairness(budget={kind: amount.get(kind, 0.5)}), tmp_path)
+    assert again[0].experiment == found.experiment  # a time is not measured twice
+
+
+def test_search_tries_each_combination_and_takes_the_best(tmp_path):
+    rules = Fairness(search={"optimizer.learning_rate": [0.1, 0.2], "train.batch_size": [4, 8]})
+    sweep = [p.having({"seed": s}) for p in planned("softmax", "linear") for s in (0, 1)]
+    tried = trials(sweep, rules)
+    assert len(tried) == 8
+    assert {t.experiment.seed for t in tried} == {0}
+    cells = Cells(tmp_path, tuple(tried))
+    for trial in tried:
+        e = trial.experiment
+        good = {"softmax": (0.2, 4), "linear": (0.1, 8)}[trial.variant]
+        accuracy = 0.9 if (e.optimizer.learning_rate, e.train.batch_size) == good else 0.4
+        # the test says the opposite: it must not be looked at
+        result = {"validation": {"accuracy": accuracy}, "test": {"accuracy": 1 - accuracy}}
+        cells.folder(trial).mkdir(parents=True)
+        result |= {"parameters": 1, "steps_per_second": 1.0}
+        (cells.folder(trial) / "result.json").write_text(json.dumps(result))
+    found = chosen(sweep, cells, rules)
+    rates = [(p.experiment.optimizer.learning_rate, p.experiment.train.batch_size) for p in found]
+    assert rates == [(0.2, 4)] * 2 + [(0.1, 8)] * 2
+    assert found[0].notes["searched"] == "learning_rate=0.2, batch_size=4, best of 4"
+    assert {found[0].name, found[2].name} <= {t.name for t in tried}  # not trained again
+
+
+def test_a_config_file_says_what_is_fair(tmp_path):
+    rules = "match = 'params'\nbudget = {'tokens': 1e6}\nsearch = {'optimizer.b1': [0.8, 0.9]}\n"
+    path = str(write_config(tmp_path / "c.py", SWEEP + rules))
+    sweep, found = read_comparison(path)
+    assert found == Fairness(
+        match="params", budget={"tokens": 1e6}, search={"optimizer.b1": [0.8, 0.9]}
+    )
+    assert [p.variant for p in plan(sweep)] == ["softmax", "linear"]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"match": "parms"}, "match: should be .*did you mean 'params'"),
+        ({"budget": {"tokns": 1.0}}, "budget.tokns"),
+        ({"budget": {"tokens": -1.0}}, "budget.tokens: .*greater than 0"),
+        ({"budget": {"tokens": 1.0, "steps": 2.0}}, "budget: .*at most 1"),
+        ({"search": {"optimizer.b1": [0.9]}}, "search.optimizer.b1: .*at least 2"),
+    ],
+)
+def test_mistakes_are_named(names, message):
+    with pytest.raises(ConfigError, match=message):
+        fairness(names, "c.py")
+
+
+def test_what_is_searched_is_not_swept(tmp_path):
+    rules = "search = {'model.attention.chunk': [8, 16]}\n"
+    path = str(write_config(tmp_path / "c.py", SWEEP + rules))
+    with pytest.raises(ConfigError, match=r"sweep\(\) sets model.attention"):
+        read_comparison(path)
+
+
+def test_a_value_that_no_run_can_have_is_refused(tmp_path):
+    rules = Fairness(search={"optimizer.learning_rate": [0.1, -0.1]})
+    with pytest.raises(ConfigError, match="learning_rate"):
+        trials([Planned("softmax", from_dict(TINY))], rules)
