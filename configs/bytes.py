@@ -2,6 +2,8 @@
 
 python -m experiments.train --config=configs/bytes.py:softmax --workdir=runs/bytes \\
     --config.task.path=tinyshakespeare.txt
+python -m experiments.compare --config=configs/bytes.py --workdir=runs/bytes-variants \\
+    --config.task.path=tinyshakespeare.txt --processes=2
 
 Two CPU cores (AMD EPYC), seed 0, 2,000 steps: 5:09 with compilation, 7.3 steps/s; loss 1.817 nats a
 byte on the first half of the last tenth, 1.873 on the second, so 1.845 on what nanoGPT calls
@@ -44,3 +46,13 @@ def get_config(arg="softmax"):
             "save_every": 1000,
         },
     }
+
+
+def sweep():
+    for attention in (
+        mechanism("softmax"),
+        mechanism("window", left=15, right=0),
+        mechanism("linear"),
+        mechanism("gated_delta_net"),
+    ):
+        yield {"model.attention": attention}

@@ -1,6 +1,6 @@
 """Six ways to attend on real 8x8 digits with the same parameters and each its own learning rate.
 
-    python -m experiments.compare --config=configs/fair.py --workdir=runs/fair --processes=2
+python -m experiments.compare --config=configs/fair.py --workdir=runs/fair --processes=2
 """
 
 from experiments.config import mechanism, task

@@ -7,7 +7,8 @@ Times our primitives and their peers in turns, in one process on the same inputs
 forward + backward; what is not the float64 oracle's result at the timed shape is not timed. Writes
 DIR/benchmark.json, benchmark.md and benchmark.html, again after every suite. `sharded` runs in a
 process of its own, and `loop` measures what the train loop adds to the jitted step. Times depend
-on the machine and on what else it does: trust the ratios.
+on the machine and on what else it does: trust the ratios. --against=COMMIT (any name that git has
+for one) runs the same suites there and here in turns and prints ours beside ours.
 """
 
 import functools
@@ -23,7 +24,7 @@ from rich.console import Console
 
 from experiments import cli, records
 from experiments.errors import RunDirectoryError
-from experiments.measure import machine
+from experiments.measure import commits, machine
 from experiments.measure.options import Options, define, parse
 from experiments.measure.suites import Suite, suites
 from experiments.report import benchmark as benchmark_page
@@ -66,13 +67,20 @@ def _define(values: flags.FlagValues) -> None:
 
 def _run(values: flags.FlagValues) -> None:
     known = suites()
-    options = parse(values, [*known, LOOP], {peer for s in known.values() for peer in s.against})
+    peers = {peer for suite in known.values() for peer in suite.against}
+    refs = [name for name in values.against if name not in peers and commits.commit(name)]
+    values.against = [name for name in values.against if name not in refs]
+    options = parse(values, [*known, LOOP], peers)
     workdir = Path(values.workdir)
     try:
         workdir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunDirectoryError(f"--workdir={workdir}: {error.strerror}") from None
     console, found = Console(), {}
+    if refs:
+        for ref in refs:
+            console.print(commits.table(commits.beside(ref, _same(values)), ref))
+        return
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load > cores / 2:
         busy = f"the machine is busy (load {load:.1f} on {cores} cores): these are no measurements"
@@ -96,6 +104,13 @@ def _run(values: flags.FlagValues) -> None:
             environment["matrix product peak"] = f"{peak / 1e9:.0f} GFLOP/s, float32, all cores"
             path = benchmark_page.write(found, environment, workdir)
     console.print(f"report: {path}", highlight=False, soft_wrap=True)
+
+
+def _same(values: flags.FlagValues) -> list[str]:
+    """The arguments of this benchmark, against one peer alone, for its processes."""
+    text = lambda value: ",".join(value) if isinstance(value, list) else value
+    names = ("suite", "lengths", "dtypes", "heads", "widths", "rounds", "seconds")
+    return [*(f"--{name}={text(getattr(values, name))}" for name in names), "--against=jax.nn"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

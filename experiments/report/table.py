@@ -88,6 +88,7 @@ COLUMNS = (
         lambda v: v.against.text() if v.against else "—",
         short=True,
     ),
+    Column("accuracy", "test loss", "nats", lambda v: v.mean("test.loss")),
     Column("accuracy", "seeds", "", lambda v: len(v.results(TEST)), _seeds),
     Column("fairness", "matched", "", lambda v: None, _note("matched")),
     Column("fairness", "searched", "", lambda v: None, _note("searched")),
@@ -124,9 +125,9 @@ NOTES = {
 
 
 def told(rows: Sequence[Variant]) -> list[Column]:
-    """The columns that say something; those of accuracy come first and always."""
-    says = lambda c: c.group == "accuracy" or any(c.text(row) != "—" for row in rows)
-    return [c for c in COLUMNS if says(c)]
+    """Those of accuracy, which come first, and all columns that say something."""
+    says = lambda column: any(column.text(row) != "—" for row in rows)
+    return [c for n, c in enumerate(COLUMNS) if n < 2 or says(c)]
 
 
 def markdown(rows: Sequence[Variant], baselines: dict[str, float]) -> str:

@@ -1,16 +1,22 @@
 """A benchmark times nothing that is wrong, and says why whoever is missing is missing."""
 
 import dataclasses
+import io
 import json
 import shutil
+import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from attn import Causal, Padding, Segments
-from experiments import benchmark
-from experiments.measure import cost, decoding, machine, torch_peers
+from experiments import benchmark, records
+from experiments.errors import ConfigError
+from experiments.measure import commits, cost, decoding, machine, torch_peers
 from experiments.measure.attention import Attention, needed, pairs
 from experiments.measure.options import Options
 from experiments.measure.oracle import Softmax
@@ -213,3 +219,42 @@ def test_mistakes_are_one_message_each(capsys):
     assert "--heads=8/3: 8 query heads are no multiple of 3 key heads" in errors
     assert "--rounds=2: expected a whole number in 3..10,000" in errors
     assert "--workdir: is required" in errors
+
+
+def test_a_commit_is_timed_beside_this_one(monkeypatch, tmp_path):
+    ran = []
+
+    def times(root, arguments, workdir):
+        ran.append((root == records.ROOT, (root / "attn/__init__.py").exists(), arguments))
+        key = ("softmax", "float32", 4, 4, 64, 512, "forward")
+        return {key: 3.0 - len(ran) / 10 if root == records.ROOT else 2.0}
+
+    monkeypatch.setattr(commits, "_times", times)
+    found = commits.beside("HEAD", ["--suite=softmax"], tell=lambda line: None)
+    assert [here for here, *_ in ran] == [True, False] * 2
+    assert all(there for _, there, _ in ran)  # the commit's files were there
+    (key,) = found["here"]
+    assert found["here"][key] == pytest.approx(2.7)  # the smallest
+    assert found["there"][key] == 2.0
+    text = io.StringIO()
+    Console(file=text, width=200).print(commits.table(found, "HEAD"))
+    assert "1.35" in text.getvalue()
+    listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True).stdout
+    assert "attn-" not in listed  # nothing is left behind
+
+
+def test_what_is_neither_peer_nor_commit_is_refused(capsys, tmp_path):
+    assert benchmark.main(["--suite=softmax", "--against=torhc", f"--workdir={tmp_path}"]) == 2
+    assert "did you mean 'torch'" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="neither a peer nor a commit"), commits.checkout("nono"):
+        pass
+
+
+@pytest.mark.slow
+def test_the_processes_of_a_commit_run_and_are_read():
+    arguments = ["--suite=softmax", "--lengths=32", "--dtypes=float32", "--heads=1/1"]
+    arguments += ["--widths=8", "--rounds=3", "--seconds=1", "--against=jax.nn"]
+    with tempfile.TemporaryDirectory() as out:
+        found = commits._times(records.ROOT, arguments, Path(out) / "x")
+    assert {key[-1] for key in found} == set(MODES)
+    assert all(x > 0 for x in found.values())

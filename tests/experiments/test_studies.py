@@ -1,6 +1,7 @@
 """The studies: their identities at a small size, their commands, and READMEs that say what was
 measured."""
 
+import functools
 import json
 import re
 
@@ -26,10 +27,16 @@ from experiments.studies.heads import (
 from experiments.studies.heads.inputs import Sizes
 from experiments.studies.lra_defects import __main__ as defects_command
 from experiments.studies.lra_defects import measure as defects
+from experiments.studies.pretraining import __main__ as pretraining_command
+from experiments.studies.pretraining import runs as pretraining
 
 SMALL = Sizes(width=12, heads=4, length=7, batch=2)
 ROUNDING = 1e-5
-COMMANDS = {"heads": heads_command, "conversion": conversion_command}
+COMMANDS = {
+    "heads": heads_command,
+    "conversion": conversion_command,
+    "pretraining": pretraining_command,
+}
 WRITTEN = COMMANDS | {"lra_defects": defects_command}
 
 
@@ -156,6 +163,9 @@ def test_the_command_runs_from_end_to_end(name, tmp_path, capsys, monkeypatch):
     some = ("two relations", "joint answer")
     monkeypatch.setattr(training, "CASES", {case: training.CASES[case] for case in some})
     monkeypatch.setattr(heads_command, "Sizes", lambda: SMALL)
+    monkeypatch.setattr(pretraining_command, "CELLS", tmp_path / "cells")
+    small = functools.partial(pretraining.Settings, variants=("softmax",), width=8, batch_size=4)
+    monkeypatch.setattr(pretraining_command, "Settings", small)
     assert COMMANDS[name].main([f"--out={tmp_path}", "--seeds=1", "--steps=10"]) == 0
     assert "README.md" in capsys.readouterr().out
     written = (tmp_path / "README.md").read_text()

@@ -1,0 +1,80 @@
+"""The same benchmark on another commit, in turns of whole processes: here, there, here, there."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from experiments import records
+from experiments.errors import ConfigError, LabError
+from experiments.measure.turns import OURS
+from experiments.report.table import number
+
+TURNS = 2  # of each; the smallest time counts
+LABELS = ("suite", "dtype", "heads", "kv_heads", "width", "T", "mode")
+Times = dict[tuple, float]
+
+
+def commit(name: str) -> str | None:
+    """The full id of what git calls `name` here; None if there is no such commit."""
+    command = ["git", "-C", str(records.ROOT), "rev-parse", "--verify", "--quiet"]
+    done = subprocess.run([*command, f"{name}^{{commit}}"], capture_output=True, text=True)
+    return done.stdout.strip() or None
+
+
+@contextlib.contextmanager
+def checkout(ref: str) -> Iterator[Path]:
+    """A folder with the files of a commit, gone afterwards. Raises ConfigError for none."""
+    if not (found := commit(ref)):
+        raise ConfigError([f"--against={ref}: neither a peer nor a commit of this repository"])
+    git = ["git", "-C", str(records.ROOT), "worktree"]
+    with tempfile.TemporaryDirectory(prefix="attn-") as parent:
+        folder = Path(parent) / "there"
+        subprocess.run([*git, "add", "--detach", folder, found], check=True, capture_output=True)
+        try:
+            yield folder
+        finally:
+            subprocess.run([*git, "remove", "--force", folder], capture_output=True)
+
+
+def beside(ref: str, arguments: Sequence[str], tell=print) -> dict[str, Times]:
+    """Milliseconds of ours by what is timed, "here" and "there"; `arguments` are a benchmark's."""
+    found: dict[str, Times] = {"here": {}, "there": {}}
+    with checkout(ref) as there, tempfile.TemporaryDirectory(prefix="attn-") as out:
+        for turn in range(TURNS):
+            for name, root in (("here", records.ROOT), ("there", there)):
+                tell(f"turn {turn + 1} of {TURNS}: {name}")
+                for key, value in _times(root, arguments, Path(out) / f"{name}{turn}").items():
+                    found[name][key] = min(value, found[name].get(key, value))
+    return found
+
+
+def _times(root: Path, arguments: Sequence[str], workdir: Path) -> Times:
+    command = [sys.executable, "-m", "experiments.benchmark", *arguments, f"--workdir={workdir}"]
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise LabError(f"the benchmark failed in {root}:\n{done.stderr.strip()[-2000:]}")
+    suites = json.loads((workdir / "benchmark.json").read_text())["suites"]
+    rows: list[dict[str, Any]] = [r | {"suite": n} for n, s in suites.items() for r in s["rows"]]
+    ours = [row for row in rows if row["contender"] == OURS and "minimum" in row]
+    return {tuple(row.get(label) for label in LABELS): row["minimum"] for row in ours}
+
+
+def table(found: dict[str, Times], ref: str) -> Table:
+    """What is timed on both, and the ratio: below 1 where it became faster."""
+    out = Table(caption=f"milliseconds; the smallest of {TURNS} processes", caption_justify="left")
+    for heading in ("", "here", ref, "here / there"):
+        out.add_column(heading, justify="right" if heading else "left")
+    for key, here in found["here"].items():
+        if there := found["there"].get(key):
+            what = ", ".join(f"{n} {v}" for n, v in zip(LABELS, key) if v is not None)
+            out.add_row(what, number(here), number(there), number(here / there))
+    return out

@@ -1,0 +1,1 @@
+"""Does pretraining on a task's own inputs change how variants compare on it?"""
