@@ -1,8 +1,10 @@
 """Recall against the size of the state, for the families that decode from one: is the published
-trade-off (Zoology, Arora et al. 2023, arXiv:2312.04927; Based, arXiv:2402.18668) there? The task and the short convolution in front are those of configs/recall_state.py.
+trade-off (Zoology, Arora et al. 2023, arXiv:2312.04927; Based, arXiv:2402.18668) there?
 
 python -m experiments.compare --config=configs/recall_families.py --workdir=runs/recall_families \\
     --processes=2
+
+The task and the short convolution in front are those of configs/recall_state.py.
 """
 
 from experiments.config import mechanism, task
