@@ -28,30 +28,13 @@ from experiments.records import read_metrics, repair_metrics
 from experiments.validation import from_dict
 
 # runs are compared bit for bit with those of other processes and of a whole module
-pytestmark = pytest.mark.optimised
+pytestmark = [pytest.mark.optimised, pytest.mark.usefixtures("compiled_once")]
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory):
-    """Every session here compiles the same two steps, which takes most of its time."""
-    cache = str(tmp_path_factory.mktemp("compiled"))
-    wanted = {
-        "jax_compilation_cache_dir": cache,
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in wanted}
-    for name, value in wanted.items():
-        jax.config.update(name, value)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-
-
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
+def whole(tmp_path_factory, compiled_once) -> Path:
     """A run that nothing interrupted."""
     workdir = tmp_path_factory.mktemp("whole")
     train.run(tiny(), workdir, progress=False)
