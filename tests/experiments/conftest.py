@@ -1,7 +1,12 @@
 """What tests of whole runs share."""
 
+from pathlib import Path
+
 import jax
 import pytest
+from tiny_experiment import tiny
+
+from experiments import train
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +28,11 @@ def compiled_once(_cache: str):
     yield
     for name, value in before.items():
         jax.config.update(name, value)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, compiled_once) -> Path:
+    """A run that nothing interrupted."""
+    workdir = tmp_path_factory.mktemp("whole")
+    train.run(tiny(), workdir, progress=False)
+    return workdir

@@ -11,10 +11,9 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from tiny_experiment import STEPS, TINY, digest, rows, tiny, write_config
+from tiny_experiment import STEPS, TINY, rows, state_digest, tiny, write_config
 
 from experiments import loop, train
-from experiments.checkpoint import Checkpoints
 from experiments.errors import (
     ConfigError,
     DataError,
@@ -23,7 +22,6 @@ from experiments.errors import (
     RunDirectoryError,
 )
 from experiments.evaluate import evaluate, load
-from experiments.learner import Learner
 from experiments.records import read_metrics, repair_metrics
 from experiments.validation import from_dict
 
@@ -31,20 +29,6 @@ from experiments.validation import from_dict
 pytestmark = [pytest.mark.optimised, pytest.mark.usefixtures("compiled_once")]
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory, compiled_once) -> Path:
-    """A run that nothing interrupted."""
-    workdir = tmp_path_factory.mktemp("whole")
-    train.run(tiny(), workdir, progress=False)
-    return workdir
-
-
-def state_digest(workdir: Path, step: int = STEPS) -> str:
-    experiment = tiny()
-    like = jax.eval_shape(Learner(experiment).init)
-    return digest(Checkpoints.of(workdir, experiment), step, like)
 
 
 def stop_at(steps: set[int], number: signal.Signals, monkeypatch) -> None:
