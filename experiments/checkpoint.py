@@ -168,10 +168,9 @@ def _unlogged() -> Iterator[None]:
     """Orbax logs, with its traceback, each error that it also raises."""
     before = logging.get_verbosity()
     logging.set_verbosity(logging.FATAL)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
+    yield
+    # Not after an error: its other threads may still be failing.
+    logging.set_verbosity(before)
 
 
 def flatten(tree: PyTree) -> dict[str, jax.Array]:
