@@ -7,18 +7,19 @@ and renamed when its manifest is on the disk. A damaged one is set aside as `dam
 import contextlib
 import dataclasses
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import jax
 import numpy as np
+from absl import logging
 from jaxtyping import PyTree
 from orbax.checkpoint import v1 as ocp
 
 from experiments import manifest
 from experiments.config import Experiment
-from experiments.errors import CheckpointError
+from experiments.errors import CheckpointError, NonFiniteError
 from experiments.validation import digest
 
 
@@ -41,9 +42,13 @@ class Checkpoints:
         )
 
     def save(self, step: int, state: PyTree, *, progress: dict[str, Any], best: int | None) -> None:
-        """Writes one; keeps beside it the latest and their best. Raises CheckpointError."""
+        """Writes one; keeps beside it the latest and their best. Raises CheckpointError, with the
+        earlier ones as they were, and NonFiniteError for a state that is not worth keeping."""
         partial, final = self.directory / f"partial-{step}", self.directory / str(step)
         arrays = flatten(state)
+        for name, x in arrays.items():
+            if not np.isfinite(x).all():
+                raise NonFiniteError(f"checkpoint {step} is not written: {name} is not finite")
         body = {
             "step": step,
             "config": self.config,
@@ -54,9 +59,9 @@ class Checkpoints:
         }
         try:
             self.directory.mkdir(exist_ok=True)
-            for left_by_a_kill in self.directory.glob("partial-*"):
-                shutil.rmtree(left_by_a_kill)
-            ocp.save(partial.absolute(), arrays)
+            self._clear()
+            with _unlogged():
+                ocp.save(partial.absolute(), arrays)
             manifest.write(partial, body)
             _discard(final)
             partial.rename(final)
@@ -66,6 +71,7 @@ class Checkpoints:
             for old in set(self.steps()) - {*latest, *map(self._best_of, latest)}:
                 _discard(self.directory / str(old))
         except (OSError, ValueError) as error:
+            self._clear()  # on a full disk it is in the way
             message = f"checkpoint {step} could not be saved to {self.directory}: {error}"
             raise CheckpointError(message) from error
 
@@ -118,6 +124,11 @@ class Checkpoints:
                     return best
         raise CheckpointError(f"no good checkpoint that was evaluated is in {self.directory}")
 
+    def _clear(self) -> None:
+        """Removes what a kill or an error left of a save."""
+        for partial in self.directory.glob("partial-*"):
+            shutil.rmtree(partial, ignore_errors=True)
+
     def steps(self) -> list[int]:
         if not self.directory.is_dir():
             return []
@@ -129,24 +140,37 @@ class Checkpoints:
         return None
 
     def _verify(self, step: int) -> dict[str, Any]:
-        return manifest.verify(self.directory / str(step))
+        body = manifest.verify(self.directory / str(step))
+        if body["step"] != step:
+            raise manifest.Damaged(f"it holds step {body['step']}")
+        return body
 
     def _load(self, step: int, body: dict[str, Any], state: PyTree) -> PyTree:
         where = f"checkpoint {step} in {self.directory}"
-        for name, mine in (("config", self.config), ("data", self.data)):
-            if body[name] != mine:
-                raise CheckpointError(f"{where} has other {name}: {body[name]}, not {mine}")
         expected = flatten(state)
         # Orbax would cast to the dtype asked for without a word.
         wanted = {name: _describe(x) for name, x in expected.items()}
         if lines := _differences(body["arrays"], wanted):
             raise CheckpointError("\n  ".join([f"{where} holds other arrays:", *lines]))
+        for name, mine in (("config", self.config), ("data", self.data)):
+            if body[name] != mine:
+                raise CheckpointError(f"{where} has other {name}: {body[name]}, not {mine}")
         sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         like = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
         arrays = ocp.load(
             (self.directory / str(step)).absolute(), {n: like(x) for n, x in expected.items()}
         )
         return jax.tree.unflatten(jax.tree.structure(state), [arrays[name] for name in expected])
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Orbax logs, with its traceback, each error that it also raises."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.FATAL)
+    yield
+    # Not after an error: its other threads may still be failing.
+    logging.set_verbosity(before)
 
 
 def flatten(tree: PyTree) -> dict[str, jax.Array]:

@@ -19,6 +19,7 @@ from experiments.errors import nearest
 from experiments.tasks import TASKS, Inputs, Objective, Task
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
+Depth = Annotated[int, Field(ge=1, le=10_000)]  # more would only fill the memory
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 
@@ -85,15 +86,15 @@ class Model:
     ] = Softmax()
     cross: OneMechanism = Softmax()  # by which a decoder reads what the encoder gives
     causal: bool = False
-    layers: int = 2
-    width: int = 64
-    heads: int = 4
-    kv_heads: int | None = None
-    head_dim: int | None = None
-    mlp_width: int = 128
+    layers: Depth = 2
+    width: Count = 64
+    heads: Count = 4
+    kv_heads: Count | None = None
+    head_dim: Count | None = None
+    mlp_width: Annotated[int, Field(ge=0, lt=2**31)] = 128
     pooling: Literal["cls", "mean", "max"] = "mean"  # where a sequence has one label
     positions: Literal[CHOICES["positions"]] = "sinusoidal"
-    columns: int | None = None  # of positions "grid"
+    columns: Count | None = None  # of positions "grid"
     rotary: Rotary = Rotary()
     activation: Literal[CHOICES["activation"]] = "gelu"
     norm: Literal[CHOICES["norm"]] = "layer"
@@ -162,9 +163,17 @@ class Optimizer:
             )
 
 
+NONFINITE_LIMIT = 10
+
+
 @record
 class Train:
-    """How long, how much at once, and what is kept on the way."""
+    """How long, how much at once, what is kept on the way, and what a run does in trouble.
+
+    A batch whose loss, gradients or update are not finite stops the run; or "skip" goes on as if it
+    had never come, "rollback" goes back to the newest checkpoint and passes over it from there. A
+    checkpoint that cannot be written stops the run too, or it goes on to the next ("continue").
+    """
 
     steps: Count
     batch_size: Count
@@ -172,6 +181,14 @@ class Train:
     eval_every: Count = 100  # validation also follows the last step
     save_every: Count = 500
     keep: Count = 2  # latest checkpoints kept beside the best
+    on_nonfinite: Literal["stop", "skip", "rollback"] = "stop"
+    nonfinite_limit: Count = NONFINITE_LIMIT  # batches that a run may do without
+    on_save_error: Literal["stop", "continue"] = "stop"  # the last step's always stops
+
+    def __post_init__(self) -> None:
+        if self.on_nonfinite == "stop" and self.nonfinite_limit != NONFINITE_LIMIT:
+            what = "its default with on_nonfinite='stop', which does without none"
+            raise ValueError(f"nonfinite_limit: expected {what}, got {self.nonfinite_limit}")
 
 
 @record

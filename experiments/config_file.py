@@ -148,6 +148,8 @@ def _load(config: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The names that the file defines, and what its get_config returns."""
     path, colon, argument = config.partition(":")
     names = _call(lambda: runpy.run_path(_checked(path)), "the file", path)
+    if problems := _twice(path):
+        raise ConfigError(problems, path)
     function = names.get("get_config")
     if not callable(function):
         raise ConfigError(["there is no function get_config(arg)"], path)
@@ -171,6 +173,18 @@ def _checked(path: str) -> str:
     if status.st_size > LARGEST:
         raise ValueError(f"it has {status.st_size:,} bytes, expected at most {LARGEST:,}")
     return path
+
+
+def _twice(path: str) -> list[str]:
+    """Keys that a dict of the file has twice, for which Python would take the last in silence."""
+    dicts = [x for x in ast.walk(ast.parse(Path(path).read_bytes())) if isinstance(x, ast.Dict)]
+    keys = [[k for k in x.keys if isinstance(k, ast.Constant)] for x in dicts]
+    return [
+        f"line {key.lineno}: {shorten(repr(key.value))} is given twice in one dict"
+        for own in keys
+        for i, key in enumerate(own)
+        if key.value in [k.value for k in own[:i]]
+    ]
 
 
 def _call(function: Callable[[], Any], what: str, path: str) -> Any:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from typing import Self
+from typing import Any, Self
 
 from rich import progress
 from rich.console import Console
@@ -11,7 +11,7 @@ QUIET = 10  # seconds between plain lines
 
 
 class Display:
-    """`update` after each look at the metrics; `tell` for a line that stays."""
+    """`update` after each look at the metrics; `tell` and `warn` for a line that stays."""
 
     def __init__(self, *, total: int, shown: bool) -> None:
         self.total, self.shown, self.last = total, shown, 0.0
@@ -37,9 +37,12 @@ class Display:
         if self.bar:
             self.bar.stop()
 
-    def update(self, step: int, row: dict[str, float], rate: float) -> None:
+    def update(self, step: int, row: dict[str, Any], rate: float) -> None:
         """`rate` in steps a second, evaluation and saving left out."""
-        numbers = f"loss {row['loss']:.4f}  accuracy {row['accuracy']:.1%}  {rate:.1f} steps/s"
+        numbers = "skipped"
+        if "loss" in row:
+            numbers = f"loss {row['loss']:.4f}  accuracy {row['accuracy']:.1%}"
+        numbers += f"  {rate:.1f} steps/s"
         if self.bar:
             self.bar.update(self.task, completed=step, numbers=numbers)
         elif self.shown and time.monotonic() - self.last > QUIET:
@@ -51,4 +54,11 @@ class Display:
         if self.bar:
             self.bar.console.print(line, highlight=False, markup=False)
         elif self.shown:
+            print(line, file=sys.stderr, flush=True)
+
+    def warn(self, line: str) -> None:
+        """`tell`, whether progress is shown or not."""
+        if self.bar:
+            self.tell(line)
+        else:
             print(line, file=sys.stderr, flush=True)

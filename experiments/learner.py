@@ -34,6 +34,11 @@ class State:
     opt_state: PyTree
 
 
+def passed_over(state: State) -> State:
+    """The state after a batch that changed nothing."""
+    return dataclasses.replace(state, step=state.step + 1)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shape:
     """What the steps take for granted about each batch, beside the shapes of its arrays."""
@@ -103,10 +108,11 @@ class Learner:
     def train_step(
         self, state: State, batch: Batch, step: Int[Array, ""]
     ) -> tuple[State, dict[str, Array]]:
-        """The next state and what happened; the same state if anything is not finite.
+        """The next state and what happened; the same state if anything is not finite, but for its
+        step where `on_nonfinite` is "skip".
 
-        `step` is the batch's number. A state that is not at it stays as it is too, so after a bad
-        step nothing changes any more until someone looks.
+        `step` is the batch's number. A state that is not at it stays as it is too, so where nothing
+        is skipped nothing changes any more after a bad step until someone looks.
         """
         key = fold(jax.random.key(self.experiment.seed), "dropout", state.step)
 
@@ -119,14 +125,15 @@ class Learner:
         updates, opt_state = self.optimizer.update(gradient, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         # Before clipping, which would turn an infinite gradient into a finite one.
-        named = watched(value, gradient, params)
+        norm = optax.tree.norm(gradient)
+        named = watched(value, gradient, norm, params)
         finite = jnp.stack([jnp.isfinite(x).all() for x in named.values()])
         good = finite.all() & (state.step == step)
         new = State(state.step + 1, params, opt_state)
+        kept = passed_over(state) if self.experiment.train.on_nonfinite == "skip" else state
         # `where`, because 0 * nan is nan.
-        state = jax.tree.map(lambda x, old: jnp.where(good, x, old), new, state)
+        state = jax.tree.map(lambda x, old: jnp.where(good, x, old), new, kept)
         rate = learning_rate(self.experiment.optimizer, self.experiment.train.steps)(step)
-        norm = optax.tree.norm(gradient)
         return state, {
             "loss": value,
             "accuracy": accuracy,
@@ -141,7 +148,7 @@ class Learner:
 
     def names(self, state: State) -> list[str]:
         """What each entry of `finite` is about."""
-        return list(watched(state.step, state.params, state.params))
+        return list(watched(state.step, state.params, state.step, state.params))
 
     def _sums(self, params: PyTree, batch: Batch, key: Array | None) -> dict[str, Array]:
         sequence = self.experiment.posed.head == "sequence"
@@ -220,8 +227,10 @@ def refusing(what: str, function: Callable[[], T]) -> T:
         raise ConfigError([str(error)], what) from error
 
 
-def watched(loss: Array, gradient: PyTree, params: PyTree) -> dict[str, Array]:
+def watched(loss: Array, gradient: PyTree, norm: Array, params: PyTree) -> dict[str, Array]:
     """What must be finite, in the order in which it goes wrong."""
     gradients = {f"gradient {name}": x for name, x in flatten(gradient).items()}
     after = {f"updated parameter {name}": x for name, x in flatten(params).items()}
-    return {"loss": loss, **gradients, **after}
+    # Finite gradients may have an infinite norm, and clipped by it, or divided by Adam's root of
+    # squares, be zeros for ever; Adam's state is finite wherever the norm is.
+    return {"loss": loss, **gradients, "gradient norm": norm, **after}

@@ -1,6 +1,7 @@
 """The training loop: steps, evaluation, checkpoints, metrics; stopped and resumed anywhere."""
 
 import contextlib
+import math
 import os
 import signal
 import time
@@ -15,9 +16,15 @@ from experiments.checkpoint import Checkpoints
 from experiments.config import Experiment
 from experiments.devices import Devices
 from experiments.display import Display
-from experiments.errors import ConfigError, Interrupted, NonFiniteError, RunDirectoryError
+from experiments.errors import (
+    CheckpointError,
+    ConfigError,
+    Interrupted,
+    NonFiniteError,
+    RunDirectoryError,
+)
 from experiments.evaluate import evaluate
-from experiments.learner import Learner, State, refusing
+from experiments.learner import Learner, State, passed_over, refusing
 from experiments.rundir import claimed, read_json, write_config
 from experiments.signals import Signals
 from experiments.start import start
@@ -25,6 +32,11 @@ from experiments.tasks import Batch
 
 RESULT, METRICS = "result.json", "metrics.jsonl"
 AHEAD = 2  # steps that the device may be behind the host
+FRESH = {
+    "best": None,
+    "skipped": [],
+    "seconds": {"wall": 0.0, "training": 0.0, "compile": 0.0},
+}
 LOOK = 0.25  # seconds between looks at the metrics: fetching each step's would hold up the device
 
 
@@ -69,24 +81,25 @@ class Session:
         self.devices = Devices.dividing(train.batch_size, train.eval_batch_size)
         _fits(jax.eval_shape(self.learner.init))
         self.checkpoints = Checkpoints.of(workdir, experiment)
-        self.best: dict[str, Any] | None = None  # {"step": ..., "accuracy": ...} on validation
-        self.earlier = {"wall": 0.0, "training": 0.0, "compile": 0.0}  # seconds, other sessions
-        self.saved: int | None = None  # the newest checkpoint
-        state = self._restored() or start(self.learner, tell=display.tell)
-        self.state = self.devices.hold(state)
-        self.step = self.first = int(self.state.step)
+        self.skipped: dict[int, str] = {}  # steps whose batch changes nothing, and why
+        self.earlier = self._newest()["seconds"]  # of other sessions
+        self.first = self.step
         self._compile()
 
-    def _restored(self) -> State | None:
+    def _newest(self) -> dict[str, Any]:
+        """Takes up the newest checkpoint, or the state before the first step; its progress."""
         like = jax.eval_shape(self.learner.init)
-        found = self.checkpoints.restore(like, tell=self.display.tell)
-        if found is None:
-            return None
-        state, progress = found
-        self.best, self.earlier = progress["best"], progress["seconds"]
-        self.saved = int(state.step)
-        self.display.tell(f"going on from step {self.saved}")
-        return state
+        found = self.checkpoints.restore(like, tell=self.display.warn)
+        state, progress = found or (start(self.learner, tell=self.display.tell), FRESH)
+        self.state = self.devices.hold(state)
+        self.step = int(state.step)
+        self.saved = self.step if found else None  # the newest checkpoint
+        # {"step": ..., "accuracy": ...} on validation, of a checkpoint that is there
+        self.best: dict[str, Any] | None = progress["best"]
+        self.skipped = dict(progress["skipped"]) | self.skipped
+        if found:
+            self.display.tell(f"going on from step {self.saved}")
+        return progress
 
     def _compile(self) -> None:
         # Ahead of time, so that a batch unlike the first is an error and not a second compilation.
@@ -115,23 +128,27 @@ class Session:
         train, pending = self.experiment.train, []
         batch, looked = self._batch(), time.monotonic()
         while self.step < train.steps and not self.signals.caught:
-            self.state, metrics = self.train_step(self.state, batch, np.int32(self.step))
-            pending.append(metrics)
+            pending.append(self._train(batch))
             self.step += 1
             last = self.step == train.steps
             batch = None if last else self._batch()  # while the device is at work
-            jax.block_until_ready(pending[-AHEAD:][0]["loss"])
+            jax.block_until_ready(pending[-AHEAD:][0])
             scoring = last or self.step % train.eval_every == 0
             saving = last or self.step % train.save_every == 0 or bool(self.signals.caught)
             if scoring or saving or time.monotonic() - looked > LOOK:
                 rows = self._fetch(pending)
                 self.training += time.monotonic() - looked
+                if not rows:
+                    batch, pending, looked = self._batch(), [], time.monotonic()
+                    continue
+                best = self.best
                 if scoring:
                     rows[-1]["validation"] = self._score("validation", self.state)
-                    saving |= self._is_best(rows[-1]["validation"]["accuracy"])
+                    best = self._best_with(rows[-1]["validation"]["accuracy"])
+                    saving |= best is not self.best
                 records.append_metrics(self.metrics, rows, sync=saving)
                 if saving:
-                    self._save()
+                    self._save(best, needed=last)
                 self.display.update(self.step, rows[-1], rate=self._rate())
                 pending, looked = [], time.monotonic()
         result = self._finish() if self.step == train.steps else None
@@ -139,43 +156,89 @@ class Session:
             self._stop()
         return result
 
-    def _fetch(self, pending: list[dict[str, jax.Array]]) -> list[dict[str, Any]]:
-        """A row for each step. Raises NonFiniteError for the first that went wrong."""
-        rows, seconds = [], time.monotonic() - self.began + self.earlier["wall"]
+    def _train(self, batch: Batch) -> dict[str, jax.Array] | None:
+        """What happened; None if nothing did, because the batch is one to pass over."""
+        if self.step + 1 in self.skipped:
+            self.state = self.devices.hold(passed_over(self.state))
+            return None
+        self.state, metrics = self.train_step(self.state, batch, np.int32(self.step))
+        return metrics
+
+    def _fetch(self, pending: list[dict[str, jax.Array] | None]) -> list[dict[str, Any]]:
+        """A row for each step; none after going back to a checkpoint. Raises NonFiniteError for the
+        first that went wrong, if the run is not to do without it."""
+        rows, seconds = [], round(time.monotonic() - self.began + self.earlier["wall"], 3)
         for i, values in enumerate(jax.device_get(pending)):
-            step, finite = self.step - len(pending) + i + 1, values.pop("finite")
-            if not finite.all():
-                records.append_metrics(self.metrics, rows, sync=True)
+            step = self.step - len(pending) + i + 1
+            if values and not (finite := values.pop("finite")).all():
                 name = self.learner.names(self.state)[int(np.argmin(finite))]
-                kept = "none was saved yet" if self.saved is None else f"the last is {self.saved}"
-                raise NonFiniteError(
-                    f"step {step}: {name} is not finite; nothing of this step was kept "
-                    f"(checkpoints: {kept}, in {self.workdir})"
-                )
-            numbers = {name: float(value) for name, value in values.items()}
-            rows.append({"step": step, **numbers, "seconds": round(seconds, 3)})
+                try:
+                    self._do_without(step, name)
+                except NonFiniteError:
+                    records.append_metrics(self.metrics, rows, sync=True)
+                    raise
+                if self.experiment.train.on_nonfinite == "rollback":
+                    self._go_back()
+                    return []
+            numbers = {name: float(value) for name, value in (values or {}).items()}
+            what = {"skipped": self.skipped[step]} if step in self.skipped else numbers
+            rows.append({"step": step, **what, "seconds": seconds})
         return rows
+
+    def _do_without(self, step: int, name: str) -> None:
+        """Notes the batch as one to pass over. Raises NonFiniteError if it may not be."""
+        train = self.experiment.train
+        limit = 0 if train.on_nonfinite == "stop" else train.nonfinite_limit
+        if len(self.skipped) >= limit:
+            others = f", after {limit} other batches that were passed over" if limit else ""
+            raise self._not_finite(step, f"{name} is not finite{others}")
+        self.skipped[step] = name
+        self.display.warn(f"step {step}: {name} is not finite; this batch is passed over")
+
+    def _not_finite(self, step: int, what: str) -> NonFiniteError:
+        kept = "none was saved yet" if self.saved is None else f"the last is {self.saved}"
+        return NonFiniteError(
+            f"step {step}: {what}; nothing of this step was kept "
+            f"(checkpoints: {kept}, in {self.workdir})"
+        )
+
+    def _go_back(self) -> None:
+        """To the newest checkpoint, or to the start if there is none."""
+        step = self.step
+        self._newest()
+        records.repair_metrics(self.metrics, self.step)
+        self.first -= step - self.step  # so that steps that were done stay counted
+        self.display.warn(f"back at step {self.step}")
 
     def _score(self, split: str, state: State) -> dict[str, Any]:
         size = self.experiment.train.eval_batch_size
         step = lambda params, batch: self.eval_step(params, self.devices.split(batch))
-        return evaluate(step, state.params, self.experiment.posed, split, size)
+        scores = evaluate(step, state.params, self.experiment.posed, split, size)
+        if not math.isfinite(scores["loss"]):
+            raise self._not_finite(int(state.step), f"{split} loss is not finite")
+        return scores
 
-    def _is_best(self, accuracy: float) -> bool:
-        better = self.best is None or accuracy > self.best["accuracy"]
-        if better:
-            self.best = {"step": self.step, "accuracy": accuracy}
-        return better
+    def _best_with(self, accuracy: float) -> dict[str, Any]:
+        if self.best is None or accuracy > self.best["accuracy"]:
+            return {"step": self.step, "accuracy": accuracy}
+        return self.best
 
-    def _save(self) -> None:
-        progress = {"best": self.best, "seconds": self._seconds()}
-        best = None if self.best is None else self.best["step"]
-        self.checkpoints.save(self.step, self.state, progress=progress, best=best)
-        self.saved = self.step
+    def _save(self, best: dict[str, Any] | None, *, needed: bool) -> None:
+        skipped = sorted(self.skipped.items())
+        progress = {"best": best, "skipped": skipped, "seconds": self._seconds()}
+        step = None if best is None else best["step"]
+        try:
+            self.checkpoints.save(self.step, self.state, progress=progress, best=step)
+        except CheckpointError as error:
+            if needed or self.experiment.train.on_save_error == "stop":
+                raise
+            self.display.warn(f"{error}; going on without it")
+            return
+        self.saved, self.best = self.step, best
 
     def _stop(self) -> None:
         if self.saved != self.step:
-            self._save()
+            self._save(self.best, needed=True)
         name, steps = signal.Signals(self.signals.caught).name, self.experiment.train.steps
         message = f"{name}: step {self.step} of {steps} is saved; the same command goes on from it"
         raise Interrupted(self.signals.caught, message)

@@ -25,13 +25,14 @@ def write(folder: Path, body: dict[str, Any]) -> None:
 def read(folder: Path) -> dict[str, Any]:
     """The body, as it was written. Raises Damaged."""
     try:
-        manifest = json.loads((folder / NAME).read_bytes())
+        content = (folder / NAME).read_bytes().decode("utf-8")
+        manifest = json.loads(content)
         body, digest = manifest["body"], manifest["sha256"]
     except FileNotFoundError:
         raise Damaged(f"{NAME} is missing") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Damaged(f"{NAME} cannot be read: {error}") from None
-    if digest != _digest(body):
+    if digest != _digest(body) or content != _text(manifest):
         raise Damaged(f"{NAME} is not what was written")
     return body
 
@@ -54,8 +55,7 @@ def write_json(path: Path, value: Any) -> None:
     """All of it or nothing, whenever the process is killed."""
     partial = path.with_name(f".{path.name}.partial")
     with partial.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-        file.write("\n")
+        file.write(_text(value))
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
@@ -69,6 +69,10 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, indent=1) + "\n"
 
 
 def _files(folder: Path) -> list[Path]:

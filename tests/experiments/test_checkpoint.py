@@ -1,7 +1,10 @@
 """A checkpoint is used as it was written, or not at all."""
 
+import contextlib
 import json
+import resource
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -11,7 +14,7 @@ import pytest
 
 from experiments import manifest
 from experiments.checkpoint import Checkpoints, flatten
-from experiments.errors import CheckpointError
+from experiments.errors import CheckpointError, NonFiniteError
 
 
 def make(directory: Path, keep: int = 2) -> Checkpoints:
@@ -70,12 +73,66 @@ def harm(path: Path, how: str) -> None:
         path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
 
 
+def harms(content: bytes) -> Iterator[tuple[str, bytes | None]]:
+    """What may become of a file: another byte, a shorter one, a longer one, none."""
+    size = len(content)
+    for at in sorted({0, 1, size // 3, size // 2, size - 2, size - 1} & {*range(size)}):
+        for mask in (1, 0x80):
+            changed = content[:at] + bytes([content[at] ^ mask]) + content[at + 1 :]
+            yield f"byte {at} ^ {mask}", changed
+        yield f"cut to {at}", content[:at]
+    yield "longer", content + b"\0"
+    yield "deleted", None
+
+
+def test_no_harm_to_any_file_is_accepted(tmp_path: Path):
+    checkpoints = make(tmp_path)
+    checkpoints.save(7, state(7), progress={"at": 7}, best=7)
+    folder, cells = tmp_path / "7", 0
+    for path in files(folder):
+        content = path.read_bytes()
+        for what, changed in harms(content):
+            path.unlink()
+            if changed is not None:
+                path.write_bytes(changed)
+            cells += 1
+            # as the newest and only one, by its step, and as the best
+            with pytest.raises(CheckpointError, match="no good checkpoint is left") as error:
+                checkpoints.restore(state(0))
+            assert path.name in str(error.value), what
+            with pytest.raises(CheckpointError, match="damaged"):
+                checkpoints.load(7, state(0))
+            with pytest.raises(CheckpointError):
+                checkpoints.best()
+            path.write_bytes(content)
+    assert checkpoints.restore(state(0))[1] == {"at": 7}
+    print(f"{cells} cells, {len(files(folder))} files")
+    assert cells > 15 * len(files(folder)) - 40
+
+
+def test_a_checkpoint_under_another_name_is_not_that_one(three: Checkpoints):
+    # older parameters taken for newer ones, every byte of them as it was written
+    shutil.copytree(three.directory / "2", three.directory / "9")
+    said = []
+    assert three.restore(state(0), tell=said.append)[1] == {"at": 3}
+    assert "checkpoint 9" in said[0]
+    assert "it holds step 2" in said[0]
+
+
+def test_what_is_not_finite_is_never_published(three: Checkpoints):
+    bad = state(4)
+    bad["w"][1] = bad["w"][1].at[1, 2].set(jnp.inf)
+    with pytest.raises(NonFiniteError, match=r"checkpoint 4 is not written: w\.1 is not finite"):
+        three.save(4, bad, progress={}, best=1)
+    assert sorted(p.name for p in three.directory.iterdir()) == ["1", "2", "3"]
+
+
 @pytest.mark.parametrize("how", ["flip", "truncate", "delete"])
 def test_harm_to_any_file_is_noticed_and_the_last_good_one_used(
     how: str, three: Checkpoints, tmp_path: Path
 ):
     newest = three.directory / "3"
-    for name in [p.relative_to(newest) for p in files(newest) if p.stat().st_size]:
+    for name in [p.relative_to(newest) for p in files(newest) if p.stat().st_size][::4]:
         copy = tmp_path / "copy" / str(name).replace("/", "_")
         shutil.copytree(three.directory, copy)
         harm(copy / "3" / name, how)
@@ -108,9 +165,32 @@ def test_a_save_that_was_cut_off_is_no_checkpoint(three: Checkpoints, monkeypatc
         patch.setattr(manifest, "write", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
         with pytest.raises(CheckpointError, match=r"could not be saved .* disk full"):
             three.save(4, state(4), progress={}, best=1)
-    assert sorted(three.steps()) == [1, 2, 3]
+    # and is not in the way of the next
+    assert sorted(p.name for p in three.directory.iterdir()) == ["1", "2", "3"]
     three.save(4, state(4), progress={}, best=1)
     assert int(three.restore(state(0))[0]["step"]) == 4
+
+
+@contextlib.contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """No file can be longer, which is what a process sees of a full disk or a quota."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [0, 100, 600])
+def test_a_full_disk_is_one_clear_error_and_leaves_the_earlier_ones(size: int, three: Checkpoints):
+    # nothing can be written; the arrays cannot; the manifest cannot
+    with full_disk(size), pytest.raises(CheckpointError, match=r"checkpoint 4 could not be saved"):
+        three.save(4, state(4), progress={}, best=1)
+    assert sorted(p.name for p in three.directory.iterdir()) == ["1", "2", "3"]
+    assert three.restore(state(0))[1] == {"at": 3}
+    three.save(4, state(4), progress={"at": 4}, best=1)
+    assert three.restore(state(0))[1] == {"at": 4}
 
 
 def test_other_shapes_and_dtypes_are_listed_and_never_cast(three: Checkpoints):

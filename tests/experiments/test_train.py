@@ -11,10 +11,9 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from tiny_experiment import STEPS, TINY, digest, rows, tiny, write_config
+from tiny_experiment import STEPS, TINY, rows, state_digest, tiny, write_config
 
 from experiments import loop, train
-from experiments.checkpoint import Checkpoints
 from experiments.errors import (
     ConfigError,
     DataError,
@@ -23,45 +22,13 @@ from experiments.errors import (
     RunDirectoryError,
 )
 from experiments.evaluate import evaluate, load
-from experiments.learner import Learner
 from experiments.records import read_metrics, repair_metrics
 from experiments.validation import from_dict
 
 # runs are compared bit for bit with those of other processes and of a whole module
-pytestmark = pytest.mark.optimised
+pytestmark = [pytest.mark.optimised, pytest.mark.usefixtures("compiled_once")]
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory):
-    """Every session here compiles the same two steps, which takes most of its time."""
-    cache = str(tmp_path_factory.mktemp("compiled"))
-    wanted = {
-        "jax_compilation_cache_dir": cache,
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in wanted}
-    for name, value in wanted.items():
-        jax.config.update(name, value)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
-    """A run that nothing interrupted."""
-    workdir = tmp_path_factory.mktemp("whole")
-    train.run(tiny(), workdir, progress=False)
-    return workdir
-
-
-def state_digest(workdir: Path, step: int = STEPS) -> str:
-    experiment = tiny()
-    like = jax.eval_shape(Learner(experiment).init)
-    return digest(Checkpoints.of(workdir, experiment), step, like)
 
 
 def stop_at(steps: set[int], number: signal.Signals, monkeypatch) -> None:

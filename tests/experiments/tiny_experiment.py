@@ -45,10 +45,15 @@ def rows(workdir: Path) -> list[dict]:
     return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
 
 
-def digest(checkpoints, step: int, like) -> str:
-    """Of every byte of parameters and optimizer state."""
+def state_digest(workdir: Path, experiment: Experiment | None = None) -> str:
+    """Of every byte of the last parameters and optimizer state."""
     import jax
     import numpy as np
 
-    leaves = jax.tree.leaves(checkpoints.load(step, like))
+    from experiments.checkpoint import Checkpoints
+    from experiments.learner import Learner
+
+    experiment = experiment or tiny()
+    like = jax.eval_shape(Learner(experiment).init)
+    leaves = jax.tree.leaves(Checkpoints.of(workdir, experiment).load(STEPS, like))
     return hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in leaves)).hexdigest()

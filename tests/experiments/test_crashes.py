@@ -1,0 +1,253 @@
+"""Whatever ends a run, wherever: the same command goes on, and ends as if nothing had been."""
+
+import contextlib
+import json
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tiny_experiment import STEPS, rows, state_digest, tiny
+
+from experiments import loop, manifest, records, train
+from experiments.checkpoint import Checkpoints
+from experiments.errors import CheckpointError, Interrupted, LabError, RunDirectoryError
+from experiments.records import read_metrics, repair_metrics
+from experiments.validation import to_dict
+
+pytestmark = [pytest.mark.optimised, pytest.mark.usefixtures("compiled_once")]
+ROOT = Path(__file__).parents[2]
+
+
+class Crash(BaseException):
+    """Nothing catches it, so nothing is saved."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def steps_are_shared():
+    """Each session here has the same two compiled steps; they are pure."""
+    make, steps = loop.Session._compile, {}
+
+    def compiled(session):
+        if not steps:
+            make(session)
+            steps.update(train_step=session.train_step, eval_step=session.eval_step)
+        vars(session).update(steps, compiling=0.0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop.Session, "_compile", compiled)
+        yield
+
+
+OWNERS = {
+    "session": loop.Session,
+    "checkpoints": Checkpoints,
+    "loop": loop,
+    "manifest": manifest,
+    "records": records,
+}
+
+
+def at_call(number: int, of: str, do: Callable[[], None], patch) -> None:
+    """`do` just before the so-manieth call of a function."""
+    place, _, name = of.rpartition(".")
+    owner = OWNERS[place]
+    function, calls = getattr(owner, name), []
+
+    def counted(*args, **kwargs):
+        calls.append(name)
+        if len(calls) == number:
+            do()
+        return function(*args, **kwargs)
+
+    patch.setattr(owner, name, counted)
+
+
+def crash() -> None:
+    raise Crash
+
+
+def ends_as(whole: Path, workdir: Path, **sections) -> None:
+    result = train.run(tiny(**sections), workdir, progress=False)
+    assert rows(workdir) == rows(whole)
+    assert state_digest(workdir, tiny(**sections)) == state_digest(whole)
+    expected = json.loads((whole / "result.json").read_text())
+    same = ("validation", "test", "best_step")
+    assert {k: result[k] for k in same} == {k: expected[k] for k in same}
+
+
+POINTS = {
+    "after one step": ("session._train", 2),
+    "in an evaluation": ("loop.evaluate", 1),
+    "before a manifest": ("manifest.write", 2),
+    "after a checkpoint has its name": ("checkpoints._best_of", 1),
+    "before the last step": ("session._train", STEPS),
+    "before the last checkpoint": ("manifest.write", 5),
+    "before the result": ("session._finish", 1),
+    "while the result is written": ("records.write_json", 2),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", POINTS)
+def test_a_crash_anywhere_changes_nothing(point: str, whole: Path, tmp_path: Path, monkeypatch):
+    of, number = POINTS[point]
+    with monkeypatch.context() as patch:
+        at_call(number, of, crash, patch)
+        with pytest.raises(Crash):
+            train.run(tiny(), tmp_path, progress=False)
+    ends_as(whole, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "code", "point"),
+    [
+        ("SIGINT", 130, "in an evaluation"),
+        ("SIGINT", 130, "before a manifest"),
+        ("SIGTERM", 143, "before the result"),
+    ],
+)
+def test_a_signal_anywhere_is_obeyed(
+    name: str, code: int, point: str, whole: Path, tmp_path: Path, monkeypatch
+):
+    of, number = POINTS[point]
+    with monkeypatch.context() as patch:
+        at_call(number, of, lambda: signal.raise_signal(getattr(signal, name)), patch)
+        with pytest.raises(Interrupted, match=name) as stopped:
+            train.run(tiny(), tmp_path, progress=False)
+    assert stopped.value.code == code
+    ends_as(whole, tmp_path)
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_second_signal_ends_the_process_at_once(name: str, code: int):
+    program = f"""
+import signal
+from experiments.signals import Signals
+with Signals() as signals:
+    signal.raise_signal(signal.{name})
+    print(signals.caught == signal.{name}, flush=True)
+    signal.raise_signal(signal.{name})
+    print("still here")
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, "True\n")
+    assert "once more to stop at once" in done.stderr
+
+
+@contextlib.contextmanager
+def failing_saves(steps: set[int]) -> Iterator[None]:
+    """The disk is full whenever one of these is saved."""
+    write = manifest.write
+
+    def full(folder: Path, body: dict) -> None:
+        if body["step"] in steps:
+            raise OSError(28, "No space left on device")
+        write(folder, body)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest, "write", full)
+        yield
+
+
+@pytest.mark.slow
+def test_a_failed_save_ends_the_run_or_not_as_is_said(whole: Path, tmp_path: Path, capfd):
+    go_on = {"on_save_error": "continue"}
+    with failing_saves({4, 5, 10}):
+        ends_as(whole, tmp_path / "on", train=go_on)
+    assert capfd.readouterr().err.count("No space left on device; going on without it") == 3
+
+    with failing_saves({5}), pytest.raises(CheckpointError, match="No space left") as error:
+        train.run(tiny(), tmp_path / "stop", progress=False)
+    assert error.value.code == 4
+    assert Checkpoints.of(tmp_path / "stop", tiny()).steps() == [4]
+    ends_as(whole, tmp_path / "stop")
+
+    # a run that could not be kept is not finished, whatever is said
+    with failing_saves({STEPS}), pytest.raises(CheckpointError):
+        train.run(tiny(train=go_on), tmp_path / "last", progress=False)
+    assert not (tmp_path / "last" / "result.json").exists()
+    ends_as(whole, tmp_path / "last", train=go_on)
+
+
+@pytest.mark.slow
+def test_a_full_disk_in_the_middle_is_one_clear_error(whole: Path, tmp_path: Path, monkeypatch):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # the metrics have more already, and what is appended is cut in a line
+    size = len(json.dumps(rows(whole)[0])) * 4
+    fill = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        with monkeypatch.context() as patch:
+            at_call(7, "session._train", fill, patch)
+            with pytest.raises(LabError) as error:
+                train.run(tiny(), tmp_path, progress=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert isinstance(error.value, RunDirectoryError | CheckpointError), error.value
+    ends_as(whole, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_directory_that_vanishes_is_one_clear_error(tmp_path: Path, monkeypatch):
+    at_call(7, "session._train", lambda: shutil.rmtree(tmp_path / "run"), monkeypatch)
+    with pytest.raises(RunDirectoryError, match="cannot be written to") as error:
+        train.run(tiny(), tmp_path / "run", progress=False)
+    assert error.value.code == 5
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_directory_that_is_read_only_is_refused():
+    # not even root writes here
+    with pytest.raises(RunDirectoryError, match="cannot be written to"):
+        train.run(tiny(), Path("/proc/self"), progress=False)
+    with pytest.raises(RunDirectoryError, match="cannot be written to"):
+        train.run(tiny(), Path("/proc/run"), progress=False)
+
+
+OTHERS = {
+    "width": ({"width": 16}, "model.width: 8 there, 16 here"),
+    "depth": ({"layers": 2}, "model.layers: 1 there, 2 here"),
+    "dtype": ({"dtype": "bfloat16"}, "model.dtype: 'float32' there, 'bfloat16' here"),
+    "mechanism": (
+        {"attention": {"name": "linear"}},
+        "model.attention.name: 'softmax' there, 'linear' here",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", OTHERS)
+def test_another_model_is_refused_by_the_paths_that_differ(kind: str, whole: Path, tmp_path: Path):
+    model, line = OTHERS[kind]
+    other = tiny(model=model)
+    with pytest.raises(RunDirectoryError) as error:
+        train.run(other, whole, progress=False)
+    assert f"\n  {line}\n" in str(error.value)
+    # and where someone takes the configuration away, by the arrays or the configuration's hash
+    workdir = shutil.copytree(whole, tmp_path / "run")
+    (workdir / "result.json").unlink()
+    manifest.write_json(workdir / "config.json", to_dict(other))
+    with pytest.raises(CheckpointError, match=r"other arrays|other config") as error:
+        train.run(other, workdir, progress=False)
+    assert error.value.code == 4
+    if kind in ("width", "depth"):
+        assert "params." in str(error.value)
+        assert "float32[" in str(error.value)
+
+
+def test_metrics_cut_anywhere_are_whole_lines_of_increasing_steps(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    lines = [json.dumps({"step": step, "loss": 1 / step}) + "\n" for step in (1, 2, 3, 2, 3, 4)]
+    content = "".join(lines).encode()
+    for cut in range(len(content) + 1):
+        path.write_bytes(content[:cut] + b"\xff\x00{" * (cut % 2))
+        repair_metrics(path, 3)
+        steps = [row["step"] for row in map(json.loads, path.read_text().splitlines())]
+        assert steps == list(range(1, len(steps) + 1)), cut
+        assert len(steps) >= min(3, content[:cut].count(b"\n")), cut
+        assert [row["step"] for row in read_metrics(path)] == steps

@@ -1,0 +1,139 @@
+"""A batch that makes something infinite stops a run, or the run is as if it had never come."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_experiment import STEPS, rows, state_digest, tiny
+
+from experiments import loop, train
+from experiments.checkpoint import Checkpoints, flatten
+from experiments.config import Experiment
+from experiments.errors import ConfigError, Interrupted, NonFiniteError
+from experiments.learner import Learner, State
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+BAD = 7  # the step that goes wrong, after a checkpoint at 4 and 5
+
+
+def without(kind: str, **train: object) -> Experiment:
+    return tiny(train={"on_nonfinite": kind, **train})
+
+
+def poison(steps: set[int], monkeypatch, then: Callable = lambda session: None) -> list[int]:
+    """Weighs every label of these steps' batches by nan; the list of those that were drawn."""
+    make, drawn = loop.Session._batch, []
+
+    def batch(session):
+        made = make(session)
+        if session.step + 1 not in steps:
+            return made
+        drawn.append(session.step + 1)
+        then(session)
+        return dataclasses.replace(made, weights=made.weights * np.float32(math.nan))
+
+    monkeypatch.setattr(loop.Session, "_batch", batch)
+    return drawn
+
+
+@pytest.fixture(scope="module", params=["skip", "rollback"])
+def never_saw(request, tmp_path_factory, compiled_once) -> tuple[str, list[dict], str]:
+    """Kind, rows and state of a run whose batch BAD is not trained on, nor looked at."""
+    experiment, workdir = without(request.param), tmp_path_factory.mktemp("never")
+    with pytest.MonkeyPatch.context() as patch:
+        step = loop.Session._train
+        leave_out = lambda s, batch: (s.skipped.update({BAD: "loss"}), step(s, batch))[1]
+        patch.setattr(loop.Session, "_train", leave_out)
+        train.run(experiment, workdir, progress=False)
+    return request.param, rows(workdir), state_digest(workdir, experiment)
+
+
+@pytest.mark.optimised
+@pytest.mark.slow
+def test_the_run_is_as_one_that_never_saw_the_batch(never_saw, tmp_path, monkeypatch, capfd):
+    kind, expected, state = never_saw
+    drawn = poison({BAD}, monkeypatch)
+    train.run(without(kind), tmp_path, progress=False)
+    assert f"step {BAD}: loss is not finite" in capfd.readouterr().err
+    # going back, the batch comes again and is passed over
+    assert len(drawn) == {"skip": 1, "rollback": 2}[kind]
+    found = rows(tmp_path)
+    assert [row["step"] for row in found] == list(range(1, STEPS + 1))
+    assert found[BAD - 1] == {"step": BAD, "skipped": "loss"}
+    assert found == expected
+    assert state_digest(tmp_path, without(kind)) == state
+
+
+@pytest.mark.optimised
+@pytest.mark.slow
+def test_it_ends_the_same_when_it_is_stopped_on_the_way(never_saw, tmp_path, monkeypatch):
+    kind, expected, state = never_saw
+    stop = lambda session: setattr(session.signals, "caught", 15)
+    with monkeypatch.context() as patch:
+        poison({BAD}, patch, then=stop)  # just before the batch is trained on
+        with pytest.raises(Interrupted):
+            train.run(without(kind), tmp_path, progress=False)
+    poison({BAD}, monkeypatch)
+    train.run(without(kind), tmp_path, progress=False)
+    assert rows(tmp_path) == expected
+    assert state_digest(tmp_path, without(kind)) == state
+
+
+@pytest.mark.optimised
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["rollback"])
+def test_only_so_many_batches_are_done_without(kind: str, tmp_path: Path, monkeypatch):
+    drawn = poison(set(range(BAD, STEPS + 1)), monkeypatch)
+    with pytest.raises(NonFiniteError, match=rf"step {BAD + 2}: loss is .* after 2 other") as error:
+        train.run(without(kind, nonfinite_limit=2), tmp_path, progress=False)
+    assert error.value.code == 3
+    assert len(drawn) < 20
+    assert [row["step"] for row in rows(tmp_path)][: BAD - 1] == list(range(1, BAD))
+    assert max(Checkpoints.of(tmp_path, without(kind, nonfinite_limit=2)).steps()) < BAD + 2
+
+
+class Plain(Learner):
+    """Its loss is the sum of all parameters times the sum of the batch's weights."""
+
+    def _sums(self, params, batch, key):
+        total = sum(x.sum() for x in jax.tree.leaves(params))
+        slices = jnp.ones(len(self.experiment.posed.slices))
+        return {"loss": total * batch.weights.sum(), "correct": slices, "weight": slices * 0}
+
+
+@functools.cache
+def plain(kind: str) -> tuple[Learner, State, Callable]:
+    learner = Plain(tiny(train={"on_nonfinite": kind}))
+    return learner, jax.jit(learner.init)(), jax.jit(learner.train_step)
+
+
+@pytest.mark.parametrize("kind", ["stop", "skip"])
+@pytest.mark.parametrize(
+    ("weight", "first"),
+    [(math.nan, "loss"), (math.inf, "loss"), (1e30, "gradient norm"), (1.0, None)],
+)
+def test_a_bad_batch_leaves_all_but_the_step(kind: str, weight: float, first: str | None):
+    # 1e30: each gradient is finite, and clipped by its infinite norm would be 0
+    learner, state, train_step = plain(kind)
+    e = learner.experiment
+    batch = e.task.batch(e.seed, 0, e.train.batch_size)
+    rest = np.zeros_like(batch.weights)
+    rest.flat[0] = weight
+    after, metrics = train_step(state, dataclasses.replace(batch, weights=rest), np.int32(0))
+    bad = [n for n, ok in zip(learner.names(state), metrics["finite"], strict=True) if not ok]
+    assert bad[:1] == [first] * (first is not None)
+    old, new = flatten(state), flatten(after)
+    assert int(new.pop("step")) == int(old.pop("step")) + (first is None or kind == "skip")
+    same = [np.array_equal(x, new[name]) for name, x in old.items()]
+    assert all(same) if first else not any(same)
+
+
+def test_a_limit_without_a_reader_is_a_mistake():
+    with pytest.raises(ConfigError, match=r"train\.nonfinite_limit: expected its default"):
+        tiny(train={"nonfinite_limit": 3})
