@@ -93,8 +93,8 @@ def _image(task, batch) -> Float[np.ndarray, "height width"] | None:
     return batch.tokens[0].reshape(side, side) - 1.0
 
 
-def draw(seen: Seen) -> tuple[str, bytes]:
-    """(svg, png): a row for each layer, a column for each head, the input beside the first."""
+def draw(seen: Seen) -> plots.Drawing:
+    """A row for each layer, a column for each head, the input beside the first."""
     heads = max(len(layer) for layer in seen.maps)
     beside = seen.image is not None
     width, height = 1.55 * (heads + beside) + 0.3, 1.8 * len(seen.maps) + 0.2
@@ -108,7 +108,7 @@ def draw(seen: Seen) -> tuple[str, bytes]:
         for n, layer in enumerate(seen.maps):
             for head, matrix in enumerate(layer):
                 _matrix(axes[n, head + beside], matrix, f"layer {n + 1}, head {head + 1}")
-        return plots.svg(fig, "attention"), plots.png(fig)
+        return plots.drawn(fig, "attention")
 
 
 def _matrix(ax, matrix: Float[np.ndarray, "L L"], title: str) -> None:
@@ -141,14 +141,13 @@ CAPTION = (
 
 def write(seen: Seen, workdir: Path, command: str) -> Path:
     """DIR/attention.html, with the picture also alone as .svg and .png."""
-    svg, png = draw(seen)
-    (workdir / "attention.png").write_bytes(png)
-    (workdir / "attention.svg").write_text(plots.standalone(svg))
+    drawing = draw(seen)
+    drawing.save(workdir)
     tokens = " ".join(map(str, seen.tokens.tolist()))
     sections = [
         "<h1>What the heads attend to</h1>",
         facts(seen.about),
-        f'<div class="figures">{picture(svg, CAPTION, wide=True)}</div>',
+        f'<div class="figures">{picture(drawing.svg, CAPTION, wide=True)}</div>',
         f"<details><summary>tokens</summary><pre>{tokens}</pre></details>",
         f"<h2>How it was made</h2><pre>{html.escape(command)}</pre>",
     ]

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from experiments.report import plots
-from experiments.report.data import Cell, Variant, curves, failures, flat, variants
+from experiments.report.data import Cell, failures, flat, variants
 from experiments.report.page import facts, page, picture, words
+from experiments.report.pictures import pictures
 from experiments.report.sortable import hypertext
-from experiments.report.stats import interval
-from experiments.report.table import TEST, comma_separated, markdown
-from experiments.report.tradeoff import Point, tradeoff
+from experiments.report.table import comma_separated, markdown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +45,7 @@ def render(comparison: Comparison) -> str:
     """The HTML document."""
     rows = variants(comparison.cells, comparison.costs)
     looks = plots.looks([row.name for row in rows])
+    drawn = [picture(x.svg, text) for x, text in pictures(rows, comparison.baselines)]
     sections = [
         f"<h1>{html.escape(comparison.title)}</h1>",
         f"<p>{html.escape(comparison.about)}</p>" if comparison.about else "",
@@ -53,7 +53,7 @@ def render(comparison: Comparison) -> str:
         "<h2>Results</h2>",
         hypertext(rows, comparison.baselines, looks),
         "<h2>Pictures</h2>",
-        f'<div class="figures">{"".join(_pictures(rows, comparison.baselines))}</div>',
+        f'<div class="figures">{"".join(drawn)}</div>',
         *_failed(comparison),
         "<h2>How it was made</h2>",
         f"<pre>{html.escape(comparison.command)}</pre>",
@@ -71,42 +71,6 @@ def _scope(comparison: Comparison) -> str:
     count = lambda n, what: f"{n} {what}{'' if n == 1 else 's'}"
     scope = f"{count(len(names), 'variant')}, {count(len(seeds), 'seed')}: "
     return scope + f"{done} of {count(len(cells), 'run')} finished. {comparison.dates}."
-
-
-def _pictures(rows: list[Variant], baselines: dict[str, float]) -> Iterator[str]:
-    looks = plots.looks([row.name for row in rows])
-    if points := list(_points(rows)):
-        percent = {name: 100 * x for name, x in baselines.items()}
-        named = ", ".join(f"{name} {x:.1f}" for name, x in percent.items()) or "none"
-        yield picture(tradeoff(points, percent, looks), f"{TRADEOFF}{named}.")
-    for key, scale, label, caption in CURVES:
-        series = {row.name: curves(row, key, scale) for row in rows}
-        if any(series.values()):
-            name = key.replace(".", "-")
-            yield picture(
-                plots.curves(series, looks, ylabel=label, name=name, log=scale == 1), caption
-            )
-
-
-TRADEOFF = (
-    "Accuracy against speed, area for memory: test accuracy of the checkpoint that is best on "
-    "validation (bars: 95% t interval over seeds; long where seeds are few), training steps per "
-    "second, and peak bytes of the whole train step. Baselines near enough are dashed; all: "
-)
-BAND = "Mean over seeds, in a band from the lowest to the highest seed."
-CURVES = (
-    ("loss", 1, "training loss", f"Training loss. {BAND}"),
-    ("validation.loss", 1, "validation loss", f"Validation loss. {BAND}"),
-    ("validation.accuracy", 100, "validation accuracy, %", f"Validation accuracy. {BAND}"),
-)
-
-
-def _points(rows: list[Variant]) -> Iterator[Point]:
-    for row in rows:
-        speed = row.mean("steps_per_second")
-        if speed and (found := row.results(TEST)):
-            mean, half = interval([100 * x for x in found])
-            yield Point(row.name, speed, mean, half, row.cost.get("step_peak_bytes"))
 
 
 def _failed(comparison: Comparison) -> list[str]:

@@ -49,7 +49,7 @@ def test_the_effective_matrix_of_a_linear_variant_is_shown(trained):
 def test_negative_weights_are_drawn_around_zero():
     signed = np.array([[[-1.0, 0.5], [0.2, 0.8]]], np.float32)
     seen = visualize.Seen([signed, np.abs(signed)], np.arange(2), None, {})
-    svg, _ = visualize.draw(seen)
+    svg = visualize.draw(seen).svg
     assert "±1" in svg
     assert "max 1" in svg
 
