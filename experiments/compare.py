@@ -1,16 +1,15 @@
 """python -m experiments.compare --config=FILE[:ARG] --workdir=DIR [--config.a.b=value]
 
 Trains every run that the file's `sweep()` yields, each in DIR/cells/<variant>-<seed>-<hash of its
-configuration>; then writes DIR/table.md, DIR/results.csv and DIR/report.html. The same command
-again continues: what is finished is never run again, what was interrupted goes on from its last
-checkpoint, and what failed is tried again. Exit code 1 if any run failed.
+configuration>; then writes DIR/report.html, table.md, results.csv, results.json and figures/. The
+same command again continues: what is finished is never run again, what was interrupted goes on from
+its last checkpoint, and what failed is tried again. Exit code 1 if any run failed.
 """
 
 import ast
 import contextlib
 import datetime
 import functools
-import json
 import shlex
 import statistics
 import sys
@@ -24,6 +23,8 @@ from absl import flags
 from rich.console import Console
 
 from experiments import cli, records
+from experiments.cells import RESULT, dates, machine, without_run
+from experiments.cells import read as _read
 from experiments.config import Experiment
 from experiments.config_file import read_sweep
 from experiments.errors import Interrupted, LabError, RunDirectoryError
@@ -31,11 +32,11 @@ from experiments.lock import held
 from experiments.report import Comparison, write
 from experiments.report.costs import costs
 from experiments.report.data import Cell, failures, summary, variants
+from experiments.report.merge import apart
 from experiments.report.table import terminal
 from experiments.sweep import Planned, plan
 from experiments.validation import to_dict
 
-RESULT = "result.json"
 Run = Callable[..., dict[str, Any]]  # experiments.train.run
 Measure = Callable[[dict[str, Experiment], Path], dict[str, dict[str, Any]]]
 
@@ -65,17 +66,17 @@ def compare(
                 result, error = pace.timed(attempt)
             cells.append(_cell(planned, folder, result, error))
         chosen = {p.variant: p.experiment for p, cell in zip(sweep, cells) if cell.result}
-        environment = records.environment(command)
         comparison = Comparison(
             title=title,
             about=about,
             cells=tuple(cells),
             costs=_costs(measure, chosen, workdir / "costs.json", console),
             baselines=sweep[0].experiment.posed.baselines(),
-            environment={k: v for k, v in environment.items() if k not in ("command", "started")},
+            environment=without_run(records.environment()),
             command=command,
-            dates=_dates(folder, cells),
+            dates=dates(folder, cells),
         )
+        comparison = apart(comparison)
         path = write(comparison, workdir)
     console.print(terminal(variants(comparison.cells, comparison.costs)))
     console.print(f"report: {path}", highlight=False, soft_wrap=True)
@@ -105,7 +106,8 @@ class Pace:
 def _cell(planned: Planned, folder: Path, result: dict | None, error: str | None) -> Cell:
     metrics = tuple(records.read_metrics(folder / planned.name / "metrics.jsonl"))
     config, seed = to_dict(planned.experiment), planned.experiment.seed
-    return Cell(planned.name, planned.variant, seed, config, result, error, metrics)
+    own = machine(_read(folder / planned.name / "environment.json") or {})
+    return Cell(planned.name, planned.variant, seed, config, result, error, metrics, own)
 
 
 def _costs(measure: Measure, chosen: dict[str, Experiment], cache: Path, console: Console) -> dict:
@@ -119,14 +121,6 @@ def _costs(measure: Measure, chosen: dict[str, Experiment], cache: Path, console
         return {}
 
 
-def _dates(folder: Path, cells: Sequence[Cell]) -> str:
-    """From when the first of the runs was started, today or earlier, until now."""
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    found = [_read(folder / cell.name / "environment.json") or {} for cell in cells]
-    first = min([now, *(str(x["started"]) for x in found if "started" in x)])
-    return " to ".join(f"{x[:10]} {x[11:16]} UTC" for x in (first, now))
-
-
 @contextlib.contextmanager
 def claimed(workdir: Path) -> Iterator[Path]:
     """The folder for cells, held by this process. Raises RunDirectoryError where it cannot be."""
@@ -135,17 +129,6 @@ def claimed(workdir: Path) -> Iterator[Path]:
     with held(workdir):
         (workdir / "cells").mkdir(exist_ok=True)
         yield workdir / "cells"
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """A JSON object; None if it cannot be read: `run` says what is wrong with a damaged result."""
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    if path.name == RESULT and not records.is_result(found):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _attempt(run: Run, planned: Planned, folder: Path, command: str, console: Console):

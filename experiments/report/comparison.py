@@ -1,16 +1,18 @@
-"""The files that a comparison leaves: table.md, results.csv and one self-contained report.html."""
+"""The files that a comparison leaves: one self-contained report.html, and table.md, results.csv,
+results.json and figures/ with the same in them."""
 
 import dataclasses
 import html
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.records import write_json
 from experiments.report import plots
 from experiments.report.data import Cell, failures, flat, variants
 from experiments.report.page import facts, page, picture, words
-from experiments.report.pictures import pictures
+from experiments.report.pictures import Captioned, pictures
 from experiments.report.sortable import hypertext
 from experiments.report.table import comma_separated, markdown
 
@@ -30,22 +32,35 @@ class Comparison:
 
 
 def write(comparison: Comparison, workdir: Path) -> Path:
-    """Write the three files; the path of report.html."""
+    """Write the files; the path of report.html."""
     rows = variants(comparison.cells, comparison.costs)
     foot = f"{comparison.command}\n\n{comparison.dates}; {_machine(comparison.environment)}\n"
     table = markdown(rows, comparison.baselines)
     (workdir / "table.md").write_text(f"{table}\n    {foot}")
     (workdir / "results.csv").write_text(comma_separated(rows))
+    write_json(workdir / "results.json", _numbers(comparison))
+    drawn = list(pictures(rows, comparison.baselines))
+    (workdir / "figures").mkdir(exist_ok=True)
+    for drawing, _ in drawn:
+        drawing.save(workdir / "figures")
     path = workdir / "report.html"
-    path.write_text(render(comparison))
+    path.write_text(render(comparison, drawn))
     return path
 
 
-def render(comparison: Comparison) -> str:
-    """The HTML document."""
+def _numbers(comparison: Comparison) -> dict[str, Any]:
+    """All but the curves, which stay in each cell's metrics.jsonl."""
+    numbers = dataclasses.asdict(comparison)
+    for cell in numbers["cells"]:
+        del cell["metrics"]
+    return numbers
+
+
+def render(comparison: Comparison, drawn: Sequence[Captioned]) -> str:
+    """The HTML document, with these pictures of it."""
     rows = variants(comparison.cells, comparison.costs)
     looks = plots.looks([row.name for row in rows])
-    drawn = [picture(x.svg, text) for x, text in pictures(rows, comparison.baselines)]
+    shown = "".join(picture(drawing.svg, caption) for drawing, caption in drawn)
     sections = [
         f"<h1>{html.escape(comparison.title)}</h1>",
         f"<p>{html.escape(comparison.about)}</p>" if comparison.about else "",
@@ -53,7 +68,7 @@ def render(comparison: Comparison) -> str:
         "<h2>Results</h2>",
         hypertext(rows, comparison.baselines, looks),
         "<h2>Pictures</h2>",
-        f'<div class="figures">{"".join(drawn)}</div>',
+        f'<div class="figures">{shown}</div>',
         *_failed(comparison),
         "<h2>How it was made</h2>",
         f"<pre>{html.escape(comparison.command)}</pre>",

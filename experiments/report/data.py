@@ -18,6 +18,7 @@ class Cell:
     result: dict[str, Any] | None
     error: str | None
     metrics: tuple[dict[str, Any], ...] = ()
+    machine: str = ""  # that it was trained on
 
 
 @dataclasses.dataclass(frozen=True)

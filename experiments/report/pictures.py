@@ -9,6 +9,7 @@ from experiments.report.stats import interval
 from experiments.report.table import TEST
 from experiments.report.tradeoff import Point, state, tradeoff
 
+Captioned = tuple[Drawing, str]
 TRADEOFF = (
     "Accuracy against speed, area for memory: test accuracy of the checkpoint that is best on "
     "validation (bars: 95% t interval over seeds; long where seeds are few), training steps per "
@@ -29,8 +30,8 @@ CURVES = (
 )
 
 
-def pictures(rows: Sequence[Variant], baselines: dict[str, float]) -> Iterator[tuple[Drawing, str]]:
-    """(picture, caption) of what there is to draw."""
+def pictures(rows: Sequence[Variant], baselines: dict[str, float]) -> Iterator[Captioned]:
+    """What there is to draw."""
     looks = plots.looks([row.name for row in rows])
     percent = {name: 100 * x for name, x in baselines.items()}
     named = ", ".join(f"{name} {x:.1f}" for name, x in percent.items()) or "none"
