@@ -23,8 +23,8 @@ from absl import flags
 from rich.console import Console
 
 from experiments import cli, records
-from experiments.cells import RESULT, dates, machine, without_run
-from experiments.cells import read as _read
+from experiments.gathered import RESULT, dates, machine, without_run
+from experiments.gathered import read as _read
 from experiments.config import Experiment
 from experiments.config_file import read_sweep
 from experiments.errors import Interrupted, LabError, RunDirectoryError

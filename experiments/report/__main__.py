@@ -12,7 +12,7 @@ from pathlib import Path
 from absl import flags
 
 from experiments import cli
-from experiments.cells import gathered
+from experiments.gathered import gathered
 from experiments.errors import ConfigError
 from experiments.report import write
 from experiments.report.data import summary

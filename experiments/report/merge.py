@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
 
-from experiments.cells import machine
+from experiments.gathered import machine
 from experiments.report.comparison import Comparison
 from experiments.report.data import Cell
 

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 
-from experiments import cells, records
+from experiments import gathered, records
 from experiments.config import mechanism, task
 from experiments.report import __main__ as command
 from experiments.report.data import variants
@@ -56,7 +56,7 @@ def means(comparison):
 
 def test_a_finished_comparison_is_read_as_it_was(tmp_path):
     runs = [(planned(n, s), 0.5 + s / 4) for n in ("softmax", "linear") for s in (0, 1)]
-    found = cells.gathered(leave(tmp_path, runs, costs={"linear": {"forward_ms": 3.0}}))
+    found = gathered.gathered(leave(tmp_path, runs, costs={"linear": {"forward_ms": 3.0}}))
     assert means(found) == {"softmax": 0.625, "linear": 0.625}
     assert found.costs["linear"] == {"forward_ms": 3.0}
     assert found.baselines == {"chance": 0.1}
@@ -68,7 +68,7 @@ def test_a_finished_comparison_is_read_as_it_was(tmp_path):
     said["cells"] = said["cells"][:2]
     said["cells"][0]["variant"] = "named by its sweep"
     (tmp_path / "results.json").write_text(json.dumps(said))
-    again = cells.gathered(tmp_path)
+    again = gathered.gathered(tmp_path)
     assert again.title == "mine"
     assert [cell.variant for cell in again.cells] == ["named by its sweep", "linear"]
     assert planned("softmax", 1).name in again.about
@@ -85,7 +85,7 @@ def test_unfinished_damaged_and_edited_runs_are_named_and_left_out(tmp_path, cap
     config = (folders[2] / "config.json").read_text()
     (folders[2] / "config.json").write_text(config.replace('"steps": 2', '"steps": 900'))
     (folders[3] / "config.json").unlink()
-    found = cells.gathered(tmp_path / "in")
+    found = gathered.gathered(tmp_path / "in")
     errors = {cell.name: cell.error for cell in found.cells}
     assert [errors[x.name] for x in folders] == [
         "result.json is not as training wrote it: damaged or edited, so left out",
@@ -106,9 +106,9 @@ def test_unfinished_damaged_and_edited_runs_are_named_and_left_out(tmp_path, cap
 
 def test_machines_are_never_averaged_together(tmp_path):
     costs = {"softmax": {"forward_ms": 1.0}}
-    a = cells.gathered(leave(tmp_path / "a", [(planned(seed=0), 0.25)], costs=costs))
+    a = gathered.gathered(leave(tmp_path / "a", [(planned(seed=0), 0.25)], costs=costs))
     b = leave(tmp_path / "b", [(planned(seed=1), 0.75)], processor="Xeon")
-    b = cells.gathered(b)
+    b = gathered.gathered(b)
     both = merged({"a": a, "b": b})
     one, other = "softmax [EPYC, 2 cores]", "softmax [Xeon, 2 cores]"
     assert means(both) == {one: 0.25, other: 0.75}
@@ -121,7 +121,7 @@ def test_machines_are_never_averaged_together(tmp_path):
 
 
 def test_costs_measured_on_none_of_the_machines_stay(tmp_path):
-    a = cells.gathered(leave(tmp_path, [(planned(), 0.25)], costs={"softmax": {"forward_ms": 1}}))
+    a = gathered.gathered(leave(tmp_path, [(planned(), 0.25)], costs={"softmax": {"forward_ms": 1}}))
     other = {"hardware": HARDWARE | {"processor": "Xeon"}}
     moved = dataclasses.replace(a, environment=other)
     assert apart(moved).costs == a.costs
@@ -130,15 +130,15 @@ def test_costs_measured_on_none_of_the_machines_stay(tmp_path):
 def test_a_name_that_stands_for_two_settings_becomes_two(tmp_path):
     short = leave(tmp_path / "short", [(planned(steps=2), 0.2), (planned("linear"), 0.3)])
     long = leave(tmp_path / "long", [(planned(steps=9), 0.6), (planned("linear", 1), 0.5)])
-    both = merged({"short": cells.gathered(short), "long": cells.gathered(long)})
+    both = merged({"short": gathered.gathered(short), "long": gathered.gathered(long)})
     assert means(both) == {"softmax (short)": 0.2, "linear": 0.4, "softmax (long)": 0.6}
 
 
 def test_a_run_in_two_comparisons_counts_once_and_only_if_they_agree(tmp_path):
-    a = cells.gathered(leave(tmp_path / "a", [(planned(), 0.25), (planned(seed=1), 0.5)]))
-    same = cells.gathered(leave(tmp_path / "b", [(planned(), 0.25)]))
+    a = gathered.gathered(leave(tmp_path / "a", [(planned(), 0.25), (planned(seed=1), 0.5)]))
+    same = gathered.gathered(leave(tmp_path / "b", [(planned(), 0.25)]))
     assert means(merged({"a": a, "b": same})) == {"softmax": 0.375}
-    other = cells.gathered(leave(tmp_path / "c", [(planned(), 0.75)]))
+    other = gathered.gathered(leave(tmp_path / "c", [(planned(), 0.75)]))
     both = merged({"a": a, "c": other})
     assert means(both) == {"softmax": 0.375}
     assert [cell.error for cell in both.cells if cell.error] == [
@@ -147,7 +147,7 @@ def test_a_run_in_two_comparisons_counts_once_and_only_if_they_agree(tmp_path):
 
 
 def test_baselines_of_other_tasks_keep_their_names_apart(tmp_path):
-    a = cells.gathered(leave(tmp_path / "a", [(planned(), 0.25)]))
+    a = gathered.gathered(leave(tmp_path / "a", [(planned(), 0.25)]))
     b = dataclasses.replace(a, baselines={"chance": 0.5, "majority": 0.1})
     found = merged({"a": a, "b": b}).baselines
     assert found == {"chance (a)": 0.1, "chance (b)": 0.5, "majority": 0.1}
@@ -178,9 +178,9 @@ def test_a_result_is_sealed_against_edits():
 
 def test_machines_are_told_apart_by_what_times_depend_on():
     gpu = HARDWARE | {"platform": "gpu", "device": "H100", "devices": 8, "host": "n1"}
-    assert cells.machine({"hardware": gpu}) == "H100, 8 devices"
-    assert cells.machine({"hardware": HARDWARE}) == "EPYC, 2 cores"
-    assert cells.machine({}) == ""
+    assert gathered.machine({"hardware": gpu}) == "H100, 8 devices"
+    assert gathered.machine({"hardware": HARDWARE}) == "EPYC, 2 cores"
+    assert gathered.machine({}) == ""
 
 
 def test_layers_of_their_own_are_named_one_by_one():
