@@ -3,41 +3,36 @@
 Trains every run that the file's `sweep()` yields, each in DIR/cells/<variant>-<seed>-<hash of its
 configuration>; then writes DIR/report.html, table.md, results.csv, results.json and figures/. The
 same command again continues: what is finished is never run again, what was interrupted goes on from
-its last checkpoint, and what failed is tried again. Exit code 1 if any run failed.
+its last checkpoint, and what failed is tried again with --retry_failed. --processes=N runs N at a
+time, each on its own cores and GPUs; the same command elsewhere with the same DIR helps too. Exit
+code 1 if any run failed.
 """
 
 import ast
-import contextlib
-import datetime
 import functools
 import shlex
-import statistics
 import sys
-import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 from rich.console import Console
 
-from experiments import cli, records
-from experiments.gathered import RESULT, dates, machine, without_run
-from experiments.gathered import read as _read
+from experiments import cli, records, workers
+from experiments.cells import Cells, Run
 from experiments.config import Experiment
 from experiments.config_file import read_sweep
-from experiments.errors import Interrupted, LabError, RunDirectoryError
+from experiments.errors import LabError
+from experiments.gathered import dates, on_machines, without_run
 from experiments.lock import held
 from experiments.report import Comparison, write
 from experiments.report.costs import costs
-from experiments.report.data import Cell, failures, summary, variants
+from experiments.report.data import failures, variants
 from experiments.report.merge import apart
 from experiments.report.table import terminal
 from experiments.sweep import Planned, plan
-from experiments.validation import to_dict
 
-Run = Callable[..., dict[str, Any]]  # experiments.train.run
 Measure = Callable[[dict[str, Experiment], Path], dict[str, dict[str, Any]]]
 
 
@@ -51,30 +46,35 @@ def compare(
     run: Run,
     measure: Measure = costs,
     console: Console | None = None,
-) -> Comparison:
-    """Run what is not finished, then write the report; failures are cells with their error."""
+    processes: int = 1,
+    retry_failed: bool = False,
+) -> Comparison | None:
+    """Run what is not finished, then write the report; failures are cells with their error. None
+    where another process still runs some: it will write the report."""
     console = console or Console()
-    with claimed(workdir) as folder:
-        cells, pace = [], Pace(sum(_read(folder / p.name / RESULT) is None for p in sweep))
-        for number, planned in enumerate(sweep, 1):
-            attempt = functools.partial(_attempt, run, planned, folder, command, console)
-            result, error = _read(folder / planned.name / RESULT), None
-            if result is None:
-                name = f"{planned.variant}, seed {planned.experiment.seed}"
-                line = f"run {number} of {len(sweep)}: {name}{pace.left()}"
-                console.print(line, style="bold", markup=False, highlight=False)
-                result, error = pace.timed(attempt)
-            cells.append(_cell(planned, folder, result, error))
-        chosen = {p.variant: p.experiment for p, cell in zip(sweep, cells) if cell.result}
+    cells = Cells.of(workdir, sweep)
+    if retry_failed:
+        cells.forget_failures()
+    if processes > 1 and len(cells.unfinished()) > 1:
+        quiet = functools.partial(run, progress=False)
+        workers.run(cells.work, (quiet, command, _tell), min(processes, len(cells.unfinished())))
+    else:
+        cells.work(run, command, _tell)
+    if cells.held_elsewhere():
+        console.print("the rest is run by another process, which will write the report")
+        return None
+    with held(workdir, "reporting"):
+        found = cells.found()
+        chosen = {p.variant: p.experiment for p, cell in zip(sweep, found) if cell.result}
         comparison = Comparison(
             title=title,
             about=about,
-            cells=tuple(cells),
+            cells=on_machines(found, workdir / "cells"),
             costs=_costs(measure, chosen, workdir / "costs.json", console),
             baselines=sweep[0].experiment.posed.baselines(),
             environment=without_run(records.environment()),
             command=command,
-            dates=dates(folder, cells),
+            dates=dates(workdir / "cells", found),
         )
         comparison = apart(comparison)
         path = write(comparison, workdir)
@@ -83,31 +83,8 @@ def compare(
     return comparison
 
 
-class Pace:
-    """How long the runs take, to say how long the rest will."""
-
-    def __init__(self, count: int) -> None:
-        self.count, self.seconds = count, []
-
-    def timed(self, call: Callable[[], Any]) -> Any:
-        start = time.perf_counter()
-        try:
-            return call()
-        finally:
-            self.seconds.append(time.perf_counter() - start)
-
-    def left(self) -> str:
-        if not self.seconds:
-            return ""
-        seconds = statistics.fmean(self.seconds) * (self.count - len(self.seconds))
-        return f" (about {datetime.timedelta(seconds=round(seconds))} left)"
-
-
-def _cell(planned: Planned, folder: Path, result: dict | None, error: str | None) -> Cell:
-    metrics = tuple(records.read_metrics(folder / planned.name / "metrics.jsonl"))
-    config, seed = to_dict(planned.experiment), planned.experiment.seed
-    own = machine(_read(folder / planned.name / "environment.json") or {})
-    return Cell(planned.name, planned.variant, seed, config, result, error, metrics, own)
+def _tell(line: str) -> None:
+    Console().print(line, style="bold", markup=False, highlight=False)
 
 
 def _costs(measure: Measure, chosen: dict[str, Experiment], cache: Path, console: Console) -> dict:
@@ -121,35 +98,13 @@ def _costs(measure: Measure, chosen: dict[str, Experiment], cache: Path, console
         return {}
 
 
-@contextlib.contextmanager
-def claimed(workdir: Path) -> Iterator[Path]:
-    """The folder for cells, held by this process. Raises RunDirectoryError where it cannot be."""
-    if (workdir / "config.json").exists():
-        raise RunDirectoryError(f"{workdir} holds a single training run; name another --workdir")
-    with held(workdir):
-        (workdir / "cells").mkdir(exist_ok=True)
-        yield workdir / "cells"
-
-
-def _attempt(run: Run, planned: Planned, folder: Path, command: str, console: Console):
-    """(result, None), or (None, error) of a run that failed. An interruption is passed on."""
-    try:
-        result = run(planned.experiment, folder / planned.name, command=command)
-    except Interrupted:
-        raise
-    except LabError as error:
-        message = f"{type(error).__name__}: {error}"
-    except Exception as error:
-        message = f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"
-    else:
-        return result, None
-    console.print(f"  failed: {summary(message)}", style="red", markup=False, highlight=False)
-    return None, message
-
-
 def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("config", None, "a file with get_config() and sweep()", flag_values=values)
     flags.DEFINE_string("workdir", None, "where runs and report are kept", flag_values=values)
+    flags.DEFINE_integer(
+        "processes", 1, "how many runs at a time", lower_bound=1, flag_values=values
+    )
+    flags.DEFINE_boolean("retry_failed", False, "run again what failed", flag_values=values)
 
 
 def _run(values: flags.FlagValues, sweep: list[tuple[dict[str, Any], Experiment]]) -> None:
@@ -163,7 +118,11 @@ def _run(values: flags.FlagValues, sweep: list[tuple[dict[str, Any], Experiment]
         about=f"{_about(values.config.partition(':')[0])} {_shape(planned[0].experiment)}",
         command=shlex.join(["python", "-m", "experiments.compare", *sys.argv[1:]]),
         run=train.run,
+        processes=values.processes,
+        retry_failed=values.retry_failed,
     )
+    if found is None:
+        return
     failed = failures(variants(found.cells, {}))
     if failed:
         names = ", ".join(cell.name for cell in failed)

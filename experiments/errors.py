@@ -47,6 +47,10 @@ class RunDirectoryError(LabError):
     code = 5
 
 
+class InUseError(RunDirectoryError):
+    """A directory that another process holds."""
+
+
 class Interrupted(LabError):
     """A signal asked the run to stop; everything is saved."""
 

@@ -1,19 +1,18 @@
 """A comparison as it lies on the disk, read without training anything."""
 
+import dataclasses
 import datetime
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments import records
+from experiments.cells import FAILURE, RESULT, read_object
 from experiments.errors import RunDirectoryError
 from experiments.manifest import digest
 from experiments.report import Comparison
 from experiments.report.data import Cell, flat
 from experiments.sweep import variants
-
-RESULT = "result.json"
 
 
 def gathered(workdir: Path) -> Comparison:
@@ -22,21 +21,20 @@ def gathered(workdir: Path) -> Comparison:
     folder = workdir / "cells"
     if not folder.is_dir():
         raise RunDirectoryError(f"{workdir} holds no comparison: it has no folder cells")
-    said = read(workdir / "results.json") or {}
+    said = read_object(workdir / "results.json") or {}
     planned = {c["name"]: c for c in said.get("cells", ()) if {"name", "variant"} <= set(c)}
     environments = {
-        x.name: read(x / "environment.json") or {} for x in folder.iterdir() if x.is_dir()
+        x.name: read_object(x / "environment.json") or {} for x in folder.iterdir() if x.is_dir()
     }
     there = sorted(environments, key=lambda name: (environments[name].get("started", ""), name))
     if not (names := list(planned) or there):
         raise RunDirectoryError(f"{workdir} holds no comparison: cells is empty")
-    configs = [read(folder / name / "config.json") or {} for name in names]
+    configs = [read_object(folder / name / "config.json") or {} for name in names]
     intact = {n: x for n, x in zip(names, configs) if is_of(n, x)}
     labels = dict(zip(intact, _labels(list(intact.values()))))
     labels |= {name: cell["variant"] for name, cell in planned.items()}
     cells = [
-        _cell(folder / n, labels.get(n, n), config, planned.get(n, {}).get("error"))
-        for n, config in zip(names, configs)
+        _cell(folder / name, labels.get(name, name), config) for name, config in zip(names, configs)
     ]
     about = [said.get("about", ""), *_unplanned(there, planned)]
     first = environments[there[0]] if there else {}
@@ -44,24 +42,13 @@ def gathered(workdir: Path) -> Comparison:
     return Comparison(
         title=said.get("title") or f"Comparison: {workdir}",
         about=" ".join(filter(None, about)),
-        cells=tuple(cells),
-        costs=(read(workdir / "costs.json") or {}).get("costs", {}),
+        cells=on_machines(cells, folder),
+        costs=(read_object(workdir / "costs.json") or {}).get("costs", {}),
         baselines=said.get("baselines") or (results[0].get("baselines", {}) if results else {}),
         environment=said.get("environment") or without_run(first),
         command=said.get("command") or first.get("command", ""),
         dates=said.get("dates") or dates(folder, cells, until=_newest(folder)),
     )
-
-
-def read(path: Path) -> dict[str, Any] | None:
-    """A JSON object; None if it cannot be read or is a result that is not as it was written."""
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    if path.name == RESULT and not records.is_result(found):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def is_of(name: str, config: dict[str, Any]) -> bool:
@@ -79,6 +66,12 @@ def machine(environment: dict[str, Any]) -> str:
     return f"{what}, {count}" if hardware else ""
 
 
+def on_machines(cells: Sequence[Cell], folder: Path) -> tuple[Cell, ...]:
+    """Each with the machine that its run was last continued on."""
+    about = lambda cell: read_object(folder / cell.name / "environment.json") or {}
+    return tuple(dataclasses.replace(cell, machine=machine(about(cell))) for cell in cells)
+
+
 def without_run(environment: dict[str, Any]) -> dict[str, Any]:
     """What is of the machine and the code."""
     return {k: v for k, v in environment.items() if k not in ("command", "started")}
@@ -88,7 +81,7 @@ def dates(folder: Path, cells: Sequence[Cell], until: datetime.datetime | None =
     """From when the first of the runs was started until then, or until now."""
     until = until or datetime.datetime.now(datetime.UTC)
     now = until.isoformat(timespec="seconds")
-    found = [read(folder / cell.name / "environment.json") or {} for cell in cells]
+    found = [read_object(folder / cell.name / "environment.json") or {} for cell in cells]
     first = min([now, *(str(x["started"]) for x in found if "started" in x)])
     return " to ".join(f"{x[:10]} {x[11:16]} UTC" for x in (first, now))
 
@@ -98,26 +91,29 @@ def _newest(folder: Path) -> datetime.datetime | None:
     return datetime.datetime.fromtimestamp(max(changed), datetime.UTC) if changed else None
 
 
-def _cell(folder: Path, label: str, config: dict, error: str | None) -> Cell:
+def _cell(folder: Path, label: str, config: dict[str, Any]) -> Cell:
     metrics = tuple(records.read_metrics(folder / "metrics.jsonl"))
-    if result := read(folder / RESULT):
-        error = None  # of an earlier attempt
+    error = (read_object(folder / FAILURE) or {}).get("error")
+    result = read_object(folder / RESULT)
+    if result is not None and not records.is_result(result):
+        result = None
     if not is_of(folder.name, config):
         what = "cannot be read" if not config else "is not what the folder is named for"
         result, error = None, f"config.json {what}: damaged or edited, so left out"
-    elif (folder / RESULT).exists() and result is None:
+    elif result is not None:
+        error = None  # of an earlier attempt
+    elif (folder / RESULT).exists():
         error = "result.json is not as training wrote it: damaged or edited, so left out"
-    elif result is None and error is None:
+    elif error is None:
         done = metrics[-1]["step"] if metrics else 0
         total = config.get("train", {}).get("steps", "?")
         error = f"unfinished: step {done} of {total}; experiments.compare goes on from there"
-    own = machine(read(folder / "environment.json") or {})
-    return Cell(folder.name, label, config.get("seed", 0), config, result, error, metrics, own)
+    return Cell(folder.name, label, config.get("seed", 0), config, result, error, metrics)
 
 
 def _unplanned(there: Sequence[str], planned: dict[str, Any]) -> list[str]:
     others = [name for name in there if planned and name not in planned]
-    what = "Not of the sweep that was last run, and left out:"
+    what = "Also there, but not of this comparison:"
     return [f"{what} {', '.join(others)}."] if others else []
 
 

@@ -4,20 +4,22 @@ import contextlib
 import fcntl
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.errors import RunDirectoryError
+from experiments.errors import InUseError, RunDirectoryError
 
 LOCK = "lock"
 
 
 @contextlib.contextmanager
-def held(workdir: Path) -> Iterator[None]:
-    """Makes the directory and holds it. Raises RunDirectoryError naming who does already."""
+def held(workdir: Path, name: str = LOCK) -> Iterator[None]:
+    """Makes the directory and holds its lock of that name. Raises InUseError naming who does
+    already, RunDirectoryError if it cannot be made."""
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        lock = (workdir / LOCK).open("a+", encoding="utf-8")
+        lock = (workdir / name).open("a+", encoding="utf-8")
     except OSError as error:
         raise RunDirectoryError(f"{workdir} cannot be written to: {error}") from None
     with lock:
@@ -27,8 +29,24 @@ def held(workdir: Path) -> Iterator[None]:
             lock.seek(0)
             holder = lock.read().strip() or "unknown"
             message = f"{workdir} is in use by a running process ({holder})"
-            raise RunDirectoryError(message) from None
+            raise InUseError(message) from None
         lock.truncate(0)
         lock.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
         lock.flush()
+        yield
+
+
+@contextlib.contextmanager
+def held_soon(workdir: Path, name: str = LOCK, seconds: float = 10) -> Iterator[None]:
+    """`held`, but waits for one who only holds it for a moment."""
+    end = time.monotonic() + seconds
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(held(workdir, name))
+                break
+            except InUseError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
         yield

@@ -38,12 +38,19 @@ def hardware() -> dict[str, Any]:
         "host": socket.gethostname(),
         "system": platform.platform(),
         "processor": _processor(),
-        "cores": os.cpu_count(),
+        "cores": len(cores()),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "platform": device.platform,
         "device": device.device_kind,
         "devices": jax.device_count(),
     }
+
+
+def cores() -> list[int]:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 def git_commit() -> str:

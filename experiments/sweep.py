@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import json
 import re
@@ -21,10 +22,14 @@ class Planned:
     variant: str
     experiment: Experiment
 
-    @property
+    @functools.cached_property
+    def config(self) -> dict[str, Any]:
+        return to_dict(self.experiment)
+
+    @functools.cached_property
     def name(self) -> str:
         """Its folder: readable, and another one if anything in the configuration changes."""
-        resolved = json.dumps(to_dict(self.experiment), sort_keys=True)
+        resolved = json.dumps(self.config, sort_keys=True)
         readable = re.sub(r"[^A-Za-z0-9_.]+", "-", self.variant).strip("-.")[:60] or "variant"
         code = hashlib.sha256(resolved.encode()).hexdigest()[:10]
         return f"{readable}-{self.experiment.seed}-{code}"
@@ -36,7 +41,7 @@ def plan(sweep: Sequence[tuple[dict[str, Any], Experiment]]) -> list[Planned]:
     planned = [Planned(name, experiment) for name, (_, experiment) in zip(named, sweep)]
     same = collections.defaultdict(list)
     for p in planned:
-        same[json.dumps(to_dict(p.experiment), sort_keys=True)].append(p.name)
+        same[json.dumps(p.config, sort_keys=True)].append(p.name)
     if twice := [names for names in same.values() if len(names) > 1]:
         raise ConfigError([f"sweep() yields one run more than once: {', '.join(x)}" for x in twice])
     return planned

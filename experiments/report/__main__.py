@@ -12,8 +12,8 @@ from pathlib import Path
 from absl import flags
 
 from experiments import cli
-from experiments.gathered import gathered
 from experiments.errors import ConfigError
+from experiments.gathered import gathered
 from experiments.report import write
 from experiments.report.data import summary
 from experiments.report.merge import merged

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attn import FULL, Causal, Mechanism
 from attn.nn import EncoderConfig, Mixer
@@ -18,6 +19,7 @@ from experiments.measure import cost
 from experiments.measure.flops import count
 from experiments.validation import to_dict
 
+HELD = 4e9  # bytes of all steps that are timed in turns
 Costs = dict[str, Any]
 Layer = tuple[Mechanism, cost.Shape, bool]
 
@@ -35,13 +37,14 @@ def costs(experiments: dict[str, Experiment], cache: Path) -> dict[str, Costs]:
     if (kept := _kept(cache, key)) is not None:
         return kept
     alone = _attention(experiments)
-    measured = {}
-    for name, experiment in experiments.items():
-        measured[name] = {
-            **_step(experiment),
-            **_mean([alone[layer] for layer in _layers(experiment)]),
-            "decode_state_bytes": _state_bytes(experiment),
+    measured = {
+        name: {
+            **step,
+            **_mean([alone[layer] for layer in _layers(experiments[name])]),
+            "decode_state_bytes": _state_bytes(experiments[name]),
         }
+        for name, step in _steps(experiments).items()
+    }
     with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not results
         records.write_json(cache, {"key": key, "costs": measured})
     return measured
@@ -129,17 +132,42 @@ def _mean(layers: list[Costs]) -> Costs:
     return mean
 
 
-def _step(experiment: Experiment) -> Costs:
-    """The train step as it is trained with: state donated, batch on the host."""
-    learner = Learner(experiment)
-    state = jax.eval_shape(learner.init)
-    batch = experiment.posed.batch(experiment.seed, 0, experiment.train.batch_size)
-    arguments = state, batch, jnp.int32(0)
-    program = cost.build(jax.jit(learner.train_step, donate_argnums=0), *arguments)
-    work = count(learner.train_step, *arguments)
-    return {
-        "step_compile_seconds": program.compile_seconds,
-        "step_peak_bytes": program.peak_bytes,
-        "step_flops": work.flops,
-        "step_flops_without": ", ".join(work.unknown),
-    }
+def _steps(experiments: dict[str, Experiment]) -> dict[str, Costs]:
+    """The train step of each, all timed together; not timed where memory may not hold them all."""
+    steps = {name: Step(experiment) for name, experiment in experiments.items()}
+    found = {name: step.costs() for name, step in steps.items()}
+    if sum(step.program.peak_bytes for step in steps.values()) < HELD:
+        for step in steps.values():
+            step.start()
+        for name, timing in cost.time_together(steps, rounds=15, seconds=30).items():
+            spread = timing.high - timing.low
+            found[name] |= {"step_ms": timing.median, "step_ms_spread": spread}
+    return found
+
+
+class Step:
+    """A train step as it is trained with: state donated, batch on the host."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.learner = learner = Learner(experiment)
+        self.batch = experiment.posed.batch(experiment.seed, 0, experiment.train.batch_size)
+        state = jax.eval_shape(learner.init)
+        arguments = state, self.batch, jnp.int32(0)
+        self.program = cost.build(jax.jit(learner.train_step, donate_argnums=0), *arguments)
+        self.work = count(learner.train_step, *arguments)
+
+    def costs(self) -> Costs:
+        return {
+            "step_compile_seconds": self.program.compile_seconds,
+            "step_peak_bytes": self.program.peak_bytes,
+            "step_flops": self.work.flops,
+            "step_flops_without": ", ".join(self.work.unknown),
+        }
+
+    def start(self) -> None:
+        self.state, self.number = jax.jit(self.learner.init)(), 0
+
+    def __call__(self, turn: int) -> None:
+        self.state, metrics = self.program.call(self.state, self.batch, np.int32(self.number))
+        self.number += 1
+        jax.block_until_ready(metrics)

@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from experiments.report.against import Against, against
+
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
@@ -26,6 +28,7 @@ class Variant:
     name: str
     cells: tuple[Cell, ...]
     cost: dict[str, float | None]
+    against: Against | None = None  # the first variant
 
     def results(self, key: str) -> list[float]:
         """One number for each seed that finished; 'test.accuracy' looks inside `test`."""
@@ -45,9 +48,16 @@ def at(values: Any, key: str) -> Any:
 
 def variants(cells: Sequence[Cell], costs: dict[str, dict[str, float | None]]) -> list[Variant]:
     """Cells by variant, in the order in which the variants first come."""
-    names = dict.fromkeys(cell.variant for cell in cells)
-    own = lambda name: tuple(cell for cell in cells if cell.variant == name)
-    return [Variant(name, own(name), costs.get(name, {})) for name in names]
+    by_name: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_name.setdefault(cell.variant, []).append(cell)
+    score = lambda cell: at(cell.result, "test.accuracy")
+    scores = {n: {c.seed: score(c) for c in own if c.result} for n, own in by_name.items()}
+    found = against(scores) if scores else {}
+    return [
+        Variant(name, tuple(own), costs.get(name, {}), found.get(name))
+        for name, own in by_name.items()
+    ]
 
 
 MOST = 120  # points in a curve; more are averaged in groups

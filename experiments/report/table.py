@@ -75,9 +75,17 @@ STEP, ATTENTION = "whole train step", "attention alone, one layer"
 COLUMNS = (
     Column("accuracy", "test", "% ± 95%", lambda v: v.mean(TEST), _accuracy(TEST)),
     Column("accuracy", "validation", "% ± 95%", lambda v: v.mean(VAL), _accuracy(VAL)),
+    Column(
+        "accuracy",
+        "against the first",
+        "points",
+        lambda v: v.against and 100 * v.against.difference,
+        lambda v: v.against.text() if v.against else "—",
+    ),
     Column("accuracy", "seeds", "", lambda v: len(v.results(TEST)), _seeds),
     Column("model", "parameters", "", lambda v: v.mean("parameters"), _whole("parameters")),
     Column(STEP, "speed", "steps/s", lambda v: v.mean("steps_per_second")),
+    Column(STEP, "in turns", "ms", _cost("step_ms")),
     Column(STEP, "compile", "s", _cost("step_compile_seconds")),
     Column(STEP, "peak", "MB", _cost("step_peak_bytes", 1e6)),
     Column(STEP, "work", "GFLOP", _cost("step_flops", 1e9), _work("step")),
@@ -89,8 +97,10 @@ COLUMNS = (
 )
 NOTES = {
     "accuracy": "The checkpoint that is best on validation, tested once. Mean over seeds ± 95% t "
-    "interval; a single seed has none.",
-    STEP: "Forward, backward and update of the whole model on one batch.",
+    "interval; a single seed has none. Against the first variant: the mean difference over seeds, "
+    "p by a paired t test with Holm's correction for so many variants; a tie from 0.05.",
+    STEP: "Forward, backward and update of the whole model on one batch. Speed is that of training "
+    "beside whatever else ran; in turns: medians over rounds in which all variants take turns.",
     ATTENTION: "The mechanism on q, k and v as in training, without projections; the mean over the "
     "layers that attend, a dash where none does. Milliseconds are medians over rounds in which all "
     "variants take turns; peak and work are of fwd + bwd, which is forward and backward.",
@@ -134,7 +144,7 @@ def comma_separated(rows: Sequence[Variant]) -> str:
     return out.getvalue()
 
 
-SHORT = (0, 2, 3, 4, 6, 9)  # the columns that fit a terminal
+SHORT = (0, 2, 4, 6, 8, 11)  # the columns that fit a terminal
 
 
 def terminal(rows: Sequence[Variant]) -> Table:

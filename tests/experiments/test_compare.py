@@ -1,15 +1,21 @@
 """A comparison runs each cell once, survives what happens to a cell, and says what happened."""
 
 import json
+import os
+import signal
+import threading
+import time
 
 import pytest
 from rich.console import Console
 
-from experiments import compare
+from experiments import cells, compare, workers
 from experiments.config import mechanism, task
 from experiments.errors import ConfigError, Interrupted, NonFiniteError, RunDirectoryError
+from experiments.lock import held
 from experiments.report import costs as report_costs
 from experiments.report.costs import costs
+from experiments.signals import Signals
 from experiments.sweep import Planned, plan, variants
 from experiments.validation import from_dict
 
@@ -35,9 +41,11 @@ class Trainer:
     def __init__(self, **trouble):
         self.trouble, self.ran = trouble, []
 
-    def __call__(self, experiment, workdir, *, command):
+    def __call__(self, experiment, workdir, *, command, progress=True):
         self.ran.append(workdir.name)
         workdir.mkdir(parents=True, exist_ok=True)
+        with (workdir.parent / "ran").open("a") as file:  # what processes ran, too
+            file.write(f"{workdir.name}\n")
         for start, error in self.trouble.items():
             if workdir.name.startswith(start.replace("_", "-")):
                 raise error
@@ -52,7 +60,7 @@ class Trainer:
         return result
 
 
-def run(trainer, workdir, sweep=SWEEP):
+def run(trainer, workdir, sweep=SWEEP, **options):
     with open("/dev/null", "w") as nowhere:
         return compare.compare(
             sweep,
@@ -62,6 +70,7 @@ def run(trainer, workdir, sweep=SWEEP):
             run=trainer,
             measure=lambda chosen, cache: {name: {} for name in chosen},
             console=Console(file=nowhere),
+            **options,
         )
 
 
@@ -84,12 +93,24 @@ def test_finished_cells_never_run_again(tmp_path):
     assert second.cells[0].metrics == ({"step": 1, "loss": 2.0},)
 
 
-def test_a_changed_setting_is_another_cell(tmp_path):
+def test_more_runs_may_be_added_to_a_comparison(tmp_path):
     run(Trainer(), tmp_path)
     again = Trainer()
-    changed = [Planned("softmax", experiment("softmax", mlp_width=32)), *SWEEP]
-    run(again, tmp_path, changed)
-    assert again.ran == [changed[0].name]
+    more = [*SWEEP, Planned("softmax", experiment("softmax", 2))]
+    run(again, tmp_path, more)
+    assert again.ran == [more[-1].name]
+
+
+def test_a_sweep_whose_runs_changed_is_refused_with_the_difference(tmp_path):
+    run(Trainer(), tmp_path)
+    changed = [Planned("softmax", experiment("softmax", mlp_width=32)), *SWEEP[1:]]
+    with pytest.raises(RunDirectoryError, match="mlp_width: 128 there, 32 here") as caught:
+        run(again := Trainer(), tmp_path, changed)
+    assert caught.value.code == 5
+    with pytest.raises(RunDirectoryError, match="linear: it is no longer there"):
+        run(again, tmp_path, SWEEP[:3])
+    assert again.ran == []
+    assert run(again, tmp_path).cells[0].result  # and what was there is as it was
 
 
 def test_a_failed_cell_is_a_row_and_the_others_go_on(tmp_path):
@@ -103,10 +124,12 @@ def test_a_failed_cell_is_a_row_and_the_others_go_on(tmp_path):
     assert "1 of 2" in (tmp_path / "table.md").read_text()
 
 
-def test_what_failed_is_tried_again(tmp_path):
+def test_what_failed_is_run_again_only_when_asked(tmp_path):
     run(Trainer(linear_0=MemoryError("no")), tmp_path)
     again = Trainer()
-    found = run(again, tmp_path)
+    assert any(c.error.startswith("MemoryError: no") for c in run(again, tmp_path).cells if c.error)
+    assert again.ran == []
+    found = run(again, tmp_path, retry_failed=True)
     assert [name[:8] for name in again.ran] == ["linear-0"]
     assert not any(c.error for c in found.cells)
 
@@ -140,20 +163,76 @@ def test_costs_that_cannot_be_measured_do_not_lose_the_report(tmp_path, capsys):
     assert "| softmax | 50.0 |" in (tmp_path / "table.md").read_text()
 
 
-def test_the_time_left_is_of_what_is_still_to_run():
-    pace = compare.Pace(3)
-    assert pace.left() == ""
-    pace.seconds += [20.0, 40.0]
-    assert pace.left() == " (about 0:00:30 left)"
+def test_the_time_left_is_of_what_is_still_to_run(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    pace = cells.Pace(3)
+    assert pace.rest(3) == ""
+    now[0] = 60.0  # two were done in a minute, by whoever
+    assert pace.rest(1) == ", about 0:00:30"
 
 
-def test_one_comparison_at_a_time(tmp_path):
-    with (
-        compare.claimed(tmp_path),
-        pytest.raises(RunDirectoryError, match="in use by a running process") as caught,
-    ):
-        run(Trainer(), tmp_path)
-    assert caught.value.code == 5
+def test_processes_share_the_runs_and_each_is_run_once(tmp_path):
+    found = run(Trainer(linear_0=MemoryError("no")), tmp_path, processes=2)
+    ran = (tmp_path / "cells/ran").read_text().split()
+    assert sorted(ran) == sorted(p.name for p in SWEEP)
+    assert [c.variant for c in found.cells if c.error] == ["linear"]
+
+
+def test_what_another_process_holds_is_left_to_it(tmp_path):
+    with held(tmp_path / "cells" / SWEEP[1].name, cells.CLAIM):
+        found = run(trainer := Trainer(), tmp_path)
+    assert found is None
+    assert not (tmp_path / "report.html").exists()
+    assert len(trainer.ran) == 3
+    assert run(trainer, tmp_path)
+    assert trainer.ran[3:] == [SWEEP[1].name]
+
+
+class Killed(Trainer):
+    def __call__(self, experiment, workdir, **options):
+        if workdir.name == SWEEP[1].name:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(experiment, workdir, **options)
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_a_row_that_says_so(tmp_path):
+    found = run(Killed(), tmp_path, processes=2)
+    errors = {c.name: c.error for c in found.cells if c.error}
+    assert "its process was killed" in errors[SWEEP[1].name]
+
+
+class Waiting(Trainer):
+    """Ends by the signal that it gets, as a run does."""
+
+    def __call__(self, experiment, workdir, **options):
+        with Signals() as signals:
+            (workdir / "waiting").touch()
+            while not signals.caught:
+                time.sleep(0.01)
+        (workdir / "saved").touch()
+        raise Interrupted(signals.caught, "saved")
+
+
+@pytest.mark.slow
+def test_a_signal_reaches_every_process_once(tmp_path):
+    def interrupt():
+        while len(list(tmp_path.glob("cells/*/waiting"))) < 2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(Interrupted, match="the same command goes on") as caught:
+        run(Waiting(), tmp_path, processes=2)
+    assert caught.value.code == 143
+    assert len(list(tmp_path.glob("cells/*/saved"))) == 2
+
+
+def test_cores_are_dealt_out():
+    assert workers.shares([0, 1, 2, 3, 4], 2) == [[0, 1], [2, 3, 4]]
+    assert workers.shares([0, 1], 3) == [[0], [1], [0]]
+    assert workers.shares([], 2) == [[], []]
 
 
 def test_a_training_run_is_not_made_a_comparison(tmp_path):

@@ -121,7 +121,9 @@ def test_machines_are_never_averaged_together(tmp_path):
 
 
 def test_costs_measured_on_none_of_the_machines_stay(tmp_path):
-    a = gathered.gathered(leave(tmp_path, [(planned(), 0.25)], costs={"softmax": {"forward_ms": 1}}))
+    a = gathered.gathered(
+        leave(tmp_path, [(planned(), 0.25)], costs={"softmax": {"forward_ms": 1}})
+    )
     other = {"hardware": HARDWARE | {"processor": "Xeon"}}
     moved = dataclasses.replace(a, environment=other)
     assert apart(moved).costs == a.costs

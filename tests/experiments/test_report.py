@@ -195,7 +195,7 @@ def test_all_runs_may_have_failed():
 def test_tables_say_mean_interval_seeds_and_failures(comparison):
     table = markdown(variants(comparison.cells, comparison.costs), {"chance": 0.1})
     lines = table.splitlines()
-    assert "| softmax | 82.5 ± 31.8 | 83.5 ± 31.8 | 2 | 12,345 | 50.5 |" in table
+    assert "| softmax | 82.5 ± 31.8 | 83.5 ± 31.8 | — | 2 | 12,345 | 50.5 |" in table
     assert any(line.startswith("| window, seed 0 | failed: ValueError") for line in lines)
     assert any(line.startswith("| *chance* |  | 10.0 |") for line in lines)
     pipes = {line.replace("\\|", "").count("|") for line in lines if line.startswith("|")}

@@ -1,0 +1,157 @@
+"""The runs of a comparison on disk: what each came to, and which process may run it now."""
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments import records
+from experiments.errors import Interrupted, InUseError, LabError, RunDirectoryError
+from experiments.lock import held, held_soon
+from experiments.report.data import Cell
+from experiments.sweep import Planned
+from experiments.validation import differences
+
+RESULT, FAILURE, CLAIM = "result.json", "failure.json", "claim"
+SHOWN = 20  # lines of differences
+Run = Callable[..., dict[str, Any]]  # experiments.train.run
+
+
+@dataclasses.dataclass(frozen=True)
+class Cells:
+    """Runs, each in workdir/cells/<name>. Any number of processes may `work` on them."""
+
+    workdir: Path
+    planned: tuple[Planned, ...]
+
+    @classmethod
+    def of(cls, workdir: Path, planned: Sequence[Planned]) -> "Cells":
+        """Raises RunDirectoryError if the directory is a single run's, or another comparison's:
+        more runs may be added to one, but none taken away or changed."""
+        if (workdir / "config.json").exists():
+            raise RunDirectoryError(
+                f"{workdir} holds a single training run; name another --workdir"
+            )
+        cells = cls(workdir, tuple(planned))
+        with held_soon(workdir):
+            before = read_object(workdir / "sweep.json") or {}
+            now = {p.name: {"variant": p.variant, "config": p.config} for p in planned}
+            if lost := [name for name in before if name not in now]:
+                raise RunDirectoryError(_changed(workdir, before, now, lost))
+            records.write_json(workdir / "sweep.json", now)
+        return cells
+
+    def folder(self, planned: Planned) -> Path:
+        return self.workdir / "cells" / planned.name
+
+    def outcome(self, planned: Planned) -> tuple[dict[str, Any] | None, str | None]:
+        """(result, None), (None, error), or (None, None) of a run that has not ended."""
+        result = read_object(self.folder(planned) / RESULT)
+        if result is not None and records.is_result(result):
+            return result, None  # what is damaged is left to the run, which says what is wrong
+        return None, (read_object(self.folder(planned) / FAILURE) or {}).get("error")
+
+    def unfinished(self) -> list[Planned]:
+        return [p for p in self.planned if self.outcome(p) == (None, None)]
+
+    def held_elsewhere(self) -> bool:
+        """Whether another process runs one of them now."""
+        for planned in self.unfinished():
+            try:
+                with held(self.folder(planned), CLAIM):
+                    pass
+            except InUseError:
+                return True
+        return False
+
+    def forget_failures(self) -> None:
+        for planned in self.planned:
+            (self.folder(planned) / FAILURE).unlink(missing_ok=True)
+
+    def work(self, run: Run, command: str, tell: Callable[[str], None]) -> None:
+        """Run, in order, what has not ended and no other process holds. A failure is kept beside
+        the run; an interruption is passed on."""
+        pace = Pace(len(self.unfinished()))
+        for planned in self.unfinished():
+            with contextlib.suppress(InUseError), held(self.folder(planned), CLAIM):
+                if self.outcome(planned) != (None, None):
+                    continue  # another process was faster
+                left = len(self.unfinished())
+                run_of = f"run {self.planned.index(planned) + 1} of {len(self.planned)}"
+                name = f"{planned.variant}, seed {planned.experiment.seed}"
+                tell(f"{run_of}: {name} ({left} to run{pace.rest(left)})")
+                if error := _attempt(run, planned, self.folder(planned), command):
+                    records.write_json(self.folder(planned) / FAILURE, {"error": error})
+                    tell(f"  failed: {error.splitlines()[0]}")
+
+    def found(self) -> tuple[Cell, ...]:
+        """All as a report shows them. What has not ended is a failure too, with the reason."""
+        return tuple(map(self._cell, self.planned))
+
+    def _cell(self, planned: Planned) -> Cell:
+        result, error = self.outcome(planned)
+        if result is None and error is None:
+            error = (
+                f"it has not ended: its process was killed (memory?), or {self.folder(planned)} "
+            )
+            error += "is in use; the same command goes on with it"
+        metrics = tuple(records.read_metrics(self.folder(planned) / "metrics.jsonl"))
+        seed = planned.experiment.seed
+        return Cell(planned.name, planned.variant, seed, planned.config, result, error, metrics)
+
+
+def _attempt(run: Run, planned: Planned, folder: Path, command: str) -> str | None:
+    """The error of a run that failed."""
+    try:
+        run(planned.experiment, folder, command=command)
+    except (Interrupted, InUseError):
+        raise
+    except LabError as error:
+        return f"{type(error).__name__}: {error}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"
+    return None
+
+
+class Pace:
+    """How long the runs take, whoever runs them, to say how long the rest will."""
+
+    def __init__(self, left: int) -> None:
+        self.first, self.start = left, time.monotonic()
+
+    def rest(self, left: int) -> str:
+        if not (done := self.first - left):
+            return ""
+        seconds = left * (time.monotonic() - self.start) / done
+        return f", about {datetime.timedelta(seconds=round(seconds))}"
+
+
+def _changed(workdir: Path, before: dict, now: dict, lost: Sequence[str]) -> str:
+    """What differs, each lost run beside the one that stands in its place."""
+    alike = lambda x: (x["variant"], x["config"].get("seed"))
+    places = {alike(x): x["config"] for x in now.values()}
+    lines = []
+    for name in lost:
+        other = places.get(alike(before[name]))
+        found = differences(before[name]["config"], other) if other else ["it is no longer there"]
+        lines += [f"  {before[name]['variant']}: {line}" for line in found]
+    lines = list(dict.fromkeys(lines))
+    more = [f"  and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+    return "\n".join(
+        [f"{workdir} holds another comparison:", *lines[:SHOWN], *more]
+        + ["give another --workdir, or the configuration that it was started with"]
+    )
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """A JSON object; None if it cannot be read."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,80 @@
+"""Processes that share a comparison's runs: each takes what no other holds, on cores of its own."""
+
+import itertools
+import multiprocessing
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from experiments import records
+from experiments.errors import Interrupted
+from experiments.signals import ASKING
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def shares(items: Sequence[Any], processes: int) -> list[list[Any]]:
+    """As many as there are, dealt out; where there are fewer than processes, some get the same."""
+    if len(items) < processes:
+        return [[items[n % len(items)]] if items else [] for n in range(processes)]
+    bounds = [n * len(items) // processes for n in range(processes + 1)]
+    return [list(items[a:b]) for a, b in itertools.pairwise(bounds)]
+
+
+def gpus() -> list[str]:
+    """Those that this process may use, found without starting them."""
+    if VISIBLE in os.environ:
+        return [x for x in os.environ[VISIBLE].split(",") if x]
+    devices = Path("/dev").glob("nvidia*")
+    return sorted(m[1] for d in devices if (m := re.fullmatch(r"nvidia(\d+)", d.name)))
+
+
+def run(work: Callable[..., None], arguments: tuple, processes: int) -> None:
+    """`work(*arguments)` in so many processes until all have ended, each with its share of cores
+    and GPUs: training processes that share their cores slow each other by far more than their
+    number. Raises Interrupted if a signal came, which each of them got."""
+    context = multiprocessing.get_context("spawn")  # a fork would copy the half of XLA's threads
+    cores = shares(records.cores(), processes)
+    started = [
+        context.Process(target=_on, args=(mine, devices, work, arguments))
+        for mine, devices in zip(cores, shares(gpus(), processes))
+    ]
+    caught: list[int] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+        for process in started:
+            if process.is_alive():
+                os.kill(process.pid, number)
+
+    before = {number: signal.signal(number, forward) for number in ASKING}
+    try:
+        for process in started:
+            process.start()
+        for process in started:
+            process.join()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if caught:
+        name = signal.Signals(caught[0]).name
+        raise Interrupted(caught[0], f"{name}: all is saved; the same command goes on from it")
+
+
+def _on(cores: Sequence[int], devices: Sequence[str], work: Callable[..., None], arguments: tuple):
+    os.setpgid(0, 0)  # the parent passes signals on: from a terminal they would come twice
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)  # before XLA counts them
+    if devices:
+        os.environ[VISIBLE] = ",".join(devices)
+    try:
+        work(*arguments)
+    except Interrupted as error:
+        sys.exit(error.code)
+    except KeyboardInterrupt:
+        sys.exit(130)
