@@ -19,12 +19,12 @@ from typing import Any
 from absl import flags
 from rich.console import Console
 
-from experiments import cli, records, workers
+from experiments import cli, records, seen, workers
 from experiments.cells import Cells, Run
 from experiments.config import Experiment
 from experiments.config_file import read_sweep
 from experiments.errors import LabError
-from experiments.gathered import dates, on_machines, without_run
+from experiments.gathered import dates, on_machines, sights, without_run
 from experiments.lock import held
 from experiments.report import Comparison, write
 from experiments.report.costs import costs
@@ -75,6 +75,7 @@ def compare(
             environment=without_run(records.environment()),
             command=command,
             dates=dates(workdir / "cells", found),
+            sights=sights(found, workdir / "cells", seen.sight),
         )
         comparison = apart(comparison)
         path = write(comparison, workdir)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from experiments.errors import RunDirectoryError
 from experiments.manifest import digest
 from experiments.report import Comparison
 from experiments.report.data import Cell, flat
+from experiments.report.sight import Sight
 from experiments.sweep import variants
 
 
@@ -48,6 +49,7 @@ def gathered(workdir: Path) -> Comparison:
         environment=said.get("environment") or without_run(first),
         command=said.get("command") or first.get("command", ""),
         dates=said.get("dates") or dates(folder, cells, until=_newest(folder)),
+        sights=sights(cells, folder, Sight.load),
     )
 
 
@@ -70,6 +72,16 @@ def on_machines(cells: Sequence[Cell], folder: Path) -> tuple[Cell, ...]:
     """Each with the machine that its run was last continued on."""
     about = lambda cell: read_object(folder / cell.name / "environment.json") or {}
     return tuple(dataclasses.replace(cell, machine=machine(about(cell))) for cell in cells)
+
+
+def sights(
+    cells: Sequence[Cell], folder: Path, look: Callable[[Path], Sight | None]
+) -> dict[str, Sight]:
+    """What each variant attends to, of its first run that finished."""
+    first = {cell.variant: cell for cell in reversed(cells) if cell.result}
+    names = [n for n in dict.fromkeys(cell.variant for cell in cells) if n in first]
+    found = {name: look(folder / first[name].name) for name in names}
+    return {name: sight for name, sight in found.items() if sight is not None}
 
 
 def without_run(environment: dict[str, Any]) -> dict[str, Any]:

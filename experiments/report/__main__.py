@@ -11,9 +11,9 @@ from pathlib import Path
 
 from absl import flags
 
-from experiments import cli
+from experiments import cli, seen
 from experiments.errors import ConfigError
-from experiments.gathered import gathered
+from experiments.gathered import gathered, sights
 from experiments.report import write
 from experiments.report.data import summary
 from experiments.report.merge import merged
@@ -22,6 +22,8 @@ from experiments.report.merge import merged
 def _define(values: flags.FlagValues) -> None:
     help = "a directory of experiments.compare; may be given several times"
     flags.DEFINE_multi_string("workdir", None, help, flag_values=values)
+    look = "also look at what variants attend to that were not looked at yet: seconds for each"
+    flags.DEFINE_boolean("look", False, look, flag_values=values)
     flags.DEFINE_string("out", None, "the folder to write to", flag_values=values)
 
 
@@ -33,6 +35,9 @@ def _run(values: flags.FlagValues) -> None:
         raise ConfigError([f"--out: {out} holds a comparison; name another folder"])
     names = [x.resolve().name for x in folders]
     labels = names if len(set(names)) == len(names) else [str(x) for x in folders]
+    if values.look:
+        for folder in folders:
+            sights(gathered(folder).cells, folder / "cells", seen.sight)
     found = merged({label: gathered(x) for label, x in zip(labels, folders)})
     for cell in found.cells:
         if cell.error is not None:

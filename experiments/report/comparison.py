@@ -13,6 +13,7 @@ from experiments.report import plots
 from experiments.report.data import Cell, failures, flat, variants
 from experiments.report.page import facts, page, picture, words
 from experiments.report.pictures import Captioned, pictures
+from experiments.report.sight import ATTENDING, Sight, attending, is_sight
 from experiments.report.sortable import hypertext
 from experiments.report.table import comma_separated, markdown
 
@@ -29,6 +30,7 @@ class Comparison:
     environment: dict[str, Any]
     command: str
     dates: str
+    sights: dict[str, Sight] = dataclasses.field(default_factory=dict)  # of variants
 
 
 def write(comparison: Comparison, workdir: Path) -> Path:
@@ -39,7 +41,7 @@ def write(comparison: Comparison, workdir: Path) -> Path:
     (workdir / "table.md").write_text(f"{table}\n    {foot}")
     (workdir / "results.csv").write_text(comma_separated(rows))
     write_json(workdir / "results.json", _numbers(comparison))
-    drawn = list(pictures(rows, comparison.baselines))
+    drawn = [*pictures(rows, comparison.baselines), *attending(comparison.sights)]
     (workdir / "figures").mkdir(exist_ok=True)
     for drawing, _ in drawn:
         drawing.save(workdir / "figures")
@@ -53,6 +55,7 @@ def _numbers(comparison: Comparison) -> dict[str, Any]:
     numbers = dataclasses.asdict(comparison)
     for cell in numbers["cells"]:
         del cell["metrics"]
+    del numbers["sights"]
     return numbers
 
 
@@ -60,7 +63,7 @@ def render(comparison: Comparison, drawn: Sequence[Captioned]) -> str:
     """The HTML document, with these pictures of it."""
     rows = variants(comparison.cells, comparison.costs)
     looks = plots.looks([row.name for row in rows])
-    shown = "".join(picture(drawing.svg, caption) for drawing, caption in drawn)
+    shown = "".join(picture(x.svg, text) for x, text in drawn if not is_sight(x))
     sections = [
         f"<h1>{html.escape(comparison.title)}</h1>",
         f"<p>{html.escape(comparison.about)}</p>" if comparison.about else "",
@@ -69,6 +72,7 @@ def render(comparison: Comparison, drawn: Sequence[Captioned]) -> str:
         hypertext(rows, comparison.baselines, looks),
         "<h2>Pictures</h2>",
         f'<div class="figures">{shown}</div>',
+        *_attending(comparison, drawn),
         *_failed(comparison),
         "<h2>How it was made</h2>",
         f"<pre>{html.escape(comparison.command)}</pre>",
@@ -86,6 +90,18 @@ def _scope(comparison: Comparison) -> str:
     count = lambda n, what: f"{n} {what}{'' if n == 1 else 's'}"
     scope = f"{count(len(names), 'variant')}, {count(len(seeds), 'seed')}: "
     return scope + f"{done} of {count(len(cells), 'run')} finished. {comparison.dates}."
+
+
+def _attending(comparison: Comparison, drawn: Sequence[Captioned]) -> Iterator[str]:
+    if not comparison.sights:
+        return
+    yield "<h2>What each variant attends to</h2>"
+    yield f'<p class="soft">{html.escape(ATTENDING)}</p>'
+    shown = "".join(picture(x.svg, text) for x, text in drawn if is_sight(x))
+    yield f'<div class="figures small">{shown}</div>'
+    for name, sight in comparison.sights.items():
+        if not sight.field.size:
+            yield f'<p class="soft">{html.escape(f"{name}: {sight.about}")}</p>'
 
 
 def _failed(comparison: Comparison) -> list[str]:

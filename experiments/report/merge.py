@@ -41,6 +41,7 @@ def merged(comparisons: Named) -> Comparison:
         environment={label: x.environment for label, x in parts.items()},
         command="\n".join(x.command for x in parts.values()),
         dates=said(lambda x: x.dates).replace("\n", "; "),
+        sights={k: v for x in reversed(parts.values()) for k, v in x.sights.items()},
     )
 
 
@@ -48,12 +49,14 @@ def _renamed(comparison: Comparison, name: Callable[[Cell], str]) -> Comparison:
     """Costs go with the runs of the machine that they were measured on, if there are any."""
     here = machine(comparison.environment)
     elsewhere = here not in {cell.machine for cell in comparison.cells if cell.result}
-    cells, costs = [], {}
+    cells, costs, sights = [], {}, {}
     for cell in comparison.cells:
         cells.append(dataclasses.replace(cell, variant=name(cell)))
         if cell.variant in comparison.costs and (elsewhere or cell.machine == here):
             costs[cells[-1].variant] = comparison.costs[cell.variant]
-    return dataclasses.replace(comparison, cells=tuple(cells), costs=costs)
+        if cell.variant in comparison.sights:
+            sights[cells[-1].variant] = comparison.sights[cell.variant]
+    return dataclasses.replace(comparison, cells=tuple(cells), costs=costs, sights=sights)
 
 
 def _unlike(comparisons: Named) -> set[str]:
