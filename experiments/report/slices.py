@@ -72,7 +72,7 @@ def heat(panels: Sequence[Panel]) -> Drawing:
     left = 0.068 * max(len(label) for labels in shown for label in labels) + 0.2
     heights = [0.24 * len(p.rows) + 0.3 * bool(p.title) for p in panels]
     wide = max(0.5, 0.068 * max(map(len, names)) if len(names) < 7 else 0.5)
-    with figure(left + wide * len(names) + 0.3, sum(heights) + 0.8) as fig:
+    with figure(max(5.2, left + wide * len(names) + 0.3), sum(heights) + 0.8) as fig:
         grid = fig.subplots(
             len(panels), 1, squeeze=False, sharex=True, gridspec_kw={"height_ratios": heights}
         )
