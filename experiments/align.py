@@ -84,8 +84,8 @@ def _maps(model, tokens, given, how) -> dict[str, Float[np.ndarray, "T S"]]:
     }
 
 
-def draw(seen: Alignment) -> tuple[str, bytes]:
-    """(svg, png): the pictures side by side, at most four in a row."""
+def draw(seen: Alignment) -> plots.Drawing:
+    """The pictures side by side, at most four in a row."""
     columns = min(4, len(seen.maps))
     rows = -(-len(seen.maps) // columns)
     T, S = len(seen.written), len(seen.source)
@@ -101,7 +101,7 @@ def draw(seen: Alignment) -> tuple[str, bytes]:
             ax.set_yticks(range(T), seen.written, fontsize=7)
             ax.tick_params(length=0, pad=2)
             ax.set_title(title, fontsize=8, pad=3)
-        return plots.svg(fig, "alignment"), plots.png(fig)
+        return plots.drawn(fig, "alignment")
 
 
 def _define(values: flags.FlagValues) -> None:
@@ -112,9 +112,7 @@ def _define(values: flags.FlagValues) -> None:
 def _run(values: flags.FlagValues) -> None:
     workdir = Path(values.workdir)
     seen = look(workdir, values.example)
-    svg, png = draw(seen)
-    (workdir / "alignment.png").write_bytes(png)
-    (workdir / "alignment.svg").write_text(plots.standalone(svg))
+    draw(seen).save(workdir)
     right = "right" if seen.written == seen.wanted else f"wanted {' '.join(seen.wanted)}"
     print(f"source:  {' '.join(seen.source)}\nwritten: {' '.join(seen.written)} ({right})")
     print(f"picture: {workdir / 'alignment.png'}")

@@ -69,7 +69,7 @@ def _parse(
             what = f"unknown flag{_nearest_flag(name, values)}" if dashed else "unexpected argument"
             problems.append(f"{argument}: {what}")
             continue
-        if name in seen:
+        if name in seen and not (name in values and isinstance(values[name], flags.MultiFlag)):
             problems.append(f"--{name}: given twice")
         seen.add(name)
         # `--flag value`; a switch, such as `--config.model.tied`, stands alone

@@ -1,17 +1,16 @@
 """python -m experiments.compare --config=FILE[:ARG] --workdir=DIR [--config.a.b=value]
 
 Trains every run that the file's `sweep()` yields, each in DIR/cells/<variant>-<seed>-<hash of its
-configuration>; then writes DIR/table.md, DIR/results.csv and DIR/report.html. The same command
-again continues: what is finished is never run again, what was interrupted goes on from its last
-checkpoint, and what failed is tried again with --retry_failed. --processes=N runs N at a time, each
-on its own cores and GPUs; the same command elsewhere with the same DIR helps too. --dry_run lists
-the runs and what they would take. Exit code 1 if any run failed.
+configuration>; then writes DIR/report.html, table.md, results.csv, results.json and figures/. The
+same command again continues: what is finished is never run again, what was interrupted goes on from
+its last checkpoint, and what failed is tried again with --retry_failed. --processes=N runs N at a
+time, each on its own cores and GPUs; the same command elsewhere with the same DIR helps too.
+--dry_run lists the runs and what they would take. Exit code 1 if any run failed.
 
 Beside `sweep()` the file may say `match`, `budget` and `search`: see experiments/fairness.py.
 """
 
 import ast
-import datetime
 import functools
 import shlex
 import sys
@@ -23,17 +22,19 @@ from typing import Any
 from absl import flags
 from rich.console import Console
 
-from experiments import cli, records, workers
+from experiments import cli, records, seen, workers
 from experiments.alike import alike
-from experiments.cells import Cells, Run, begin, read_object
+from experiments.cells import Cells, Run, begin
 from experiments.config import Experiment
 from experiments.config_file import Sweep, read_comparison
 from experiments.errors import LabError
 from experiments.fairness import Fairness
+from experiments.gathered import dates, on_machines, sights, without_run
 from experiments.lock import held
 from experiments.report import Comparison, write
 from experiments.report.costs import costs
-from experiments.report.data import Cell, failures, variants
+from experiments.report.data import failures, variants
+from experiments.report.merge import apart
 from experiments.report.table import terminal
 from experiments.search import chosen, trials
 from experiments.sweep import Planned, plan
@@ -73,17 +74,18 @@ def compare(
     with held(workdir, "reporting"):
         found = cells.found()
         shown = {p.variant: p.experiment for p, cell in zip(planned, found) if cell.result}
-        environment = records.environment(command)
         comparison = Comparison(
             title=title,
             about=about,
-            cells=found,
+            cells=on_machines(found, workdir / "cells"),
             costs=_costs(measure, shown, workdir / "costs.json", console),
             baselines=sweep[0].experiment.posed.baselines(),
-            environment={k: v for k, v in environment.items() if k not in ("command", "started")},
+            environment=without_run(records.environment()),
             command=command,
-            dates=_dates(workdir / "cells", found),
+            dates=dates(workdir / "cells", found),
+            sights=sights(found, workdir / "cells", seen.sight),
         )
+        comparison = apart(comparison)
         path = write(comparison, workdir)
     console.print(terminal(variants(comparison.cells, comparison.costs)))
     console.print(f"report: {path}", highlight=False, soft_wrap=True)
@@ -115,14 +117,6 @@ def _costs(measure: Measure, chosen: dict[str, Experiment], cache: Path, console
         why = f"costs could not be measured: {type(error).__name__}: {error}"
         console.print(why, style="red", markup=False, highlight=False)
         return {}
-
-
-def _dates(folder: Path, cells: Sequence[Cell]) -> str:
-    """From when the first of the runs was started, today or earlier, until now."""
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    found = [read_object(folder / cell.name / "environment.json") or {} for cell in cells]
-    first = min([now, *(str(x["started"]) for x in found if "started" in x)])
-    return " to ".join(f"{x[:10]} {x[11:16]} UTC" for x in (first, now))
 
 
 def _define(values: flags.FlagValues) -> None:

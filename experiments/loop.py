@@ -256,7 +256,7 @@ class Session:
         like = jax.eval_shape(self.learner.init)
         chosen = self.devices.hold(self.checkpoints.load(self.best["step"], like))
         seconds = self._seconds()
-        result = {
+        found = {
             "validation": self._score("validation", chosen),
             "test": self._score("test", chosen),
             "best_step": self.best["step"],
@@ -267,5 +267,6 @@ class Session:
             "compile_seconds": seconds["compile"],
             "wall_seconds": seconds["wall"],
         }
+        result = records.sealed(found)
         records.write_json(self.workdir / RESULT, result)
         return result

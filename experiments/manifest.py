@@ -17,7 +17,7 @@ def write(folder: Path, body: dict[str, Any]) -> None:
     """Hashes every file, then writes `body` with the hashes; all of it is on the disk after."""
     files = {str(p.relative_to(folder)): _entry(p, sync=True) for p in _files(folder)}
     body = {**body, "files": files}
-    write_json(folder / NAME, {"sha256": _digest(body), "body": body})
+    write_json(folder / NAME, {"sha256": digest(body), "body": body})
     for path in [p for p in folder.rglob("*") if p.is_dir()] + [folder, folder.parent]:
         sync(path)
 
@@ -27,12 +27,12 @@ def read(folder: Path) -> dict[str, Any]:
     try:
         content = (folder / NAME).read_bytes().decode("utf-8")
         manifest = json.loads(content)
-        body, digest = manifest["body"], manifest["sha256"]
+        body, found = manifest["body"], manifest["sha256"]
     except FileNotFoundError:
         raise Damaged(f"{NAME} is missing") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Damaged(f"{NAME} cannot be read: {error}") from None
-    if digest != _digest(body) or content != _text(manifest):
+    if found != digest(body) or content != _text(manifest):
         raise Damaged(f"{NAME} is not what was written")
     return body
 
@@ -87,5 +87,6 @@ def _entry(path: Path, *, sync: bool = False) -> dict[str, Any]:
         return {"size": os.fstat(file.fileno()).st_size, "sha256": digest}
 
 
-def _digest(body: dict[str, Any]) -> str:
+def digest(body: dict[str, Any]) -> str:
+    """Of the values, whatever their order and spacing in a file."""
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

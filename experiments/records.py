@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from experiments.manifest import digest
 from experiments.manifest import write_json as write_json
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "pydantic")
@@ -78,12 +79,24 @@ def _processor() -> str:
     return names[0] if names else platform.processor()
 
 
+def sealed(result: dict[str, Any]) -> dict[str, Any]:
+    """The result with a hash of it, so that a number changed afterwards shows."""
+    return result | {"sha256": digest(result)}
+
+
+def is_sealed(result: dict[str, Any]) -> bool:
+    """Whether it is as it was sealed; True of one from before there were seals."""
+    body = {k: v for k, v in result.items() if k != "sha256"}
+    return result.get("sha256") in (None, digest(body))
+
+
 def is_result(value: Any) -> bool:
     """Whether it is a whole result.json: what is damaged is made again, never averaged."""
     number = lambda x: isinstance(x, int | float) and not isinstance(x, bool)
     try:
         scores = [value[split]["accuracy"] for split in ("validation", "test")]
-        return all(map(number, [*scores, value["parameters"], value["steps_per_second"]]))
+        numbers = [*scores, value["parameters"], value["steps_per_second"]]
+        return all(map(number, numbers)) and is_sealed(value)
     except (KeyError, TypeError):
         return False
 

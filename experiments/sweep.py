@@ -64,7 +64,7 @@ def plan(sweep: Sequence[tuple[dict[str, Any], Experiment]]) -> list[Planned]:
 
 def variants(settings: Sequence[dict[str, Any]]) -> list[str]:
     """A name for each: those of its records, such as a mechanism's, and what else sets it apart."""
-    values = [flat(x) for x in settings]
+    values = [flat({k: _numbered(v) for k, v in x.items()}) for x in settings]
     briefs = [" ".join(v for k, v in x.items() if k.endswith("name")) for x in values]
     names = []
     for brief, mine in zip(briefs, values):
@@ -73,3 +73,9 @@ def variants(settings: Sequence[dict[str, Any]]) -> list[str]:
         details = ", ".join(f"{k.rpartition('.')[2]}={mine[k]}" for k in apart)
         names.append(" ".join(filter(None, (brief, details))) or "all")
     return names
+
+
+def _numbered(value: Any) -> Any:
+    """A record for each layer as a dict of them, so that each has a name."""
+    layers = isinstance(value, tuple | list) and all(isinstance(x, dict) for x in value)
+    return {str(n): x for n, x in enumerate(value)} if layers else value

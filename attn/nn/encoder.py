@@ -94,6 +94,36 @@ class Encoder(nnx.Module):
         x = self.embedding(tokens, dropout_key=None)
         return self.stack.weights(x, **self._context(x, mask))
 
+    def receptive_field(
+        self,
+        tokens: Int[Array, "T"] | Float[Array, "T F"],
+        rows: Int[Array, " R"],
+        *,
+        mask: Mask = FULL,
+        lengths: Int[Array, ""] | None = None,
+        probes: int = 64,
+    ) -> Float[Array, "R L"]:
+        """|d y_i / d x_j| (Frobenius) for i in `rows`: how much what the head is given at i depends
+        on what the first layer is given at j. Pulls back `probes` orthonormal directions of y_i, so
+        exact up to that width and unbiased in its square beyond; R probes times a backward pass."""
+        count = min(probes, self.config.width)
+        # each probe has a copy of the input: XLA 0.10.2 on a CPU gets a jitted pullback of layer
+        # norms wrong when it is vmapped over many cotangents of one input
+        repeated = lambda x: x if x is None else jnp.broadcast_to(x, (count, *jnp.shape(x)))
+        tokens, _, mask = prepare(self.config, repeated(tokens), mask, repeated(lengths))
+        norm = (lambda x: x) if self.norm is None else self.norm
+        stack = lambda x: norm(self.stack(x, dropout_key=None, **self._context(x, mask)))
+        y, pullback = jax.vjp(stack, self.embedding(tokens, dropout_key=None))
+        width = y.shape[-1]
+        directions = jax.random.orthogonal(fold(jax.random.key(0), "probes"), width)[:count]
+        directions = (directions * (width / count) ** 0.5).astype(y.dtype)
+
+        def row(i: Int[Array, ""]) -> Float[Array, " L"]:
+            (back,) = pullback(jnp.zeros_like(y).at[:, i].set(directions))
+            return jnp.sqrt((back.astype(jnp.float32) ** 2).sum((0, 2)))
+
+        return jax.lax.map(row, rows)
+
     def layers(
         self, tokens: Array, mask: Mask, dropout_key: Array | None
     ) -> Float[Array, "*B L W"]:

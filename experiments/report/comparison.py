@@ -1,19 +1,21 @@
-"""The files that a comparison leaves: table.md, results.csv and one self-contained report.html."""
+"""The files that a comparison leaves: one self-contained report.html, and table.md, results.csv,
+results.json and figures/ with the same in them."""
 
 import dataclasses
 import html
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.records import write_json
 from experiments.report import plots
-from experiments.report.data import Cell, Variant, curves, failures, flat, variants
+from experiments.report.data import Cell, failures, flat, variants
 from experiments.report.page import facts, page, picture, words
+from experiments.report.pictures import Captioned, pictures
+from experiments.report.sight import ATTENDING, Sight, attending, is_sight
 from experiments.report.sortable import hypertext
-from experiments.report.stats import interval
-from experiments.report.table import TEST, comma_separated, markdown
-from experiments.report.tradeoff import Point, tradeoff
+from experiments.report.table import comma_separated, markdown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,24 +30,40 @@ class Comparison:
     environment: dict[str, Any]
     command: str
     dates: str
+    sights: dict[str, Sight] = dataclasses.field(default_factory=dict)  # of variants
 
 
 def write(comparison: Comparison, workdir: Path) -> Path:
-    """Write the three files; the path of report.html."""
+    """Write the files; the path of report.html."""
     rows = variants(comparison.cells, comparison.costs)
     foot = f"{comparison.command}\n\n{comparison.dates}; {_machine(comparison.environment)}\n"
     table = markdown(rows, comparison.baselines)
     (workdir / "table.md").write_text(f"{table}\n    {foot}")
     (workdir / "results.csv").write_text(comma_separated(rows))
+    write_json(workdir / "results.json", _numbers(comparison))
+    drawn = [*pictures(rows, comparison.baselines), *attending(comparison.sights)]
+    (workdir / "figures").mkdir(exist_ok=True)
+    for drawing, _ in drawn:
+        drawing.save(workdir / "figures")
     path = workdir / "report.html"
-    path.write_text(render(comparison))
+    path.write_text(render(comparison, drawn))
     return path
 
 
-def render(comparison: Comparison) -> str:
-    """The HTML document."""
+def _numbers(comparison: Comparison) -> dict[str, Any]:
+    """All but the curves, which stay in each cell's metrics.jsonl."""
+    numbers = dataclasses.asdict(comparison)
+    for cell in numbers["cells"]:
+        del cell["metrics"]
+    del numbers["sights"]
+    return numbers
+
+
+def render(comparison: Comparison, drawn: Sequence[Captioned]) -> str:
+    """The HTML document, with these pictures of it."""
     rows = variants(comparison.cells, comparison.costs)
     looks = plots.looks([row.name for row in rows])
+    shown = "".join(picture(x.svg, text) for x, text in drawn if not is_sight(x))
     sections = [
         f"<h1>{html.escape(comparison.title)}</h1>",
         f"<p>{html.escape(comparison.about)}</p>" if comparison.about else "",
@@ -53,7 +71,8 @@ def render(comparison: Comparison) -> str:
         "<h2>Results</h2>",
         hypertext(rows, comparison.baselines, looks),
         "<h2>Pictures</h2>",
-        f'<div class="figures">{"".join(_pictures(rows, comparison.baselines))}</div>',
+        f'<div class="figures">{shown}</div>',
+        *_attending(comparison, drawn),
         *_failed(comparison),
         "<h2>How it was made</h2>",
         f"<pre>{html.escape(comparison.command)}</pre>",
@@ -73,40 +92,16 @@ def _scope(comparison: Comparison) -> str:
     return scope + f"{done} of {count(len(cells), 'run')} finished. {comparison.dates}."
 
 
-def _pictures(rows: list[Variant], baselines: dict[str, float]) -> Iterator[str]:
-    looks = plots.looks([row.name for row in rows])
-    if points := list(_points(rows)):
-        percent = {name: 100 * x for name, x in baselines.items()}
-        named = ", ".join(f"{name} {x:.1f}" for name, x in percent.items()) or "none"
-        yield picture(tradeoff(points, percent, looks), f"{TRADEOFF}{named}.")
-    for key, scale, label, caption in CURVES:
-        series = {row.name: curves(row, key, scale) for row in rows}
-        if any(series.values()):
-            name = key.replace(".", "-")
-            yield picture(
-                plots.curves(series, looks, ylabel=label, name=name, log=scale == 1), caption
-            )
-
-
-TRADEOFF = (
-    "Accuracy against speed, area for memory: test accuracy of the checkpoint that is best on "
-    "validation (bars: 95% t interval over seeds; long where seeds are few), training steps per "
-    "second, and peak bytes of the whole train step. Baselines near enough are dashed; all: "
-)
-BAND = "Mean over seeds, in a band from the lowest to the highest seed."
-CURVES = (
-    ("loss", 1, "training loss", f"Training loss. {BAND}"),
-    ("validation.loss", 1, "validation loss", f"Validation loss. {BAND}"),
-    ("validation.accuracy", 100, "validation accuracy, %", f"Validation accuracy. {BAND}"),
-)
-
-
-def _points(rows: list[Variant]) -> Iterator[Point]:
-    for row in rows:
-        speed = row.mean("steps_per_second")
-        if speed and (found := row.results(TEST)):
-            mean, half = interval([100 * x for x in found])
-            yield Point(row.name, speed, mean, half, row.cost.get("step_peak_bytes"))
+def _attending(comparison: Comparison, drawn: Sequence[Captioned]) -> Iterator[str]:
+    if not comparison.sights:
+        return
+    yield "<h2>What each variant attends to</h2>"
+    yield f'<p class="soft">{html.escape(ATTENDING)}</p>'
+    shown = "".join(picture(x.svg, text) for x, text in drawn if is_sight(x))
+    yield f'<div class="figures small">{shown}</div>'
+    for name, sight in comparison.sights.items():
+        if not sight.field.size:
+            yield f'<p class="soft">{html.escape(f"{name}: {sight.about}")}</p>'
 
 
 def _failed(comparison: Comparison) -> list[str]:

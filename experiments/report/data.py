@@ -21,6 +21,7 @@ class Cell:
     error: str | None
     metrics: tuple[dict[str, Any], ...] = ()
     notes: dict[str, str] = dataclasses.field(default_factory=dict)  # how it was made fair
+    machine: str = ""  # that it was trained on
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,6 +46,7 @@ th[aria-sort=descending] button::after { content: " \\2193"; }
 .bad { color: var(--bad); }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr));
            gap: 1.4rem 2rem; align-items: start; }
+.figures.small { grid-template-columns: repeat(auto-fill, minmax(min(100%, 20rem), 1fr)); }
 figure { margin: 0; break-inside: avoid; max-width: 40rem; }
 figure svg { display: block; width: 100%; height: auto; }
 figure.wide { max-width: none; grid-column: 1 / -1; overflow-x: auto; }

@@ -2,9 +2,11 @@
 
 import dataclasses
 import io
+import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -87,12 +89,29 @@ def png(fig: Figure) -> bytes:
     return out.getvalue()
 
 
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    """A finished figure: for a page its <svg> element, and for a folder two files."""
+
+    name: str
+    svg: str
+    figure: Figure
+
+    def save(self, folder: Path) -> None:
+        (folder / f"{self.name}.svg").write_text(standalone(self.svg))
+        (folder / f"{self.name}.png").write_bytes(png(self.figure))
+
+
+def drawn(fig: Figure, name: str) -> Drawing:
+    return Drawing(name, svg(fig, name), fig)
+
+
 Curve = tuple[Sequence[float], Sequence[float]]  # steps, values
 
 
 def curves(
     series: dict[str, list[Curve]], style: dict[str, Look], *, ylabel: str, name: str, log: bool
-) -> str:
+) -> Drawing:
     """One line per variant, the mean over seeds, in a band from the lowest to the highest seed."""
     with figure() as fig:
         ax = fig.add_subplot()
@@ -115,7 +134,7 @@ def curves(
         ax.set_xlim(left=0)
         if ax.lines:
             legend(fig, series)
-        return svg(fig, name)
+        return drawn(fig, name)
 
 
 def log_axis(ax) -> None:
@@ -125,6 +144,22 @@ def log_axis(ax) -> None:
     ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
     ax.yaxis.set_minor_formatter("")
+
+
+def size_axis(ax, sizes: Sequence[float]) -> None:
+    """A logarithmic x axis of bytes, a power of four at each tick, with room at both ends."""
+    low, high = (math.log(x, 4) for x in (min(sizes), max(sizes)))
+    room = max(0.6, 0.15 * (high - low))
+    ax.set_xscale("log", base=4)
+    ax.set_xlim(4 ** (low - room), 4 ** (high + room))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: size(v)))
+    ax.xaxis.minorticks_off()
+
+
+def size(number: float) -> str:
+    """Bytes as 512, 4K or 1M, by powers of 1,024."""
+    power = max(0, min(4, int(math.log(max(number, 1), 1024) + 1e-9)))
+    return f"{number / 1024**power:.3g}{' KMGT'[power].strip()}"
 
 
 def legend(fig: Figure, names: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""Accuracy against speed with area for memory, every variant named beside its bubble."""
+"""Accuracy against what it costs, every variant named beside its bubble."""
 
 import dataclasses
 import math
@@ -7,45 +7,31 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.text import Text
 
-from experiments.report.plots import INK, Look, figure, svg
+from experiments.report.plots import INK, Drawing, Look, drawn, figure, size_axis
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A variant in the trade-off picture: accuracies in percent, `error` half an interval."""
+    """A variant in a picture: accuracies in percent, `error` half an interval."""
 
     name: str
-    speed: float
+    x: float
     accuracy: float
     error: float | None
-    bytes: float | None
+    bytes: float | None = None
 
 
-def tradeoff(points: Sequence[Point], baselines: dict[str, float], style: dict[str, Look]) -> str:
-    """Accuracy against speed with area for memory, as in Long Range Arena."""
+def tradeoff(
+    points: Sequence[Point], baselines: dict[str, float], style: dict[str, Look]
+) -> Drawing:
+    """Accuracy against training speed with area for memory, as in Long Range Arena."""
     largest = max((p.bytes for p in points if p.bytes), default=1)
     # diameters in points; the smallest stays visible
     size = lambda bytes: max(7.0, 30 * math.sqrt((bytes or 0) / largest))
     with figure() as fig:
         ax = fig.add_subplot()
-        for p in points:
-            look = style[p.name]
-            at = (p.speed, p.accuracy)
-            fill = "full" if look.dash == "-" else "none"
-            ms = size(p.bytes)
-            ax.plot(*at, "o", ms=ms, fillstyle=fill, color=look.colour, alpha=0.6, mew=1.5)
-            if p.error is not None:
-                ax.errorbar(*at, p.error, color=look.colour, lw=1, capsize=2.5)
-        low, high = min(p.accuracy for p in points), max(p.accuracy for p in points)
-        # from the accuracies, not the intervals: two seeds can give an interval of +-50
-        span = max(high - low, 4.0)
-        near = {name: x for name, x in baselines.items() if low - span < x < high + span}
-        margin = 0.2 * (max([high, *near.values()]) - min([low, *near.values()])) + 1
-        ax.set_ylim(min([low, *near.values()]) - margin, max([high, *near.values()]) + margin)
-        ax.set_xlim(0, 1.25 * max(p.speed for p in points))
-        for value in near.values():
-            ax.axhline(value, color=INK, lw=0.8, ls=(0, (4, 3)), alpha=0.6)
-        ax.set(xlabel="training steps per second", ylabel="test accuracy, %")
+        ax.set_xlim(0, 1.25 * max(p.x for p in points))
+        ax.set_xlabel("training steps per second")
         if any(p.bytes for p in points):
             for part in (1, 0.25):
                 label = f"{part * largest / 1e6:,.3g} MB"
@@ -53,10 +39,47 @@ def tradeoff(points: Sequence[Point], baselines: dict[str, float], style: dict[s
                     [], [], "o", ms=size(part * largest), color=INK, alpha=0.3, mew=0, label=label
                 )
             fig.legend(loc="outside upper right", ncols=2, handletextpad=1.2, borderpad=1)
-        fig.draw_without_rendering()
-        lines = _label_lines(ax, near)
-        _label_points(ax, points, [size(p.bytes) / 2 for p in points], style, lines)
-        return svg(fig, "tradeoff")
+        _bubbles(ax, points, [size(p.bytes) for p in points], baselines, style)
+        return drawn(fig, "tradeoff")
+
+
+def state(points: Sequence[Point], baselines: dict[str, float], style: dict[str, Look]) -> Drawing:
+    """Accuracy against the bytes that decoding one sequence holds, logarithmic, as in Zoology."""
+    with figure() as fig:
+        ax = fig.add_subplot()
+        size_axis(ax, [p.x for p in points])
+        ax.set_xlabel("decode state of one sequence, bytes")
+        _bubbles(ax, points, [9.0] * len(points), baselines, style)
+        return drawn(fig, "decode-state")
+
+
+def _bubbles(
+    ax,
+    points: Sequence[Point],
+    sizes: Sequence[float],
+    baselines: dict[str, float],
+    style: dict[str, Look],
+) -> None:
+    """The points and the baselines that are near them, named; the x axis is set before."""
+    for p, ms in zip(points, sizes):
+        look = style[p.name]
+        fill = "full" if look.dash == "-" else "none"
+        at = (p.x, p.accuracy)
+        ax.plot(*at, "o", ms=ms, fillstyle=fill, color=look.colour, alpha=0.6, mew=1.5)
+        if p.error is not None:
+            ax.errorbar(*at, p.error, color=look.colour, lw=1, capsize=2.5)
+    low, high = min(p.accuracy for p in points), max(p.accuracy for p in points)
+    # from the accuracies, not the intervals: two seeds can give an interval of +-50
+    span = max(high - low, 4.0)
+    near = {name: x for name, x in baselines.items() if low - span < x < high + span}
+    margin = 0.2 * (max([high, *near.values()]) - min([low, *near.values()])) + 1
+    ax.set_ylim(min([low, *near.values()]) - margin, max([high, *near.values()]) + margin)
+    ax.set_ylabel("test accuracy, %")
+    for value in near.values():
+        ax.axhline(value, color=INK, lw=0.8, ls=(0, (4, 3)), alpha=0.6)
+    ax.figure.draw_without_rendering()
+    lines = _label_lines(ax, near)
+    _label_points(ax, points, [ms / 2 for ms in sizes], style, lines)
 
 
 def _label_points(
@@ -65,12 +88,12 @@ def _label_points(
     """A name beside each bubble, at the first of many places where it touches nothing."""
     scale = ax.figure.dpi / 72
     renderer = ax.figure.canvas.get_renderer()
-    centres = ax.transData.transform([(p.speed, p.accuracy) for p in points])
+    centres = ax.transData.transform([(p.x, p.accuracy) for p in points])
     frame = ax.get_window_extent(renderer)
     taken = [(*(c - r * scale), *(c + r * scale)) for c, r in zip(centres, radii)]
     for point, (x, _) in zip(points, centres):
         reach = point.accuracy + (point.error or 0) * np.array([-1, 1])
-        low, high = ax.transData.transform([(point.speed, y) for y in reach])[:, 1]
+        low, high = ax.transData.transform([(point.x, y) for y in reach])[:, 1]
         taken.append((x - 2, low, x + 2, high))
     taken += [text.get_window_extent(renderer).extents for text in others]
     angles = np.radians([0, 180, 90, 270, 45, 135, 225, 315, 22, 158, 202, 338])

@@ -4,13 +4,16 @@ import csv
 import dataclasses
 import html.parser
 import io
+import json
 import re
+import xml.etree.ElementTree
 
 import pytest
 
 from experiments import report
 from experiments.report import Comparison, plots
 from experiments.report.data import Cell, Variant, curves, flat, variants
+from experiments.report.pictures import pictures
 from experiments.report.stats import interval
 from experiments.report.table import comma_separated, markdown, number
 from experiments.report.tradeoff import Point, tradeoff
@@ -66,6 +69,16 @@ def comparison():
     )
 
 
+def render(comparison):
+    rows = variants(comparison.cells, comparison.costs)
+    return report.render(comparison, list(pictures(rows, comparison.baselines)))
+
+
+@pytest.fixture(scope="module")
+def text(comparison):
+    return render(comparison)
+
+
 class Reader(html.parser.HTMLParser):
     """Collects elements, and checks that they close in order."""
 
@@ -103,8 +116,7 @@ def test_one_seed_has_no_interval():
     assert interval([3.0]) == (3.0, None)
 
 
-def test_the_report_loads_nothing(comparison):
-    text = report.render(comparison)
+def test_the_report_loads_nothing(comparison, text):
     page = Reader(text)
     assert "//" not in re.sub(r"<style>.*?</style>|<script>.*?</script>", "", text, flags=re.S)
     assert not {"link", "iframe", "object", "embed", "base"} & set(page.tags)
@@ -114,15 +126,13 @@ def test_the_report_loads_nothing(comparison):
     assert "url(http" not in text
 
 
-def test_nothing_from_a_run_becomes_markup(comparison):
-    text = report.render(comparison)
+def test_nothing_from_a_run_becomes_markup(comparison, text):
     assert NASTY not in text
     assert text.count("<script>") == 1
     assert "About &lt;b&gt;" in text
 
 
-def test_every_variant_failure_and_picture_is_there(comparison):
-    text = report.render(comparison)
+def test_every_variant_failure_and_picture_is_there(comparison, text):
     for cell in comparison.cells:
         assert html.escape(cell.name) in text
     assert text.count("<svg") == 4
@@ -132,43 +142,52 @@ def test_every_variant_failure_and_picture_is_there(comparison):
         assert fact in text
 
 
-def test_ids_are_unique_and_references_resolve(comparison):
-    page = Reader(report.render(comparison))
+def test_ids_are_unique_and_references_resolve(text):
+    page = Reader(text)
     ids = [value for _, name, value in page.attributes if name == "id"]
     assert len(ids) == len(set(ids))
     used = [v[1:] for _, name, v in page.attributes if name == "href" and v.startswith("#")]
     assert set(used) <= set(ids)
 
 
-def test_pictures_take_the_pages_ink_and_keep_their_text(comparison):
-    text = report.render(comparison)
+def test_pictures_take_the_pages_ink_and_keep_their_text(comparison, text):
     assert plots.INK not in text
     assert "currentColor" in text
     assert ">softmax</text>" in text
 
 
-def test_a_variant_has_one_colour_everywhere(comparison):
-    text = report.render(comparison)
+def test_a_variant_has_one_colour_everywhere(comparison, text):
     names = [row.name for row in variants(comparison.cells, {})]
     linear = plots.looks(names)["linear"].colour
     assert text.count(linear) >= 5  # the table and four pictures
 
 
-def test_the_same_comparison_gives_the_same_bytes(comparison):
-    assert report.render(comparison) == report.render(comparison)
+def test_the_same_comparison_gives_the_same_bytes(comparison, text):
+    assert render(comparison) == text
 
 
-def test_files_are_written(comparison, tmp_path):
+def test_files_are_written(comparison, text, tmp_path):
     path = report.write(comparison, tmp_path)
-    assert sorted(x.name for x in tmp_path.iterdir()) == ["report.html", "results.csv", "table.md"]
-    assert path.read_text() == report.render(comparison)
+    files = ["figures", "report.html", "results.csv", "results.json", "table.md"]
+    assert sorted(x.name for x in tmp_path.iterdir()) == files
+    assert path.read_text() == text
+    figures = {x.name: x.read_bytes() for x in (tmp_path / "figures").iterdir()}
+    assert len(figures) == 2 * text.count("<svg")
+    assert all(x.startswith(b"\x89PNG") for name, x in figures.items() if name.endswith(".png"))
+    svg = figures["tradeoff.svg"].decode()
+    assert svg.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
+    xml.etree.ElementTree.fromstring(svg)
+    numbers = json.loads((tmp_path / "results.json").read_text())
+    assert [x["result"] for x in numbers["cells"]] == [x.result for x in comparison.cells]
+    assert numbers["costs"] == comparison.costs
+    assert "metrics" not in numbers["cells"][0]
     assert comparison.command in (tmp_path / "table.md").read_text()
 
 
 def test_all_runs_may_have_failed():
     failed = cell("softmax", 0, error="ValueError: no")
     empty = Comparison("t", "", (failed,), {}, {}, {}, "c", "d")
-    text = report.render(empty)
+    text = render(empty)
     assert "failed: ValueError: no" in text
     assert "<svg" not in text
 
@@ -235,7 +254,7 @@ def test_names_of_many_variants_do_not_overlap():
         Point(name, 10 + n % 4, 80 + n, 1.0 if n % 2 else None, 1e6 * (n + 1))
         for n, name in enumerate(names)
     ]
-    text = tradeoff(points, {}, plots.looks(names))
+    text = tradeoff(points, {}, plots.looks(names)).svg
     places = re.findall(r'transform="translate\(([\d.]+) ([\d.]+)\)[^>]*">(variant \d+)<', text)
     places = places or re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>(variant \d+)<', text)
     assert len(places) == 12

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,6 +67,15 @@ def test_a_finished_run_only_reports(whole: Path):
         (whole / "result.json").read_text()
     )
     assert before == {p: p.stat().st_mtime_ns for p in before}
+
+
+def test_a_result_that_was_edited_is_made_again(whole: Path, tmp_path: Path):
+    shutil.copytree(whole, tmp_path / "edited")
+    path = tmp_path / "edited" / "result.json"
+    written = json.loads(path.read_text())
+    path.write_text(json.dumps(written | {"test": written["test"] | {"accuracy": 1.0}}))
+    assert train.run(tiny(), tmp_path / "edited", progress=False)["test"] == written["test"]
+    assert json.loads(path.read_text())["test"] == written["test"]
 
 
 def test_a_run_leaves_its_records(whole: Path):

@@ -2,11 +2,16 @@
 
 import re
 
+import jax
 import numpy as np
 import pytest
+from flax import nnx
 
+from attn import FULL
 from experiments import train, visualize
 from experiments.config import task
+from experiments.evaluate import load
+from experiments.report.sight import averaged
 from experiments.validation import from_dict
 
 
@@ -32,11 +37,30 @@ def test_every_layer_and_head_is_drawn(trained, capsys):
     page = (trained / "attention.html").read_text()
     titles = re.findall(r"layer \d, head \d", page)
     assert titles == [f"layer {n}, head {h}" for n in (1, 2) for h in (1, 2)]
-    assert page.count("<image") == 5  # and the digit
+    assert page.count("<image") == 6  # and the digit, and the receptive field
+    assert "receptive field" in page
     assert "http:" not in page
     assert "Linear(" in page
     assert (trained / "attention.png").read_bytes().startswith(b"\x89PNG")
     assert (trained / "attention.svg").read_text().startswith('<svg xmlns="http')
+
+
+def test_the_receptive_field_is_the_norm_of_the_jacobian(trained):
+    # one cotangent at a time: vmapped over all, XLA for CPUs gets it wrong
+    learner, params, _ = load(trained)
+    encoder = nnx.merge(learner.graph, params)
+    tokens = learner.experiment.posed.examples("validation", np.array([0])).tokens[0]
+    x = encoder.embedding(tokens, dropout_key=None)
+    after = lambda x: encoder.norm(encoder.stack(x, dropout_key=None, **encoder._context(x, FULL)))
+    one = jax.jit(lambda x, i, c: jax.grad(lambda x: after(x)[i, c])(x))
+    rows = np.array([3, 60])
+    exact = [np.sqrt(sum(one(x, i, c) ** 2 for c in range(8)).sum(-1)) for i in rows]
+    seen = visualize.look(trained, 0)
+    np.testing.assert_allclose(seen.field[rows], exact, rtol=1e-4, atol=1e-6)
+    few = jax.jit(lambda t: encoder.receptive_field(t, rows, probes=4))(tokens)
+    assert few.shape == (2, 64)
+    assert 0.5 < few.sum() / seen.field[rows].sum() < 1.5
+    assert not np.allclose(few, seen.field[rows])
 
 
 def test_the_effective_matrix_of_a_linear_variant_is_shown(trained):
@@ -48,17 +72,18 @@ def test_the_effective_matrix_of_a_linear_variant_is_shown(trained):
 
 def test_negative_weights_are_drawn_around_zero():
     signed = np.array([[[-1.0, 0.5], [0.2, 0.8]]], np.float32)
-    seen = visualize.Seen([signed, np.abs(signed)], np.arange(2), None, {})
-    svg, _ = visualize.draw(seen)
+    seen = visualize.Seen([signed, np.abs(signed)], "", np.eye(2), np.arange(2), None, {})
+    svg = visualize.draw(seen).svg
     assert "±1" in svg
     assert "max 1" in svg
 
 
 def test_long_sequences_are_averaged():
-    small = visualize._averaged(np.ones((1000, 1000)))
+    small = averaged(np.ones((1000, 1000)))
     assert small.shape == (250, 250)
     np.testing.assert_array_equal(small, 1)
-    odd = visualize._averaged(np.tri(601))
+    assert averaged(np.ones((64, 1000))).shape == (64, 250)
+    odd = averaged(np.tri(601))
     assert odd.shape == (201, 201)
     assert np.isfinite(odd).all()
 
@@ -70,8 +95,10 @@ def test_a_mechanism_without_a_matrix_is_named(trained, capsys, monkeypatch):
         raise NotImplementedError(f"{self.name} has no T x S matrix to show")
 
     monkeypatch.setattr(MECHANISMS["linear"], "weights", weights)
-    assert visualize.main([f"--workdir={trained}"]) == 1
-    assert "Linear has no T x S matrix" in capsys.readouterr().err
+    assert visualize.main([f"--workdir={trained}"]) == 0
+    page = (trained / "attention.html").read_text()
+    assert "Linear has no T x S matrix" in page
+    assert page.count("<image") == 2  # the digit and the receptive field
 
 
 def test_what_is_no_trained_run_is_refused(tmp_path, trained, capsys):

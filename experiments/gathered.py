@@ -1,0 +1,139 @@
+"""A comparison as it lies on the disk, read without training anything."""
+
+import dataclasses
+import datetime
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments import records
+from experiments.cells import FAILURE, RESULT, read_object
+from experiments.errors import RunDirectoryError
+from experiments.manifest import digest
+from experiments.report import Comparison
+from experiments.report.data import Cell, flat
+from experiments.report.sight import Sight
+from experiments.sweep import variants
+
+
+def gathered(workdir: Path) -> Comparison:
+    """What a comparison left, finished or not. A run that is unfinished, damaged or was edited by
+    hand is a cell with an error. Raises RunDirectoryError if there is no comparison."""
+    folder = workdir / "cells"
+    if not folder.is_dir():
+        raise RunDirectoryError(f"{workdir} holds no comparison: it has no folder cells")
+    said = read_object(workdir / "results.json") or {}
+    planned = {c["name"]: c for c in said.get("cells", ()) if {"name", "variant"} <= set(c)}
+    environments = {
+        x.name: read_object(x / "environment.json") or {} for x in folder.iterdir() if x.is_dir()
+    }
+    there = sorted(environments, key=lambda name: (environments[name].get("started", ""), name))
+    if not (names := list(planned) or there):
+        raise RunDirectoryError(f"{workdir} holds no comparison: cells is empty")
+    configs = [read_object(folder / name / "config.json") or {} for name in names]
+    intact = {n: x for n, x in zip(names, configs) if is_of(n, x)}
+    labels = dict(zip(intact, _labels(list(intact.values()))))
+    labels |= {name: cell["variant"] for name, cell in planned.items()}
+    cells = [
+        _cell(folder / name, labels.get(name, name), config, planned.get(name, {}).get("notes", {}))
+        for name, config in zip(names, configs)
+    ]
+    about = [said.get("about", ""), *_unplanned(there, planned)]
+    first = environments[there[0]] if there else {}
+    results = [cell.result for cell in cells if cell.result]
+    return Comparison(
+        title=said.get("title") or f"Comparison: {workdir}",
+        about=" ".join(filter(None, about)),
+        cells=on_machines(cells, folder),
+        costs=(read_object(workdir / "costs.json") or {}).get("costs", {}),
+        baselines=said.get("baselines") or (results[0].get("baselines", {}) if results else {}),
+        environment=said.get("environment") or without_run(first),
+        command=said.get("command") or first.get("command", ""),
+        dates=said.get("dates") or dates(folder, cells, until=_newest(folder)),
+        sights=sights(cells, folder, Sight.load),
+    )
+
+
+def is_of(name: str, config: dict[str, Any]) -> bool:
+    """Whether a folder of this name, which ends with a hash, was made for the configuration."""
+    return name.endswith(digest(config)[:10])
+
+
+def machine(environment: dict[str, Any]) -> str:
+    """What times depend on, and not which of several equal machines it was."""
+    hardware = environment.get("hardware") or {}
+    if hardware.get("platform") in (None, "cpu"):
+        what, count = hardware.get("processor", ""), f"{hardware.get('cores')} cores"
+    else:
+        what, count = hardware.get("device", ""), f"{hardware.get('devices')} devices"
+    return f"{what}, {count}" if hardware else ""
+
+
+def on_machines(cells: Sequence[Cell], folder: Path) -> tuple[Cell, ...]:
+    """Each with the machine that its run was last continued on."""
+    about = lambda cell: read_object(folder / cell.name / "environment.json") or {}
+    return tuple(dataclasses.replace(cell, machine=machine(about(cell))) for cell in cells)
+
+
+def sights(
+    cells: Sequence[Cell], folder: Path, look: Callable[[Path], Sight | None]
+) -> dict[str, Sight]:
+    """What each variant attends to, of its first run that finished."""
+    first = {cell.variant: cell for cell in reversed(cells) if cell.result}
+    names = [n for n in dict.fromkeys(cell.variant for cell in cells) if n in first]
+    found = {name: look(folder / first[name].name) for name in names}
+    return {name: sight for name, sight in found.items() if sight is not None}
+
+
+def without_run(environment: dict[str, Any]) -> dict[str, Any]:
+    """What is of the machine and the code."""
+    return {k: v for k, v in environment.items() if k not in ("command", "started")}
+
+
+def dates(folder: Path, cells: Sequence[Cell], until: datetime.datetime | None = None) -> str:
+    """From when the first of the runs was started until then, or until now."""
+    until = until or datetime.datetime.now(datetime.UTC)
+    now = until.isoformat(timespec="seconds")
+    found = [read_object(folder / cell.name / "environment.json") or {} for cell in cells]
+    first = min([now, *(str(x["started"]) for x in found if "started" in x)])
+    return " to ".join(f"{x[:10]} {x[11:16]} UTC" for x in (first, now))
+
+
+def _newest(folder: Path) -> datetime.datetime | None:
+    changed = [path.stat().st_mtime for path in folder.glob("*/metrics.jsonl")]
+    return datetime.datetime.fromtimestamp(max(changed), datetime.UTC) if changed else None
+
+
+def _cell(folder: Path, label: str, config: dict[str, Any], notes: dict[str, str]) -> Cell:
+    metrics = tuple(records.read_metrics(folder / "metrics.jsonl"))
+    error = (read_object(folder / FAILURE) or {}).get("error")
+    result = read_object(folder / RESULT)
+    if result is not None and not records.is_result(result):
+        result = None
+    if not is_of(folder.name, config):
+        what = "cannot be read" if not config else "is not what the folder is named for"
+        result, error = None, f"config.json {what}: damaged or edited, so left out"
+    elif result is not None:
+        error = None  # of an earlier attempt
+    elif (folder / RESULT).exists():
+        error = "result.json is not as training wrote it: damaged or edited, so left out"
+    elif error is None:
+        done = metrics[-1]["step"] if metrics else 0
+        total = config.get("train", {}).get("steps", "?")
+        error = f"unfinished: step {done} of {total}; experiments.compare goes on from there"
+    seed = config.get("seed", 0)
+    return Cell(folder.name, label, seed, config, result, error, metrics, notes)
+
+
+def _unplanned(there: Sequence[str], planned: dict[str, Any]) -> list[str]:
+    others = [name for name in there if planned and name not in planned]
+    what = "Also there, trials of a search or runs of another time:"
+    return [f"{what} {', '.join(others)}."] if others else []
+
+
+def _labels(configs: Sequence[dict[str, Any]]) -> list[str]:
+    """Variants of runs whose sweep is not known, from what differs between their settings."""
+    values = [{k: v for k, v in flat(config).items() if k != "seed"} for config in configs]
+    differ = lambda key: len({repr(x.get(key)) for x in values}) > 1
+    apart = {key for x in values for key in x if differ(key)} | {"model.attention.name"}
+    return variants([{k: v for k, v in x.items() if k in apart} for x in values])

@@ -1,0 +1,54 @@
+"""python -m experiments.report --workdir=A [--workdir=B ...] --out=C
+
+Writes the report of finished comparisons again, of several as one, without training anything:
+C/report.html, table.md, results.csv, results.json and figures/. Runs of different machines are
+never averaged together; what is unfinished, damaged or was edited by hand is named and left out.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+
+from experiments import cli, seen
+from experiments.errors import ConfigError
+from experiments.gathered import gathered, sights
+from experiments.report import write
+from experiments.report.data import summary
+from experiments.report.merge import merged
+
+
+def _define(values: flags.FlagValues) -> None:
+    help = "a directory of experiments.compare; may be given several times"
+    flags.DEFINE_multi_string("workdir", None, help, flag_values=values)
+    look = "also look at what variants attend to that were not looked at yet: seconds for each"
+    flags.DEFINE_boolean("look", False, look, flag_values=values)
+    flags.DEFINE_string("out", None, "the folder to write to", flag_values=values)
+
+
+def _run(values: flags.FlagValues) -> None:
+    folders, out = [Path(x) for x in values.workdir], Path(values.out)
+    if len({x.resolve() for x in folders}) < len(folders):
+        raise ConfigError(["--workdir: the same directory twice"])
+    if (out / "cells").is_dir():
+        raise ConfigError([f"--out: {out} holds a comparison; name another folder"])
+    names = [x.resolve().name for x in folders]
+    labels = names if len(set(names)) == len(names) else [str(x) for x in folders]
+    if values.look:
+        for folder in folders:
+            sights(gathered(folder).cells, folder / "cells", seen.sight)
+    found = merged({label: gathered(x) for label, x in zip(labels, folders)})
+    for cell in found.cells:
+        if cell.error is not None:
+            print(f"left out: {cell.name}: {summary(cell.error)}")
+    out.mkdir(parents=True, exist_ok=True)
+    print(f"report: {write(found, out)}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return cli.main(_define, _run, usage=__doc__, arguments=arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

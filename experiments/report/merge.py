@@ -1,0 +1,94 @@
+"""Several comparisons as one: what is alike is averaged, what is not gets a name of its own."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+
+from experiments.gathered import machine
+from experiments.report.comparison import Comparison
+from experiments.report.data import Cell
+
+Named = Mapping[str, Comparison]  # by a label that tells them apart
+
+
+def apart(comparison: Comparison) -> Comparison:
+    """The comparison with the runs of different machines as different variants."""
+    return merged({"": comparison})
+
+
+def merged(comparisons: Named) -> Comparison:
+    """One comparison of all. Where runs of one variant are of several machines it is several,
+    `softmax [machine]`; where its settings differ too, `softmax (label)`. A run that two of them
+    hold counts once; if they do not agree on it, the second is a cell with an error."""
+    machines = {c.machine for x in comparisons.values() for c in x.cells if c.result}
+    if len(machines) > 1:
+        on = lambda cell: f"{cell.variant} [{cell.machine or 'unknown machine'}]"
+        comparisons = {label: _renamed(x, on) for label, x in comparisons.items()}
+    if len(comparisons) == 1:
+        return next(iter(comparisons.values()))
+    several = _unlike(comparisons)
+    parts = {}
+    for label, one in comparisons.items():
+        own = lambda c: f"{c.variant} ({label})" if c.variant in several else c.variant
+        parts[label] = _renamed(one, own)
+    said = lambda text: "\n".join(f"{label}: {text(x)}" for label, x in parts.items() if text(x))
+    return Comparison(
+        title=f"Comparisons: {', '.join(parts)}",
+        about=said(lambda x: x.about),
+        cells=tuple(_once(parts)),
+        costs={k: v for x in reversed(parts.values()) for k, v in x.costs.items()},
+        baselines=_baselines(parts),
+        environment={label: x.environment for label, x in parts.items()},
+        command="\n".join(x.command for x in parts.values()),
+        dates=said(lambda x: x.dates).replace("\n", "; "),
+        sights={k: v for x in reversed(parts.values()) for k, v in x.sights.items()},
+    )
+
+
+def _renamed(comparison: Comparison, name: Callable[[Cell], str]) -> Comparison:
+    """Costs go with the runs of the machine that they were measured on, if there are any."""
+    here = machine(comparison.environment)
+    elsewhere = here not in {cell.machine for cell in comparison.cells if cell.result}
+    cells, costs, sights = [], {}, {}
+    for cell in comparison.cells:
+        cells.append(dataclasses.replace(cell, variant=name(cell)))
+        if cell.variant in comparison.costs and (elsewhere or cell.machine == here):
+            costs[cells[-1].variant] = comparison.costs[cell.variant]
+        if cell.variant in comparison.sights:
+            sights[cells[-1].variant] = comparison.sights[cell.variant]
+    return dataclasses.replace(comparison, cells=tuple(cells), costs=costs, sights=sights)
+
+
+def _unlike(comparisons: Named) -> set[str]:
+    """Variants whose name stands for other settings in another comparison, seeds aside."""
+    found: dict[str, set[str]] = {}
+    for comparison in comparisons.values():
+        for cell in comparison.cells:
+            settings = json.dumps({**cell.config, "seed": 0}, sort_keys=True)
+            found.setdefault(cell.variant, set()).add(settings)
+    return {name for name, settings in found.items() if len(settings) > 1}
+
+
+def _once(comparisons: Named) -> Iterator[Cell]:
+    first: dict[str, tuple[str, Cell]] = {}
+    for label, comparison in comparisons.items():
+        for cell in comparison.cells:
+            where, there = first.setdefault(cell.name, (label, cell))
+            if there is cell:
+                yield cell
+            elif cell.result and cell.result != there.result:
+                error = f"the same run as in {where}, with another outcome, so left out"
+                name = f"{cell.name} ({label})"
+                yield dataclasses.replace(cell, name=name, result=None, error=error)
+
+
+def _baselines(comparisons: Named) -> dict[str, float]:
+    values: dict[str, set[float]] = {}
+    for comparison in comparisons.values():
+        for name, value in comparison.baselines.items():
+            values.setdefault(name, set()).add(value)
+    return {
+        f"{name} ({label})" if len(values[name]) > 1 else name: value
+        for label, comparison in comparisons.items()
+        for name, value in comparison.baselines.items()
+    }

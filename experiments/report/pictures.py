@@ -1,0 +1,59 @@
+"""The pictures of a comparison, each with what is to be read under it."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from experiments.report import plots, slices
+from experiments.report.data import Variant, curves
+from experiments.report.plots import Drawing
+from experiments.report.stats import interval
+from experiments.report.table import TEST
+from experiments.report.tradeoff import Point, state, tradeoff
+
+Captioned = tuple[Drawing, str]
+TRADEOFF = (
+    "Accuracy against speed, area for memory: test accuracy of the checkpoint that is best on "
+    "validation (bars: 95% t interval over seeds; long where seeds are few), training steps per "
+    "second, and peak bytes of the whole train step. Baselines near enough are dashed; all: "
+)
+STATE = (
+    "Accuracy against the bytes that all layers hold to decode one sequence as long as in "
+    "training, logarithmic; what does not decode is not here."
+)
+SLICES = (
+    "Test accuracy, %, by slice of the task, mean over seeds; from 0 (dark blue) to 100 (yellow)."
+)
+BAND = "Mean over seeds, in a band from the lowest to the highest seed."
+CURVES = (
+    ("loss", 1, "training loss", f"Training loss. {BAND}"),
+    ("validation.loss", 1, "validation loss", f"Validation loss. {BAND}"),
+    ("validation.accuracy", 100, "validation accuracy, %", f"Validation accuracy. {BAND}"),
+)
+
+
+def pictures(rows: Sequence[Variant], baselines: dict[str, float]) -> Iterator[Captioned]:
+    """What there is to draw."""
+    looks = plots.looks([row.name for row in rows])
+    percent = {name: 100 * x for name, x in baselines.items()}
+    named = ", ".join(f"{name} {x:.1f}" for name, x in percent.items()) or "none"
+    if points := _points(rows, lambda row: row.mean("steps_per_second")):
+        yield tradeoff(points, percent, looks), f"{TRADEOFF}{named}."
+    if points := _points(rows, lambda row: row.cost.get("decode_state_bytes")):
+        yield state(points, percent, looks), STATE
+    if panels := slices.panels(rows):
+        yield slices.heat(panels), SLICES
+    for key, scale, label, caption in CURVES:
+        series = {row.name: curves(row, key, scale) for row in rows}
+        if any(series.values()):
+            name = key.replace(".", "-")
+            drawing = plots.curves(series, looks, ylabel=label, name=name, log=scale == 1)
+            yield drawing, caption
+
+
+def _points(rows: Sequence[Variant], x: Callable[[Variant], float | None]) -> list[Point]:
+    points = []
+    for row in rows:
+        place = x(row)
+        if place and (found := row.results(TEST)):
+            mean, half = interval([100 * value for value in found])
+            points.append(Point(row.name, place, mean, half, row.cost.get("step_peak_bytes")))
+    return points

@@ -1,0 +1,101 @@
+"""What each variant of a comparison attends to, kept beside its run and drawn in one style."""
+
+import dataclasses
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from experiments.report.plots import Drawing, drawn, figure
+
+FILE = "seen.npz"
+LARGEST = 256  # rows of a matrix that are drawn; longer ones are averaged in squares
+
+
+@dataclasses.dataclass(frozen=True)
+class Sight:
+    """Of one run: each layer's matrix, the mean over its heads, and the receptive field."""
+
+    layers: tuple[Float[np.ndarray, "L L"], ...]
+    field: Float[np.ndarray, "R L"]
+    about: str
+
+    def save(self, folder: Path) -> None:
+        arrays = {f"layer{n}": x.astype(np.float16) for n, x in enumerate(self.layers)}
+        about = np.array(json.dumps(self.about))
+        np.savez_compressed(folder / FILE, field=self.field, about=about, **arrays)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Sight | None":
+        """None if the run was not looked at, or if the file cannot be read."""
+        try:
+            with np.load(folder / FILE) as found:
+                layers = [found[k] for k in found if k.startswith("layer")]
+                layers = tuple(x.astype(np.float32) for x in layers)
+                return cls(layers, found["field"], str(json.loads(str(found["about"]))))
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+            return None
+
+
+ATTENDING = (
+    "All at the first test example, one seed each: the effective matrix of each layer, mean over "
+    "heads (row i is how much query i takes from each key, first query on top), and the receptive "
+    "field of the whole encoder: the norm of the Jacobian of its output at i by its embedded input "
+    "at j. Each from 0 (dark) to its largest value, written below; where weights can be negative, "
+    "from blue through white to red. Each head by itself: python -m experiments.visualize."
+)
+PREFIX = "attention-"
+
+
+def attending(sights: Mapping[str, Sight]) -> Iterator[tuple[Drawing, str]]:
+    """(picture, caption) of each variant that could be looked at."""
+    for n, (name, sight) in enumerate(sights.items()):
+        if sight.field.size:
+            yield draw(sight, f"{PREFIX}{n}"), f"{name}: {sight.about}"
+
+
+def is_sight(drawing: Drawing) -> bool:
+    return drawing.name.startswith(PREFIX)
+
+
+def draw(sight: Sight, name: str) -> Drawing:
+    """The layers' matrices and the receptive field, side by side."""
+    count = len(sight.layers) + 1
+    with figure(1.75 * count, 2.05) as fig:
+        fig.set_layout_engine(
+            "none"
+        )  # there may be many: constrained layout takes most of the time
+        places = {"left": 0.02, "right": 0.98, "bottom": 0.1, "top": 0.9, "wspace": 0.08}
+        axes = fig.subplots(1, count, squeeze=False, gridspec_kw=places)[0]
+        for n, layer in enumerate(sight.layers):
+            matrix(axes[n], layer, f"layer {n + 1}")
+        matrix(axes[-1], sight.field, "receptive field")
+        return drawn(fig, name)
+
+
+def matrix(ax, values: Float[np.ndarray, "R L"], title: str) -> None:
+    """From 0 to its own largest weight; low-rank variants have negative weights too."""
+    top = float(np.abs(values).max(initial=0)) or 1.0
+    signed = values.min(initial=0) < -1e-6
+    scale = {"cmap": "RdBu_r", "vmin": -top} if signed else {"cmap": "viridis", "vmin": 0}
+    ax.grid(False)
+    ax.set_axis_on()
+    ax.imshow(averaged(values), vmax=top, interpolation="nearest", aspect="auto", **scale)
+    ax.set_box_aspect(1)
+    ax.set(xticks=[], yticks=[])
+    ax.set_title(title, fontsize=8, pad=3)
+    ax.set_xlabel(f"{'±' if signed else 'max '}{top:.2g}", fontsize=7, labelpad=2)
+
+
+def averaged(values: Float[np.ndarray, "R L"]) -> Float[np.ndarray, "r l"]:
+    """Means of blocks, so that neither side has more than LARGEST."""
+    R, L = (-(-n // LARGEST) for n in values.shape)
+    if R == L == 1:
+        return values
+    pad = [(0, -n % size) for n, size in zip(values.shape, (R, L))]
+    padded = np.pad(values, pad, constant_values=np.nan)
+    blocks = padded.reshape(padded.shape[0] // R, R, -1, L)
+    return np.nanmean(blocks, axis=(1, 3))

@@ -1,0 +1,98 @@
+"""A report in a real browser: no error, every figure, sorting, nothing wider than a phone."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from test_report import COSTS, cell
+
+from experiments.report import Comparison, write
+from experiments.report.sight import Sight
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason="no chromium here: apt-get install chromium"),
+]
+
+# appended to a copy of the page: clicks, and writes what it saw into the document
+COPY = (
+    "<script>onload = () => "
+    'document.body.append(frames[0].document.getElementById("probe"))</script>'
+)
+PROBE = """<script>
+const rows = () => [...document.querySelector("table").tBodies[0].rows];
+const names = () => rows().map(row => row.cells[0].innerText);
+const button = document.querySelectorAll("th button")[%d], seen = {before: names()};
+button.click(); seen.descending = names(); button.click(); seen.ascending = names();
+const shown = x => { const b = x.getBoundingClientRect(); return b.width > 100 && b.height > 50; };
+seen.figures = [...document.querySelectorAll("figure svg")].map(shown);
+seen.width = innerWidth; seen.page = document.documentElement.scrollWidth;
+const out = document.createElement("pre"); out.id = "probe";
+out.textContent = JSON.stringify(seen); document.body.append(out);
+</script>"""
+
+
+def browse(page, width, column=1):
+    """(what the probe saw, console lines), at this many pixels: in a frame, for windows have a
+    least width, and the probe is copied out of it, for a frame is not dumped."""
+    inner = page.with_name(f"probed-{width}.html")
+    inner.write_text(page.read_text().replace("</body>", PROBE % column + "</body>"))
+    outer = page.with_name(f"frame-{width}.html")
+    outer.write_text(f'<iframe src="{inner.name}" width="{width}" height="900"></iframe>{COPY}')
+    target = inner if width > 600 else outer
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    command += ["--allow-file-access-from-files", "--disable-web-security"]
+    command += [
+        f"--user-data-dir={page.parent / 'profile'}",
+        f"--window-size={max(width, 600)},900",
+    ]
+    command += ["--enable-logging=stderr", "--virtual-time-budget=5000", "--dump-dom"]
+    done = subprocess.run(
+        [*command, f"file://{target}"], capture_output=True, text=True, timeout=300
+    )
+    found = re.search(r'<pre id="probe">(.*?)</pre>', done.stdout, re.S)
+    assert found, done.stderr[-2000:]
+    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return json.loads(html.unescape(found[1])), console
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    accuracies = {"softmax": 0.9, "linear": 0.7, "a variant of a very long name, left=127": 0.8}
+    cells = [cell(name, seed, x) for name, x in accuracies.items() for seed in (0, 1)]
+    cells.append(cell("window", 0, error=f"ValueError: {'long ' * 60}{'word' * 60}"))
+    costs = {
+        name: COSTS | {"decode_state_bytes": 1000 + 9 * n} for n, name in enumerate(accuracies)
+    }
+    sight = Sight((np.eye(8), -np.eye(8)), np.tri(8), "best checkpoint, step 3")
+    sights = dict.fromkeys(accuracies, sight)
+    environment = {"hardware": {"processor": "x" * 90}}
+    found = Comparison(
+        "t", "a", tuple(cells), costs, {"chance": 0.1}, environment, "c", "d", sights
+    )
+    return write(found, tmp_path_factory.mktemp("report"))
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_a_report_works_in_a_browser(page, width):
+    seen, console = browse(page, width)
+    assert console == []
+    assert seen["width"] == width
+    assert seen["page"] <= width
+    assert len(seen["figures"]) == page.read_text().count("<figure") == 8
+    assert all(seen["figures"])
+    order = ["softmax", "a variant of a very long name, left=127", "linear"]
+    assert [x for x in seen["descending"] if x != "window"] == order
+    assert [x for x in seen["ascending"] if x != "window"] == order[::-1]
+    assert seen["descending"][-1] == seen["ascending"][-1] == "window"  # it has no accuracy
+
+
+def test_an_error_on_the_console_is_noticed(page):
+    broken = page.with_name("broken.html")
+    broken.write_text(page.read_text().replace("<script>", "<script>console.error('no');", 1))
+    assert any("no" in line for line in browse(broken, 1280)[1])

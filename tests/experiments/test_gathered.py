@@ -1,0 +1,191 @@
+"""Finished comparisons are read again, and only what is alike is averaged."""
+
+import dataclasses
+import json
+
+from experiments import gathered, records
+from experiments.config import mechanism, task
+from experiments.report import __main__ as command
+from experiments.report.data import variants
+from experiments.report.merge import apart, merged
+from experiments.sweep import Planned
+from experiments.sweep import variants as names
+from experiments.validation import from_dict, to_dict
+
+HARDWARE = {"platform": "cpu", "processor": "EPYC", "cores": 2, "device": "cpu", "devices": 1}
+
+
+def planned(name="softmax", seed=0, steps=2):
+    return Planned(
+        name,
+        from_dict(
+            {
+                "task": task("digits"),
+                "model": {"attention": mechanism(name), "width": 16, "layers": 1},
+                "optimizer": {"learning_rate": 1e-3},
+                "train": {"steps": steps, "batch_size": 4},
+                "seed": seed,
+            }
+        ),
+    )
+
+
+def leave(workdir, runs, *, processor="EPYC", costs=None):
+    """The files that a comparison leaves; `runs` are planned ones and their test accuracy."""
+    for p, accuracy in runs:
+        folder = workdir / "cells" / p.name
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps(to_dict(p.experiment)))
+        hardware = HARDWARE | {"processor": processor}
+        environment = {"started": "2026-01-01T00:00", "command": "it", "hardware": hardware}
+        (folder / "environment.json").write_text(json.dumps(environment))
+        (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+        if accuracy is not None:
+            scores = {"accuracy": accuracy, "slices": {"all": accuracy}}
+            result = {"validation": scores, "test": scores, "parameters": 3}
+            result |= {"steps_per_second": 2.0, "baselines": {"chance": 0.1}}
+            (folder / "result.json").write_text(json.dumps(records.sealed(result)))
+    (workdir / "costs.json").write_text(json.dumps({"key": "k", "costs": costs or {}}))
+    return workdir
+
+
+def means(comparison):
+    rows = variants(comparison.cells, comparison.costs)
+    return {row.name: row.mean("test.accuracy") for row in rows}
+
+
+def test_a_finished_comparison_is_read_as_it_was(tmp_path):
+    runs = [(planned(n, s), 0.5 + s / 4) for n in ("softmax", "linear") for s in (0, 1)]
+    found = gathered.gathered(leave(tmp_path, runs, costs={"linear": {"forward_ms": 3.0}}))
+    assert means(found) == {"softmax": 0.625, "linear": 0.625}
+    assert found.costs["linear"] == {"forward_ms": 3.0}
+    assert found.baselines == {"chance": 0.1}
+    assert {cell.machine for cell in found.cells} == {"EPYC, 2 cores"}
+    assert found.cells[0].metrics == ({"step": 1, "loss": 2.0},)
+    assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 0
+    # what the report says of itself is believed, the numbers are read from the runs
+    said = json.loads((tmp_path / "out/results.json").read_text()) | {"title": "mine"}
+    said["cells"] = said["cells"][:2]
+    said["cells"][0]["variant"] = "named by its sweep"
+    (tmp_path / "results.json").write_text(json.dumps(said))
+    again = gathered.gathered(tmp_path)
+    assert again.title == "mine"
+    assert [cell.variant for cell in again.cells] == ["named by its sweep", "linear"]
+    assert planned("softmax", 1).name in again.about
+
+
+def test_unfinished_damaged_and_edited_runs_are_named_and_left_out(tmp_path, capsys):
+    runs = [(planned(seed=s), 0.5) for s in range(5)] + [(planned("linear"), None)]
+    leave(tmp_path / "in", runs)
+    folders = [tmp_path / "in/cells" / p.name for p, _ in runs]
+    edited = json.loads((folders[0] / "result.json").read_text())
+    edited["test"]["accuracy"] = 0.99
+    (folders[0] / "result.json").write_text(json.dumps(edited))
+    (folders[1] / "result.json").write_text('{"test": {"accu')
+    config = (folders[2] / "config.json").read_text()
+    (folders[2] / "config.json").write_text(config.replace('"steps": 2', '"steps": 900'))
+    (folders[3] / "config.json").unlink()
+    found = gathered.gathered(tmp_path / "in")
+    errors = {cell.name: cell.error for cell in found.cells}
+    assert [errors[x.name] for x in folders] == [
+        "result.json is not as training wrote it: damaged or edited, so left out",
+        "result.json is not as training wrote it: damaged or edited, so left out",
+        "config.json is not what the folder is named for: damaged or edited, so left out",
+        "config.json cannot be read: damaged or edited, so left out",
+        None,
+        "unfinished: step 1 of 2; experiments.compare goes on from there",
+    ]
+    assert [(x.name, x.variant) for x in found.cells if x.result] == [(folders[4].name, "softmax")]
+    assert command.main([f"--workdir={tmp_path / 'in'}", f"--out={tmp_path / 'out'}"]) == 0
+    told = capsys.readouterr().out
+    assert all(f"left out: {x.name}" in told for x in folders if errors[x.name])
+    page = (tmp_path / "out/report.html").read_text()
+    assert "unfinished: step 1 of 2" in page
+    assert "99.0" not in page
+
+
+def test_machines_are_never_averaged_together(tmp_path):
+    costs = {"softmax": {"forward_ms": 1.0}}
+    a = gathered.gathered(leave(tmp_path / "a", [(planned(seed=0), 0.25)], costs=costs))
+    b = leave(tmp_path / "b", [(planned(seed=1), 0.75)], processor="Xeon")
+    b = gathered.gathered(b)
+    both = merged({"a": a, "b": b})
+    one, other = "softmax [EPYC, 2 cores]", "softmax [Xeon, 2 cores]"
+    assert means(both) == {one: 0.25, other: 0.75}
+    assert both.costs == {one: costs["softmax"]}
+    # and a comparison that went on elsewhere
+    went_on = dataclasses.replace(a, cells=a.cells + b.cells)
+    assert means(apart(went_on)) == {one: 0.25, other: 0.75}
+    assert apart(went_on).costs == {one: costs["softmax"]}
+    assert apart(a) == a
+
+
+def test_costs_measured_on_none_of_the_machines_stay(tmp_path):
+    a = gathered.gathered(
+        leave(tmp_path, [(planned(), 0.25)], costs={"softmax": {"forward_ms": 1}})
+    )
+    other = {"hardware": HARDWARE | {"processor": "Xeon"}}
+    moved = dataclasses.replace(a, environment=other)
+    assert apart(moved).costs == a.costs
+
+
+def test_a_name_that_stands_for_two_settings_becomes_two(tmp_path):
+    short = leave(tmp_path / "short", [(planned(steps=2), 0.2), (planned("linear"), 0.3)])
+    long = leave(tmp_path / "long", [(planned(steps=9), 0.6), (planned("linear", 1), 0.5)])
+    both = merged({"short": gathered.gathered(short), "long": gathered.gathered(long)})
+    assert means(both) == {"softmax (short)": 0.2, "linear": 0.4, "softmax (long)": 0.6}
+
+
+def test_a_run_in_two_comparisons_counts_once_and_only_if_they_agree(tmp_path):
+    a = gathered.gathered(leave(tmp_path / "a", [(planned(), 0.25), (planned(seed=1), 0.5)]))
+    same = gathered.gathered(leave(tmp_path / "b", [(planned(), 0.25)]))
+    assert means(merged({"a": a, "b": same})) == {"softmax": 0.375}
+    other = gathered.gathered(leave(tmp_path / "c", [(planned(), 0.75)]))
+    both = merged({"a": a, "c": other})
+    assert means(both) == {"softmax": 0.375}
+    assert [cell.error for cell in both.cells if cell.error] == [
+        "the same run as in a, with another outcome, so left out"
+    ]
+
+
+def test_baselines_of_other_tasks_keep_their_names_apart(tmp_path):
+    a = gathered.gathered(leave(tmp_path / "a", [(planned(), 0.25)]))
+    b = dataclasses.replace(a, baselines={"chance": 0.5, "majority": 0.1})
+    found = merged({"a": a, "b": b}).baselines
+    assert found == {"chance (a)": 0.1, "chance (b)": 0.5, "majority": 0.1}
+
+
+def test_what_is_no_comparison_is_refused(tmp_path, capsys):
+    out = f"--out={tmp_path / 'out'}"
+    assert command.main([f"--workdir={tmp_path}", out]) == 5
+    (tmp_path / "cells").mkdir()
+    assert command.main([f"--workdir={tmp_path}", out]) == 5
+    assert command.main([f"--workdir={tmp_path}", f"--workdir={tmp_path}/.", out]) == 2
+    assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path}"]) == 2
+    assert command.main([f"--workdir={tmp_path}", out, out]) == 2
+    errors = capsys.readouterr().err
+    assert "has no folder cells" in errors
+    assert "cells is empty" in errors
+    assert "the same directory twice" in errors
+    assert "name another folder" in errors
+    assert "--out: given twice" in errors
+
+
+def test_a_result_is_sealed_against_edits():
+    found = records.sealed({"test": {"accuracy": 0.5}, "steps": 3})
+    assert records.is_sealed(json.loads(json.dumps(found, indent=3)))
+    assert not records.is_sealed(found | {"steps": 4})
+    assert records.is_sealed({"steps": 4})  # from before there were seals
+
+
+def test_machines_are_told_apart_by_what_times_depend_on():
+    gpu = HARDWARE | {"platform": "gpu", "device": "H100", "devices": 8, "host": "n1"}
+    assert gathered.machine({"hardware": gpu}) == "H100, 8 devices"
+    assert gathered.machine({"hardware": HARDWARE}) == "EPYC, 2 cores"
+    assert gathered.machine({}) == ""
+
+
+def test_layers_of_their_own_are_named_one_by_one():
+    layers = lambda left: [{"name": "conv", "kernel": 4}, {"name": "window", "left": left}]
+    found = names([{"model.attention": layers(7)}, {"model.attention": layers(15)}])
+    assert found == ["conv window left=7", "conv window left=15"]

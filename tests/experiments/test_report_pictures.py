@@ -1,0 +1,82 @@
+"""The pictures of a comparison show the numbers they are of, and only where there are some."""
+
+import re
+
+import pytest
+
+from experiments.report import plots, slices
+from experiments.report.data import Cell, Variant
+from experiments.report.pictures import pictures
+from experiments.report.tradeoff import Point, state
+
+
+def variant(name, accuracies, length=64, **config):
+    """One cell for each dict of accuracies by slice."""
+    cells = tuple(
+        Cell(
+            f"{name}-{seed}",
+            name,
+            seed,
+            {"task": {"name": "recall", "length": length}, "seed": seed, **config},
+            {"test": {"accuracy": 0.5, "slices": found}, "steps_per_second": 2.0},
+            None,
+        )
+        for seed, found in enumerate(accuracies)
+    )
+    return Variant(name, cells, {"decode_state_bytes": 1024})
+
+
+def texts(svg):
+    return re.findall(r">([^<>]+)</text>", svg)
+
+
+def test_slices_are_means_over_seeds():
+    rows = [
+        variant("softmax", [{"4 pairs": 1.0, "8 pairs": 0.5}, {"4 pairs": 0.5, "8 pairs": 0.3}]),
+        variant("linear", [{"4 pairs": 0.25, "8 pairs": 0.125}], model=1),
+    ]
+    (panel,) = slices.panels(rows)
+    assert panel.rows["softmax"] == pytest.approx({"4 pairs": 75, "8 pairs": 40})
+    assert panel.rows["linear"] == pytest.approx({"4 pairs": 25, "8 pairs": 12.5})
+    found = texts(slices.heat([panel]).svg)
+    assert [x for x in found if "." in x] == ["75.0", "40.0", "25.0", "12.5"]
+    assert {"4 pairs", "8 pairs", "softmax", "linear"} <= set(found)
+
+
+def test_lengths_are_rows_of_a_panel_for_each_variant():
+    depth = [{"depth 0-50%": 1.0, "depth 50-100%": 0.5}]
+    rows = [
+        variant(f"{name} length={length}", depth, length, model={"attention": name})
+        for name in ("softmax", "linear")
+        for length in (128, 64)
+    ]
+    found = slices.panels(rows)
+    assert [p.title for p in found] == ["softmax", "linear"]
+    assert [list(p.rows) for p in found] == [["T = 64", "T = 128"]] * 2
+
+
+def test_one_slice_is_no_heat_map_and_a_missing_one_is_left_blank():
+    assert slices.panels([variant("softmax", [{"all": 1.0}])]) == []
+    rows = [
+        variant("a", [{"x": 1.0, "y": 1.0}, {"x": 1.0}]),  # an edited result: y is not averaged
+        variant("b", [{"x": 0.0, "y": 0.0}], model=1),
+    ]
+    (panel,) = slices.panels(rows)
+    assert panel.rows == {"a": {"x": 100}, "b": {"x": 0, "y": 0}}
+    assert sum(x == "100.0" for x in texts(slices.heat([panel]).svg)) == 1
+
+
+def test_state_is_on_a_logarithmic_axis_of_bytes():
+    points = [Point("linear", 1024, 60, None), Point("softmax", 65536, 99, 2.0)]
+    found = texts(state(points, {"chance": 1.0}, plots.looks(["linear", "softmax"])).svg)
+    assert {"linear", "softmax", "1K", "4K", "16K", "64K"} <= set(found)
+    assert [plots.size(x) for x in (1, 512, 1024, 1536, 4**10)] == ["1", "512", "1K", "1.5K", "1M"]
+
+
+def test_what_does_not_decode_is_not_in_the_picture_of_states():
+    rows = [variant("softmax", [{"all": 1.0}]), variant("fnet", [{"all": 1.0}])]
+    rows[1] = Variant("fnet", rows[1].cells, {"decode_state_bytes": None})
+    drawn = {picture.name: texts(picture.svg) for picture, _ in pictures(rows, {})}
+    assert list(drawn) == ["tradeoff", "decode-state"]
+    assert "fnet" in drawn["tradeoff"]
+    assert "fnet" not in drawn["decode-state"]
