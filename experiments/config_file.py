@@ -31,7 +31,7 @@ LARGEST = 1_000_000  # bytes; a config has about a thousand
 
 def read(config: str, overrides: Sequence[str] = ()) -> Experiment:
     """The Experiment of `FILE[:ARG]` and `--config.a.b=value` arguments. Raises ConfigError."""
-    _, raw = _load(config)
+    _, raw = load(config)
     return from_dict(override(raw, overrides), where=config)
 
 
@@ -39,7 +39,7 @@ def read_sweep(
     config: str, overrides: Sequence[str] = ()
 ) -> list[tuple[dict[str, Any], Experiment]]:
     """Each dict that the file's `sweep()` yields, and its Experiment. Raises ConfigError."""
-    names, raw = _load(config)
+    names, raw = load(config)
     if not callable(names.get("sweep")):
         raise ConfigError(["there is no function sweep() to say what is compared"], config)
     cells = _call(lambda: list(names["sweep"]()), "sweep()", config.partition(":")[0])
@@ -129,7 +129,7 @@ def _copy(value: Any) -> Any:
     return {k: _copy(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
-def _load(config: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def load(config: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The names that the file defines, and what its get_config returns."""
     path, colon, argument = config.partition(":")
     names = _call(lambda: runpy.run_path(_checked(path)), "the file", path)
