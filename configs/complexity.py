@@ -59,5 +59,5 @@ def get_config():
         "causal": False,
         "draws": 3,
         "work": at(LARGE, 2304, 4096, 9216, 16384),
-        "reach": at(SMALL, 16, 36, 100),
+        "reach": at(SMALL, 16, 36, 64),
     }

@@ -10,6 +10,7 @@ import pytest
 
 from attn.nn import with_kv_heads
 from experiments.studies import conversion, heads, record
+from experiments.studies.complexity import __main__ as complexity_command
 from experiments.studies.conversion import __main__ as conversion_command
 from experiments.studies.conversion import uptraining
 from experiments.studies.conversion.convert import convert
@@ -30,7 +31,7 @@ from experiments.studies.lra_defects import measure as defects
 SMALL = Sizes(width=12, heads=4, length=7, batch=2)
 ROUNDING = 1e-5
 COMMANDS = {"heads": heads_command, "conversion": conversion_command}
-WRITTEN = COMMANDS | {"lra_defects": defects_command}
+WRITTEN = COMMANDS | {"lra_defects": defects_command, "complexity": complexity_command}
 
 
 def test_equal_shapes_and_other_results_from_the_same_projections():
