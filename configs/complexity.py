@@ -57,7 +57,7 @@ def get_config():
         "heads": 4,
         "head_dim": 16,
         "causal": False,
-        "draws": 3,
+        "draws": 2,
         "work": at(LARGE, 2304, 4096, 9216, 16384),
-        "reach": at(SMALL, 16, 36, 64),
+        "reach": at(SMALL, 16, 64),
     }

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import jax
 from absl import flags
-from rich.progress import track
 
 from experiments import cli
 from experiments.studies import record
@@ -37,9 +36,11 @@ def main(arguments=None) -> int:
     def run(values: flags.FlagValues, settings: settings_file.Settings) -> None:
         start, out = time.monotonic(), Path(values.out)
         out.mkdir(parents=True, exist_ok=True)
-        names = track(settings.names, description="mixers")
+        rows = {}
         with jax.default_matmul_precision("highest"):
-            rows = {name: measure(settings, name) for name in names}
+            for name in settings.names:
+                print(name, flush=True)
+                rows[name] = measure(settings, name)
         command = shlex.join(["python", "-m", f"experiments.studies.{FOLDER.name}", *arguments])
         found = {"settings": settings_file.plain(settings), "mixers": rows}
         results = {"run": record.about(command, time.monotonic() - start)} | found

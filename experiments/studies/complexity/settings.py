@@ -32,7 +32,7 @@ class Settings:
     heads: Count = 4
     head_dim: Count = 16
     causal: bool = False
-    draws: Count = 3
+    draws: Count = 2
 
     def __post_init__(self) -> None:
         wrong = []
