@@ -10,7 +10,6 @@ import pytest
 
 from attn.nn import with_kv_heads
 from experiments.studies import conversion, heads, record
-from experiments.studies.complexity import __main__ as complexity_command
 from experiments.studies.conversion import __main__ as conversion_command
 from experiments.studies.conversion import uptraining
 from experiments.studies.conversion.convert import convert
@@ -31,7 +30,7 @@ from experiments.studies.lra_defects import measure as defects
 SMALL = Sizes(width=12, heads=4, length=7, batch=2)
 ROUNDING = 1e-5
 COMMANDS = {"heads": heads_command, "conversion": conversion_command}
-WRITTEN = COMMANDS | {"lra_defects": defects_command, "complexity": complexity_command}
+WRITTEN = COMMANDS | {"lra_defects": defects_command}
 
 
 def test_equal_shapes_and_other_results_from_the_same_projections():
@@ -176,6 +175,7 @@ def test_mistakes_in_the_command_are_named(capsys):
 
 def test_every_study_has_its_command():
     studies = record.Path(record.__file__).parent
-    # approximation has a file of tests of its own
-    assert {p.parent.name for p in studies.glob("*/__main__.py")} == {*WRITTEN, "approximation"}
+    # these have files of tests of their own
+    others = {"approximation", "complexity"}
+    assert {p.parent.name for p in studies.glob("*/__main__.py")} == {*WRITTEN, *others}
     assert all(m.__doc__.strip().endswith("?") for m in (heads, conversion))
