@@ -34,18 +34,18 @@ LARGEST = 1_000_000  # bytes; a config has about a thousand
 
 def read(config: str, overrides: Sequence[str] = ()) -> Experiment:
     """The Experiment of `FILE[:ARG]` and `--config.a.b=value` arguments. Raises ConfigError."""
-    _, raw = _load(config)
+    _, raw = load(config)
     return from_dict(override(raw, overrides), where=config)
 
 
 def read_sweep(config: str, overrides: Sequence[str] = ()) -> Sweep:
     """Each dict that the file's `sweep()` yields, and its Experiment. Raises ConfigError."""
-    return _sweep(*_load(config), config, overrides)
+    return _sweep(*load(config), config, overrides)
 
 
 def read_comparison(config: str, overrides: Sequence[str] = ()) -> tuple[Sweep, Fairness]:
     """`read_sweep`, and what makes it fair: `match`, `budget` and `search`. Raises ConfigError."""
-    names, raw = _load(config)
+    names, raw = load(config)
     sweep, rules = _sweep(names, raw, config, overrides), fairness(names, config)
     names = [f"--config.{name}" for name in rules.search]
     if problems := _swept_and_overridden([cell for cell, _ in sweep], names):
@@ -144,7 +144,7 @@ def _copy(value: Any) -> Any:
     return {k: _copy(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
-def _load(config: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def load(config: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The names that the file defines, and what its get_config returns."""
     path, colon, argument = config.partition(":")
     names = _call(lambda: runpy.run_path(_checked(path)), "the file", path)

@@ -71,6 +71,8 @@ def about(command: str, seconds: float) -> dict[str, Any]:
     hardware = {k: found["hardware"][k] for k in ("processor", "cores", "device")}
     return {
         "command": command,
+        "started": found["started"],
+        "git": found["git"],
         "seconds": round(seconds),
         "hardware": hardware,
         "versions": {k: found["versions"][k] for k in ("jax", "flax", "optax", "numpy")},

@@ -1,0 +1,54 @@
+"""Every mixer a line: how its work grows, its steps in a row, its paths; rings are claims."""
+
+import numpy as np
+
+from experiments.report import plots
+from experiments.studies.complexity.claims import CLAIMS, growth
+from experiments.studies.complexity.growth import fit
+from experiments.studies.complexity.tables import judged, lengths
+from experiments.studies.record import Figures, saved
+
+BLUE, ORANGE = plots.COLOURS[:2]
+
+
+def figures(r: dict) -> Figures:
+    names = list(r["mixers"])
+    place = np.arange(len(names))[::-1]
+    work, reach = lengths(r, "work"), lengths(r, "reach")
+    claimed = lambda name: fit(work, [growth(CLAIMS[name].work, T) for T in work]).exponent
+    with plots.figure(8.4, 0.17 * len(names) + 1.2) as fig:
+        axes = fig.subplots(1, 3, sharey=True)
+        rings(axes[0], [claimed(n) for n in names], place, "claimed")
+        marks(axes[0], [counted(r, n) for n in names], place, "counted")
+        axes[0].set(xlabel="work: exponent p of T^p", yticks=place, yticklabels=names)
+        steps = lambda key: [max(1, r["mixers"][n][key][-1]) for n in names]
+        marks(axes[1], steps("steps by definition"), place, f"in the definition, T = {reach[-1]}")
+        marks(axes[1], steps("steps"), place, f"in our loops, T = {work[-1]:,}", ORANGE, "s")
+        axes[1].set(xlabel="steps in a row", xscale="log")
+        marks(axes[2], [path(r, n) for n in names], place, f"layers x steps, T = {reach[-1]}")
+        layers = [r["mixers"][n]["layers"][-1] or np.nan for n in names]
+        rings(axes[2], layers, place, "layers")
+        axes[2].set(xlabel="longest path", xscale="log")
+        axes[0].set_ylim(-1, len(names))
+        for ax in axes:
+            ax.tick_params(axis="y", labelsize=7)
+            ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=7.5)
+        return {"complexity": saved(fig, "complexity")}
+
+
+def counted(r: dict, name: str) -> float:
+    held = judged(r, name).get("work")
+    return np.nan if held is None else fit(*held[1:]).exponent
+
+
+def path(r: dict, name: str) -> float:
+    row = r["mixers"][name]
+    return (row["layers"][-1] or np.nan) * max(1, row["steps by definition"][-1])
+
+
+def marks(ax, x, y, label: str, colour: str = BLUE, mark: str = "o") -> None:
+    ax.plot(x, y, mark, ms=3.5, color=colour, label=label)
+
+
+def rings(ax, x, y, label: str) -> None:
+    ax.plot(x, y, "o", ms=7, mfc="none", color=ORANGE, label=label)
