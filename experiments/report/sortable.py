@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from experiments.report.data import Variant, failures, summary
 from experiments.report.page import facts
 from experiments.report.plots import Look
-from experiments.report.table import NOTES, Column, told
+from experiments.report.table import Column, notes, told
 
 
 def hypertext(rows: Sequence[Variant], baselines: dict[str, float], looks: dict[str, Look]) -> str:
@@ -39,7 +39,7 @@ def hypertext(rows: Sequence[Variant], baselines: dict[str, float], looks: dict[
         f'<tr class="group"><th></th>{head}</tr>'
         f'<tr><th scope="col">{button("variant")}</th>{names}</tr></thead>'
         f"<tbody>{body}</tbody><tfoot>{foot}</tfoot></table></div>"
-        f'<div class="soft">{facts(NOTES)}</div>'
+        f'<div class="soft">{facts(notes(columns))}</div>'
     )
 
 

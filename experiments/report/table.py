@@ -130,6 +130,12 @@ def told(rows: Sequence[Variant]) -> list[Column]:
     return [c for n, c in enumerate(COLUMNS) if n < 2 or says(c)]
 
 
+def notes(columns: Sequence[Column]) -> dict[str, str]:
+    """What is to be known of these columns."""
+    shown = {c.group for c in columns} | {c.heading for c in columns}
+    return {name: text for name, text in NOTES.items() if name in shown}
+
+
 def markdown(rows: Sequence[Variant], baselines: dict[str, float]) -> str:
     """A table for a README; its units in the headings."""
     columns = told(rows)
@@ -144,7 +150,7 @@ def markdown(rows: Sequence[Variant], baselines: dict[str, float]) -> str:
     for cell in failures(rows):
         what = f"failed: {summary(cell.error)}"
         out.append(line([f"{cell.variant}, seed {cell.seed}", what, "", *blank]))
-    return "\n".join([*out, "", *(f"* {k}: {v}" for k, v in NOTES.items()), ""])
+    return "\n".join([*out, "", *(f"* {k}: {v}" for k, v in notes(columns).items()), ""])
 
 
 def comma_separated(rows: Sequence[Variant]) -> str:

@@ -15,7 +15,7 @@ from experiments.report import Comparison, plots
 from experiments.report.data import Cell, Variant, curves, flat, variants
 from experiments.report.pictures import pictures
 from experiments.report.stats import interval
-from experiments.report.table import comma_separated, markdown, number
+from experiments.report.table import comma_separated, markdown, number, told
 from experiments.report.tradeoff import Point, tradeoff
 
 NASTY = "<script>alert('x')</script>"
@@ -200,6 +200,21 @@ def test_tables_say_mean_interval_seeds_and_failures(comparison):
     assert any(line.startswith("| *chance* |  | 10.0 |") for line in lines)
     pipes = {line.replace("\\|", "").count("|") for line in lines if line.startswith("|")}
     assert len(pipes) == 1
+
+
+def test_a_table_has_the_columns_and_the_notes_that_say_something():
+    row = cell("softmax", 0)
+    (plain,), (noted,) = (
+        variants([x], {}) for x in (row, dataclasses.replace(row, notes={"matched": "+0.1%"}))
+    )
+    shown = [c.heading for c in told([plain])]
+    assert shown[:2] == ["test", "validation"]
+    assert "matched" not in shown
+    assert "against the first" not in shown
+    assert "matched" in [c.heading for c in told([noted])]
+    assert "* fairness:" not in markdown([plain], {})
+    assert "* fairness:" in markdown([noted], {})
+    assert "+0.1%" in markdown([noted], {})
 
 
 def test_csv_has_a_line_for_each_cell(comparison):

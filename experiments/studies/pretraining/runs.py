@@ -17,7 +17,7 @@ class Settings:
 
     seeds: int = 3
     steps: int = 300
-    variants: tuple[str, ...] = ("softmax", "linear", "lstm")
+    variants: tuple[str, ...] = ("softmax", "linear")
     batch_size: int = 32
     width: int = 64
     rate: float = 3e-3
