@@ -4,7 +4,8 @@ Trains every run that the file's `sweep()` yields, each in DIR/cells/<variant>-<
 configuration>; then writes DIR/report.html, table.md, results.csv, results.json and figures/. The
 same command again continues: what is finished is never run again, what was interrupted goes on from
 its last checkpoint, and what failed is tried again with --retry_failed. --processes=N runs N at a
-time, each on its own cores and GPUs; the same command elsewhere with the same DIR helps too.
+time, each on its own cores and GPUs, with --slurm=timeout_min=600,slurm_partition=gpu as jobs of a
+cluster (submitit); the same command elsewhere with the same DIR helps too.
 --dry_run lists the runs and what they would take. Exit code 1 if any run failed.
 
 Beside `sweep()` the file may say `match`, `budget` and `search`: see experiments/fairness.py.
@@ -22,7 +23,7 @@ from typing import Any
 from absl import flags
 from rich.console import Console
 
-from experiments import cli, records, seen, workers
+from experiments import cli, records, seen, slurm, workers
 from experiments.alike import alike
 from experiments.cells import Cells, Run, begin
 from experiments.config import Experiment
@@ -41,7 +42,13 @@ from experiments.sweep import Planned, plan
 
 POLL = 5  # seconds between looks at what another process runs
 EQUAL = Fairness()  # as the config file has them
+# where `work(*arguments)` is called, in so many places at most
+Launch = Callable[[Callable[..., None], tuple, int], None]
 Measure = Callable[[dict[str, Experiment], Path], dict[str, dict[str, Any]]]
+
+
+def here(work: Callable[..., None], arguments: tuple, most: int) -> None:
+    work(*arguments)
 
 
 def compare(
@@ -55,7 +62,7 @@ def compare(
     measure: Measure = costs,
     console: Console | None = None,
     rules: Fairness = EQUAL,
-    processes: int = 1,
+    launch: Launch = here,
     retry_failed: bool = False,
 ) -> Comparison | None:
     """Run what is not finished, then write the report; failures are cells with their error. None
@@ -63,7 +70,7 @@ def compare(
     console = console or Console()
     begin(workdir, sweep, rules)
     planned = alike(sweep, rules, workdir)
-    finish = functools.partial(_finish, run, command, processes, retry_failed)
+    finish = functools.partial(_finish, (run, command, _tell), launch, retry_failed)
     if tried := trials(planned, rules):
         while not finish(cells := Cells(workdir, tuple(tried))):
             time.sleep(POLL)  # another process still runs some of the trials
@@ -92,15 +99,12 @@ def compare(
     return comparison
 
 
-def _finish(run: Run, command: str, processes: int, retry_failed: bool, cells: Cells) -> bool:
+def _finish(arguments: tuple, launch: Launch, retry_failed: bool, cells: Cells) -> bool:
     """Runs what no other process holds; whether none is left in the hands of another."""
     if retry_failed:
         cells.forget_failures()
-    if (processes := min(processes, len(cells.unfinished()))) > 1:
-        quiet = functools.partial(run, progress=False)
-        workers.run(cells.work, (quiet, command, _tell), processes)
-    else:
-        cells.work(run, command, _tell)
+    if left := len(cells.unfinished()):
+        launch(cells.work, arguments, left)
     return not cells.held_elsewhere()
 
 
@@ -125,8 +129,21 @@ def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "processes", 1, "how many runs at a time", lower_bound=1, flag_values=values
     )
+    many = "submit --processes jobs, with submitit's parameters, as timeout_min=600"
+    flags.DEFINE_list("slurm", [], many, flag_values=values)
     flags.DEFINE_boolean("dry_run", False, "list what would be run", flag_values=values)
     flags.DEFINE_boolean("retry_failed", False, "run again what failed", flag_values=values)
+
+
+def _launch(values: flags.FlagValues) -> Launch:
+    """As --processes and --slurm say."""
+    if values.slurm:
+        parameters, logs = slurm.settings(values.slurm), Path(values.workdir) / "slurm"
+        submit = functools.partial(slurm.run, folder=logs, parameters=parameters)
+        return lambda work, arguments, most: submit(work, arguments, min(values.processes, most))
+    if values.processes == 1:
+        return here
+    return lambda work, arguments, most: workers.run(work, arguments, min(values.processes, most))
 
 
 def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
@@ -137,15 +154,16 @@ def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
     if values.dry_run:
         print_estimate(planned, rules, Path(values.workdir))
         return
+    launch = _launch(values)
     found = compare(
         planned,
         Path(values.workdir),
         title=f"Comparison: {values.config}",
         about=f"{_about(values.config.partition(':')[0])} {_shape(planned[0].experiment)}",
         command=shlex.join(["python", "-m", "experiments.compare", *sys.argv[1:]]),
-        run=train.run,
+        run=train.run if launch is here else functools.partial(train.run, progress=False),
         rules=rules,
-        processes=values.processes,
+        launch=launch,
         retry_failed=values.retry_failed,
     )
     if found is None:

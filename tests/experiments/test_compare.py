@@ -5,11 +5,12 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from experiments import cells, compare, workers
+from experiments import cells, compare, slurm, workers
 from experiments.config import mechanism, task
 from experiments.errors import ConfigError, Interrupted, NonFiniteError, RunDirectoryError
 from experiments.lock import held
@@ -72,6 +73,9 @@ def run(trainer, workdir, sweep=SWEEP, **options):
             console=Console(file=nowhere),
             **options,
         )
+
+
+TWO = lambda work, arguments, most: workers.run(work, arguments, 2)
 
 
 def test_every_cell_is_run_and_reported(tmp_path):
@@ -173,7 +177,7 @@ def test_the_time_left_is_of_what_is_still_to_run(monkeypatch):
 
 
 def test_processes_share_the_runs_and_each_is_run_once(tmp_path):
-    found = run(Trainer(linear_0=MemoryError("no")), tmp_path, processes=2)
+    found = run(Trainer(linear_0=MemoryError("no")), tmp_path, launch=TWO)
     ran = (tmp_path / "cells/ran").read_text().split()
     assert sorted(ran) == sorted(p.name for p in SWEEP)
     assert [c.variant for c in found.cells if c.error] == ["linear"]
@@ -198,7 +202,7 @@ class Killed(Trainer):
 
 @pytest.mark.slow
 def test_a_killed_process_is_a_row_that_says_so(tmp_path):
-    found = run(Killed(), tmp_path, processes=2)
+    found = run(Killed(), tmp_path, launch=TWO)
     errors = {c.name: c.error for c in found.cells if c.error}
     assert "its process was killed" in errors[SWEEP[1].name]
 
@@ -224,9 +228,35 @@ def test_a_signal_reaches_every_process_once(tmp_path):
 
     threading.Thread(target=interrupt).start()
     with pytest.raises(Interrupted, match="the same command goes on") as caught:
-        run(Waiting(), tmp_path, processes=2)
+        run(Waiting(), tmp_path, launch=TWO)
     assert caught.value.code == 143
     assert len(list(tmp_path.glob("cells/*/saved"))) == 2
+
+
+@pytest.mark.slow
+def test_jobs_of_a_cluster_share_the_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # where a job finds Trainer
+    pytest.importorskip("submitit", reason="the extra [launch]")
+    local = {"cluster": "local", "timeout_min": 5}
+
+    def jobs(work, arguments, most):
+        slurm.run(work, arguments, 2, tmp_path / "slurm", local)
+
+    found = run(Trainer(linear_0=MemoryError("no")), tmp_path, launch=jobs)
+    ran = (tmp_path / "cells/ran").read_text().split()
+    assert sorted(ran) == sorted(p.name for p in SWEEP)
+    assert [c.variant for c in found.cells if c.error] == ["linear"]
+
+
+def test_parameters_of_a_cluster_are_read_or_refused(tmp_path):
+    given = ["timeout_min=60", "slurm_partition=gpu"]
+    assert slurm.settings(given) == {"timeout_min": 60, "slurm_partition": "gpu"}
+    with pytest.raises(ConfigError, match="expected KEY=VALUE"):
+        slurm.settings(["gpu"])
+    pytest.importorskip("submitit", reason="the extra [launch]")
+    for wrong in ({"cluster": "local", "tiem": 3}, {"cluster": "nowhere"}):
+        with pytest.raises(ConfigError, match="--slurm: "):
+            slurm.run(lambda: None, (), 1, tmp_path, wrong)
 
 
 def test_cores_are_dealt_out():

@@ -1,0 +1,41 @@
+"""Runs of a comparison as jobs of a cluster, through submitit: each takes what no other holds."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.errors import ConfigError
+
+
+def settings(given: Sequence[str]) -> dict[str, Any]:
+    """`timeout_min=600`, `slurm_partition=gpu`: submitit's parameters. Raises ConfigError."""
+    if wrong := [x for x in given if not all(x.partition("="))]:
+        raise ConfigError([f"--slurm={x}: expected KEY=VALUE, as timeout_min=600" for x in wrong])
+    number = lambda text: int(text) if text.isdecimal() else text
+    return {key: number(value) for key, _, value in (x.partition("=") for x in given)}
+
+
+def run(
+    work: Callable[..., None],
+    arguments: tuple,
+    processes: int,
+    folder: Path,
+    parameters: dict[str, Any],
+) -> None:
+    """`work(*arguments)` in so many jobs until all have ended, their logs in `folder`; "cluster"
+    in the parameters is "slurm", or "local" to try it. Raises ConfigError for what submitit
+    refuses. A job that is killed leaves its run to be continued by the same command."""
+    try:
+        import submitit
+    except ImportError:
+        raise ConfigError(["--slurm: needs submitit: pip install 'attn-lab[launch]'"]) from None
+    others = {k: v for k, v in parameters.items() if k != "cluster"}
+    try:
+        executor = submitit.AutoExecutor(folder, cluster=parameters.get("cluster", "slurm"))
+        executor.update_parameters(name="attn", **others)
+    except (RuntimeError, ValueError, NameError, AssertionError) as error:
+        raise ConfigError([f"--slurm: {error}"]) from None
+    for job in [executor.submit(work, *arguments) for _ in range(processes)]:
+        if (error := job.exception()) is not None:  # waits for it
+            print(f"job {job.job_id} failed, see {folder}: {error}", file=sys.stderr)
