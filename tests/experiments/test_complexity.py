@@ -195,3 +195,12 @@ def test_the_command_writes_the_table(small, tmp_path, capsys):
     text = (out / "README.md").read_text()
     assert record.renewed(text, command.blocks(results)) == text
     assert (out / "complexity.png").exists()
+
+
+def test_the_readme_says_what_was_measured():
+    found = json.loads((command.FOLDER / "results.json").read_text())
+    text = (command.FOLDER / "README.md").read_text()
+    assert record.renewed(text, command.blocks(found)) == text
+    assert found["run"]["command"] in text
+    assert list(found["mixers"]) == [*MECHANISMS, *MIXERS]
+    assert (command.FOLDER / "complexity.png").exists()

@@ -1,6 +1,7 @@
 """Every mixer a line: how its work grows, its steps in a row, its paths; rings are claims."""
 
 import numpy as np
+from matplotlib.ticker import FuncFormatter
 
 from experiments.report import plots
 from experiments.studies.complexity.claims import CLAIMS, growth
@@ -29,6 +30,8 @@ def figures(r: dict) -> Figures:
         layers = [r["mixers"][n]["layers"][-1] or np.nan for n in names]
         rings(axes[2], layers, place, "layers")
         axes[2].set(xlabel="longest path", xscale="log")
+        for ax in axes[1:]:  # in plain text: mathematics is not drawn in every browser
+            ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
         axes[0].set_ylim(-1, len(names))
         for ax in axes:
             ax.tick_params(axis="y", labelsize=7)
