@@ -55,6 +55,11 @@ def _changed(before: dict, now: dict) -> list[str]:
     return [*lines[:SHOWN], *more]
 
 
+def forget_failures(workdir: Path) -> None:
+    for failure in workdir.glob(f"cells/*/{FAILURE}"):
+        failure.unlink(missing_ok=True)
+
+
 @dataclasses.dataclass(frozen=True)
 class Cells:
     """Runs, each in workdir/cells/<name>. Any number of processes may `work` on them."""
@@ -84,10 +89,6 @@ class Cells:
             except InUseError:
                 return True
         return False
-
-    def forget_failures(self) -> None:
-        for planned in self.planned:
-            (self.folder(planned) / FAILURE).unlink(missing_ok=True)
 
     def work(self, run: Run, command: str, tell: Callable[[str], None]) -> None:
         """Run, in order, what has not ended and no other process holds. A failure is kept beside

@@ -12,6 +12,7 @@ Beside `sweep()` the file may say `match`, `budget` and `search`: see experiment
 """
 
 import ast
+import contextlib
 import functools
 import shlex
 import sys
@@ -25,10 +26,10 @@ from rich.console import Console
 
 from experiments import cli, records, seen, slurm, workers
 from experiments.alike import alike
-from experiments.cells import Cells, Run, begin
+from experiments.cells import Cells, Run, begin, forget_failures
 from experiments.config import Experiment
 from experiments.config_file import Sweep, read_comparison
-from experiments.errors import LabError
+from experiments.errors import InUseError, LabError
 from experiments.fairness import Fairness
 from experiments.gathered import dates, on_machines, sights, without_run
 from experiments.lock import held
@@ -69,8 +70,10 @@ def compare(
     where another process still runs some: it will write the report."""
     console = console or Console()
     begin(workdir, sweep, rules)
+    if retry_failed:
+        forget_failures(workdir)
     planned = alike(sweep, rules, workdir)
-    finish = functools.partial(_finish, (run, command, _tell), launch, retry_failed)
+    finish = functools.partial(_finish, (run, command, _tell), launch)
     if tried := trials(planned, rules):
         while not finish(cells := Cells(workdir, tuple(tried))):
             time.sleep(POLL)  # another process still runs some of the trials
@@ -78,7 +81,12 @@ def compare(
     if not finish(cells := Cells(workdir, tuple(planned))):
         console.print("the rest is run by another process, which will write the report")
         return None
-    with held(workdir, "reporting"):
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(held(workdir, "reporting"))
+        except InUseError:
+            console.print("another process is writing the report")
+            return None
         found = cells.found()
         shown = {p.variant: p.experiment for p, cell in zip(planned, found) if cell.result}
         comparison = Comparison(
@@ -99,10 +107,8 @@ def compare(
     return comparison
 
 
-def _finish(arguments: tuple, launch: Launch, retry_failed: bool, cells: Cells) -> bool:
+def _finish(arguments: tuple, launch: Launch, cells: Cells) -> bool:
     """Runs what no other process holds; whether none is left in the hands of another."""
-    if retry_failed:
-        cells.forget_failures()
     if left := len(cells.unfinished()):
         launch(cells.work, arguments, left)
     return not cells.held_elsewhere()

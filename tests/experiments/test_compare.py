@@ -13,6 +13,7 @@ from rich.console import Console
 from experiments import cells, compare, slurm, workers
 from experiments.config import mechanism, task
 from experiments.errors import ConfigError, Interrupted, NonFiniteError, RunDirectoryError
+from experiments.fairness import Fairness
 from experiments.lock import held
 from experiments.report import costs as report_costs
 from experiments.report.costs import costs
@@ -191,6 +192,22 @@ def test_what_another_process_holds_is_left_to_it(tmp_path):
     assert len(trainer.ran) == 3
     assert run(trainer, tmp_path)
     assert trainer.ran[3:] == [SWEEP[1].name]
+    with held(tmp_path, "reporting"):
+        assert run(trainer, tmp_path) is None
+
+
+def test_trials_that_failed_are_run_again_once(tmp_path):
+    rules = Fairness(search={"optimizer.learning_rate": [1e-3, 2e-3]})
+    sweep = [SWEEP[0]]
+    trainer = Trainer(softmax_0=MemoryError("no"))
+    assert run(trainer, tmp_path, sweep, rules=rules).cells[0].error.startswith("MemoryError")
+    assert len(trainer.ran) == 2
+    run(trainer, tmp_path, sweep, rules=rules, retry_failed=True)
+    assert len(trainer.ran) == 4
+    again = Trainer()
+    found = run(again, tmp_path, sweep, rules=rules, retry_failed=True)
+    assert len(again.ran) == 2
+    assert found.cells[0].notes["searched"] == "learning_rate=0.001, best of 2"
 
 
 class Killed(Trainer):
