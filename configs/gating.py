@@ -8,7 +8,8 @@ Two CPU cores (AMD EPYC, shared), one seed, 600 steps. Test accuracy in % on sel
 7.7): linear 42.4, performer 29.7, retention 47.5; gla 75.3, mamba2 89.6, delta_net 99.3,
 gated_delta_net 98.9, kda 98.7; softmax, which has no positions here, 49.8. mamba2 and those of the
 delta rule have a short convolution too, as published; gla and retention differ in the decay alone.
-"induction" has not been run.
+On induction (chance 7.1): linear 46.0, performer 61.7, retention 13.0; gla, mamba2, delta_net,
+gated_delta_net and kda 100; softmax without positions 49.4.
 """
 
 from experiments.config import mechanism, task
