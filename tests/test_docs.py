@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import attn
+from experiments.fairness import fairness
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -22,7 +23,7 @@ def blocks(name):
 @pytest.mark.slow
 def test_readme_examples_run(capsys):
     names = {}
-    first, options, gates, patterns, second, decoding, third = blocks("README.md")
+    first, options, gates, patterns, fair, second, decoding, third = blocks("README.md")
     exec(first + options + gates + second, names)
     assert jnp.allclose(
         names["whole"], attn.dot_product_attention(*map(names.get, "qkv")), atol=1e-5
@@ -42,6 +43,8 @@ def test_readme_examples_run(capsys):
     exec(patterns, names)
     assert names["near"].shape == names["by_head"].shape == (2, 1000, 8, 64)
     assert "of pairs visible" in capsys.readouterr().out
+    exec(fair, said := {})
+    assert fairness(said, "README.md").search
 
 
 def test_readme_primitive_example_is_short():

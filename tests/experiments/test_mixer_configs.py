@@ -9,7 +9,8 @@ from attn import SlidingWindow, Softmax
 from attn.nn import LSTM, MIXERS
 from experiments.config import mechanism
 from experiments.errors import ConfigError
-from experiments.report.costs import _state_bytes, costs
+from experiments.quantities import state_bytes
+from experiments.report.costs import costs
 from experiments.report.data import Cell, variants
 from experiments.report.table import markdown
 from experiments.validation import from_dict, to_dict
@@ -47,7 +48,7 @@ def test_a_mistake_is_named_once(model, line):
 
 
 def test_a_state_is_that_of_every_layer():
-    state = lambda *attention: _state_bytes(
+    state = lambda *attention: state_bytes(
         tiny(model={"attention": list(attention), "layers": len(attention), "causal": False})
     )
     c_and_h = 2 * 8 * 4  # of width 8 in float32
