@@ -64,8 +64,12 @@ def test_what_does_not_apply_to_a_mixer_has_a_dash(tmp_path):
     found = costs({"lstm": lstm, "hybrid": hybrid}, tmp_path / "costs.json")
     assert not {"forward_ms", "attention_flops"} & found["lstm"].keys()
     assert found["hybrid"]["forward_ms"] > 0
-    cell = Cell("lstm-0", "lstm", 0, to_dict(lstm), {"test": {"accuracy": 0.5}}, None)
-    row = markdown(variants([cell], found), {}).splitlines()[2]
+    result = {"test": {"accuracy": 0.5}}
+    cells = [
+        Cell(f"{name}-0", name, 0, to_dict(experiment), result, None)
+        for name, experiment in (("lstm", lstm), ("hybrid", hybrid))
+    ]
+    row = markdown(variants(cells, found), {}).splitlines()[2]
     forward, both, peak, work, state = (x.strip() for x in row.split("|")[-6:-1])
     assert {forward, both, peak, work} == {"—"}
     assert state == "0.0640"
