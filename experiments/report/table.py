@@ -93,13 +93,11 @@ COLUMNS = (
     Column("fairness", "matched", "", lambda v: None, _note("matched")),
     Column("fairness", "searched", "", lambda v: None, _note("searched")),
     Column("fairness", "steps", "", lambda v: None, _note("steps")),
-    Column(
-        "model", "parameters", "", lambda v: v.mean("parameters"), _whole("parameters"), short=True
-    ),
+    Column("model", "parameters", "", lambda v: v.mean("parameters"), _whole("parameters")),
     Column(STEP, "speed", "steps/s", lambda v: v.mean("steps_per_second")),
     Column(STEP, "in turns", "ms", _cost("step_ms"), short=True),
     Column(STEP, "compile", "s", _cost("step_compile_seconds")),
-    Column(STEP, "peak", "MB", _cost("step_peak_bytes", 1e6), short=True),
+    Column(STEP, "peak", "MB", _cost("step_peak_bytes", 1e6)),
     Column(STEP, "work", "GFLOP", _cost("step_flops", 1e9), _work("step")),
     Column(ATTENTION, "forward", "ms", _cost("forward_ms")),
     Column(ATTENTION, "fwd + bwd", "ms", _cost("forward_backward_ms"), short=True),
@@ -173,7 +171,10 @@ def comma_separated(rows: Sequence[Variant]) -> str:
 
 def terminal(rows: Sequence[Variant]) -> Table:
     """The table as it is printed; the rest is in the report."""
-    table = Table(caption="± 95% over seeds; fwd + bwd: attention alone", caption_justify="left")
+    table = Table(
+        caption="± 95% over seeds; in turns: a train step; fwd + bwd: attention alone",
+        caption_justify="left",
+    )
     table.add_column("variant", no_wrap=True)
     for column in (shown := [c for c in told(rows) if c.short]):
         heading = f"{column.heading}\n{column.unit}"

@@ -9,13 +9,14 @@ import re
 import xml.etree.ElementTree
 
 import pytest
+import rich.console
 
 from experiments import report
 from experiments.report import Comparison, plots
 from experiments.report.data import Cell, Variant, curves, flat, variants
 from experiments.report.pictures import pictures
 from experiments.report.stats import interval
-from experiments.report.table import comma_separated, markdown, number, told
+from experiments.report.table import comma_separated, markdown, number, terminal, told
 from experiments.report.tradeoff import Point, tradeoff
 
 NASTY = "<script>alert('x')</script>"
@@ -215,6 +216,14 @@ def test_a_table_has_the_columns_and_the_notes_that_say_something():
     assert "* fairness:" not in markdown([plain], {})
     assert "* fairness:" in markdown([noted], {})
     assert "+0.1%" in markdown([noted], {})
+
+
+def test_the_table_of_a_terminal_fits_80_characters(comparison):
+    shown = io.StringIO()
+    rows = variants(comparison.cells, comparison.costs)
+    rich.console.Console(file=shown, width=80).print(terminal(rows))
+    assert "…" not in shown.getvalue()
+    assert "against the first" in shown.getvalue()
 
 
 def test_csv_has_a_line_for_each_cell(comparison):
