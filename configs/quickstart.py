@@ -1,4 +1,4 @@
-"""Six ways to attend, on real 8x8 digits read pixel by pixel: the whole path in three minutes.
+"""Six ways to attend, on real 8x8 digits read pixel by pixel: the whole path in minutes.
 
     python -m experiments.compare --config=configs/quickstart.py --workdir=runs/quickstart
 
