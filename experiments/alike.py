@@ -3,13 +3,12 @@
 Solved once for each variant and kept in DIR/alike.json: a time measured again would differ.
 """
 
-import functools
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments import records
+from experiments.cells import read_object
 from experiments.config import Experiment
 from experiments.errors import ConfigError
 from experiments.fairness import Fairness
@@ -30,7 +29,7 @@ def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Plan
         return list(sweep)
     first = sweep[0].experiment
     with held_soon(workdir, "alike", seconds=3600):
-        kept = _kept(workdir / "alike.json")
+        kept = read_object(workdir / "alike.json") or {}
         found: dict[str, dict[str, Any]] = {}
         for planned in sweep:
             if planned.variant not in found:
@@ -64,7 +63,7 @@ def matched(planned: Planned, first: Experiment, quantity: str, name: str) -> tu
     unit = heads if name == "model.width" and planned.experiment.model.head_dim is None else 1
     ratio = _ratios(first, quantity)
     try:
-        at = functools.cache(lambda n: ratio(planned.having({name: n * unit}).experiment))
+        at = lambda n: ratio(planned.having({name: n * unit}).experiment)
         value, near = solve(at, start=64)
     except TypeError as error:
         what = f"{planned.variant} has no {quantity} to match by {name}: {error}"
@@ -94,7 +93,13 @@ def _ratios(first: Experiment, quantity: str) -> Callable[[Experiment], float]:
     from experiments import quantities  # Flax, only where it is needed
 
     if quantity == "step_time":
-        return lambda experiment: (lambda a, b: a / b)(*quantities.step_time(experiment, first))
+        reference = quantities.compiled(first)
+
+        def slower(experiment: Experiment) -> float:
+            mine, its = quantities.milliseconds(quantities.compiled(experiment), reference)
+            return mine / its
+
+        return slower
     measure = getattr(quantities, quantity)
     reference = measure(first)
     return lambda experiment: measure(experiment) / reference
@@ -111,11 +116,4 @@ def _of_a_step(experiment: Experiment, kind: str) -> float:
             return quantities.tokens(experiment)
         case "flops":
             return quantities.flops(experiment)
-    return quantities.step_time(experiment, experiment)[0] / 1e3
-
-
-def _kept(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
+    return quantities.milliseconds(quantities.compiled(experiment))[0] / 1e3

@@ -93,8 +93,9 @@ class Cells:
     def work(self, run: Run, command: str, tell: Callable[[str], None]) -> None:
         """Run, in order, what has not ended and no other process holds. A failure is kept beside
         the run; an interruption is passed on."""
-        pace = Pace(len(self.unfinished()))
-        for planned in self.unfinished():
+        waiting = self.unfinished()
+        pace = Pace(len(waiting))
+        for planned in waiting:
             with contextlib.suppress(InUseError), held(self.folder(planned), CLAIM):
                 if self.outcome(planned) != (None, None):
                     continue  # another process was faster
@@ -113,10 +114,8 @@ class Cells:
     def _cell(self, planned: Planned) -> Cell:
         result, error = self.outcome(planned)
         if result is None and error is None:
-            error = (
-                f"it has not ended: its process was killed (memory?), or {self.folder(planned)} "
-            )
-            error += "is in use; the same command goes on with it"
+            why = f"its process was killed (memory?), or {self.folder(planned)} is in use"
+            error = f"it has not ended: {why}; the same command goes on with it"
         metrics = tuple(records.read_metrics(self.folder(planned) / "metrics.jsonl"))
         seed = planned.experiment.seed
         return Cell(

@@ -1,5 +1,8 @@
 """What an Experiment amounts to: parameters, FLOPs, decoding state, tokens; and its train step."""
 
+import functools
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +13,7 @@ from attn.nn import EncoderConfig, Mixer
 from experiments.config import Experiment
 from experiments.learner import Learner, built
 from experiments.measure import cost
-from experiments.measure.flops import count
+from experiments.measure.flops import Count, count
 
 Layer = tuple[Mechanism, cost.Shape, bool]
 
@@ -22,7 +25,10 @@ class Step:
         self.learner = Learner(experiment)
         self.batch = experiment.posed.batch(experiment.seed, 0, experiment.train.batch_size)
         self.arguments = jax.eval_shape(self.learner.init), self.batch, jnp.int32(0)
-        self.work = count(self.learner.train_step, *self.arguments)
+
+    @functools.cached_property
+    def work(self) -> Count:
+        return count(self.learner.train_step, *self.arguments)
 
     def compile(self) -> cost.Program:
         step = jax.jit(self.learner.train_step, donate_argnums=0)
@@ -38,7 +44,7 @@ class Step:
         jax.block_until_ready(metrics)
 
 
-def in_turns(steps: dict[str, Step], *, rounds: int, seconds: float) -> dict[str, cost.Timing]:
+def in_turns(steps: dict[Any, Step], *, rounds: int, seconds: float) -> dict[Any, cost.Timing]:
     """The times of compiled steps, each from the start of its training."""
     for step in steps.values():
         step.start()
@@ -56,13 +62,16 @@ def flops(experiment: Experiment) -> int:
     return Step(experiment).work.flops
 
 
-def step_time(experiment: Experiment, other: Experiment) -> tuple[float, float]:
-    """Milliseconds of a train step of each, in turns."""
-    steps = {"one": Step(experiment), "other": Step(other)}
-    for step in steps.values():
-        step.compile()
-    found = in_turns(steps, rounds=15, seconds=20)
-    return found["one"].median, found["other"].median
+def compiled(experiment: Experiment) -> Step:
+    step = Step(experiment)
+    step.compile()
+    return step
+
+
+def milliseconds(*steps: Step) -> list[float]:
+    """Of compiled steps, in turns."""
+    found = in_turns(dict(enumerate(steps)), rounds=15, seconds=20)
+    return [timing.median for timing in found.values()]
 
 
 def tokens(experiment: Experiment) -> int:

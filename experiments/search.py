@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from experiments.cells import Cells
 from experiments.fairness import Fairness
+from experiments.report.data import at
 from experiments.sweep import Planned
 
 
@@ -31,13 +32,7 @@ def chosen(planned: Sequence[Planned], tried: Cells, rules: Fairness) -> list[Pl
     count = len(tried.planned) // len(best)
     made = []
     for p in planned:
-        values = {name: _at(best[p.variant].config, name) for name in rules.search}
+        values = {name: at(best[p.variant].config, name) for name in rules.search}
         told = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in values.items())
         made.append(p.having(values, searched=f"{told}, best of {count}"))
     return made
-
-
-def _at(config: dict, name: str) -> object:
-    for part in name.split("."):
-        config = config[part]
-    return config

@@ -4,7 +4,6 @@ import collections
 import copy
 import dataclasses
 import functools
-import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any
 from experiments.config import Experiment
 from experiments.config_file import set_field
 from experiments.errors import ConfigError
+from experiments.manifest import digest
 from experiments.report.data import flat
 from experiments.validation import from_dict, to_dict
 
@@ -41,10 +41,8 @@ class Planned:
     @functools.cached_property
     def name(self) -> str:
         """Its folder: readable, and another one if anything in the configuration changes."""
-        resolved = json.dumps(self.config, sort_keys=True)
         readable = re.sub(r"[^A-Za-z0-9_.]+", "-", self.variant).strip("-.")[:60] or "variant"
-        code = hashlib.sha256(resolved.encode()).hexdigest()[:10]
-        return f"{readable}-{self.experiment.seed}-{code}"
+        return f"{readable}-{self.experiment.seed}-{digest(self.config)[:10]}"
 
 
 def plan(sweep: Sequence[tuple[dict[str, Any], Experiment]]) -> list[Planned]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 import json
 import re
 from typing import Any
@@ -11,7 +10,7 @@ import pydantic
 
 from attn import Mechanism
 from attn.nn import Mixer
-from experiments import mistakes
+from experiments import manifest, mistakes
 from experiments.config import Experiment, name_of
 from experiments.errors import ConfigError
 from experiments.tasks import Task
@@ -31,8 +30,7 @@ def _plain(value: Any) -> Any:
 
 def digest(experiment: Experiment) -> str:
     """Sixteen hex digits: equal exactly when the experiments are."""
-    text = json.dumps(to_dict(experiment), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return manifest.digest(to_dict(experiment))[:16]
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

@@ -1,7 +1,6 @@
 """What each variant of a comparison costs at its own shape: attention alone and the whole step."""
 
 import contextlib
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 from attn import FULL, Causal
 from experiments import records
 from experiments.config import Experiment
+from experiments.manifest import digest
 from experiments.measure import cost
 from experiments.measure.flops import count
 from experiments.quantities import Layer, Step, in_turns, layers, state_bytes
@@ -27,7 +27,7 @@ def costs(experiments: dict[str, Experiment], cache: Path) -> dict[str, Costs]:
         "hardware": found["hardware"],
         "experiments": {name: to_dict(x) for name, x in experiments.items()},
     }
-    key = hashlib.sha256(json.dumps(this, sort_keys=True).encode()).hexdigest()
+    key = digest(this)
     if (kept := _kept(cache, key)) is not None:
         return kept
     alone = _attention(experiments)
