@@ -25,6 +25,7 @@ from experiments.errors import (
 )
 from experiments.evaluate import evaluate
 from experiments.learner import Learner, State, passed_over, refusing
+from experiments.memory import keep_freed_memory
 from experiments.rundir import claimed, read_json, write_config
 from experiments.signals import Signals
 from experiments.start import start
@@ -42,6 +43,7 @@ LOOK = 0.25  # seconds between looks at the metrics: fetching each step's would 
 
 def run(experiment: Experiment, workdir: Path, *, command: str, progress: bool) -> dict[str, Any]:
     """`experiments.train.run`."""
+    keep_freed_memory()
     with Signals() as signals, claimed(workdir, experiment):
         with contextlib.suppress(RunDirectoryError):  # damaged: it is made again
             if records.is_result(result := read_json(workdir / RESULT)):
