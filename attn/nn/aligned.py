@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from attn.dense.additive import Additive
 from attn.dense.luong import Luong
 from attn.masks import FULL, Mask, Padding
+from attn.nn.beam import beam_search, check_width
 from attn.nn.dropout import dropout
 from attn.nn.embedding import look_up
 from attn.nn.keys import fold
@@ -91,6 +92,26 @@ class Aligned(nnx.Module, abc.ABC):
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
             raise ValueError(f"steps: expected an integer >= 1, got {steps!r}")
         return _greedy(*nnx.split(self), source, steps, lengths)
+
+    def beam(
+        self,
+        source: Int[Array, "*B S"],
+        steps: int,
+        *,
+        width: int,
+        end: int,
+        alpha: float = 0.6,
+        lengths: Int[Array, "*B"] | None = None,
+    ) -> tuple[Int[Array, "*B width steps"], Float[Array, "*B width"]]:
+        """(hypotheses, scores), best first, of `beam_search`; compiled as one program."""
+        check_width(width)
+        return _beam(*nnx.split(self), source, (steps, width, end, alpha), lengths)
+
+    def _next(self, state, token, h, mask):
+        """(state, scores of the next token) after one token more."""
+        y = look_up(self.target_table[...], token)
+        state, out, _ = self.write(state, y, h, mask)
+        return state, self.out(out)
 
     def _run(self, source, target_in, lengths, key):
         state, h, mask = self._read(source, lengths, key)
@@ -174,13 +195,23 @@ def _greedy(graph, params, source, steps: int, lengths):
     state, h, mask = model._read(source, lengths, None)
 
     def one(carry, _):
-        state, token = carry
-        model = nnx.merge(graph, params)
-        y = look_up(model.target_table[...], token)
-        state, out, _ = model.write(state, y, h, mask)
-        token = sample(model.out(out), temperature=0)
+        state, scores = nnx.merge(graph, params)._next(*carry, h, mask)
+        token = sample(scores, temperature=0)
         return (state, token), token
 
     first = jnp.full(source.shape[:-1], model.bos, jnp.int32)
     _, tokens = jax.lax.scan(one, (state, first), None, length=steps)
     return jnp.moveaxis(tokens, 0, -1)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def _beam(graph, params, source, settings, lengths):
+    steps, width, end, alpha = settings
+    model = nnx.merge(graph, params)
+    # each hypothesis reads the source for itself, which costs no more than to write it does
+    source = jnp.repeat(source[..., None, :], width, axis=-2)
+    lengths = None if lengths is None else jnp.repeat(lengths[..., None], width, axis=-1)
+    state, h, mask = model._read(source, lengths, None)
+    step = lambda state, token: nnx.merge(graph, params)._next(state, token, h, mask)
+    state, scores = step(state, jnp.full(source.shape[:-1], model.bos, jnp.int32))
+    return beam_search(step, state, scores, steps=steps, end=end, alpha=alpha)

@@ -78,6 +78,12 @@ def _gather(x, at: Int[Array, "*B W"]):
     return jnp.take_along_axis(x, at.reshape(*at.shape, *(1,) * tail), axis=at.ndim - 1)
 
 
+def check_width(width) -> None:
+    """Raises ValueError for a beam of no width."""
+    if not isinstance(width, int) or isinstance(width, bool) or width < 1:
+        raise ValueError(f"width: expected an integer >= 1, got {width!r}")
+
+
 def _check(state, scores, steps, end, alpha) -> None:
     if scores.ndim < 2:
         raise ValueError(f"scores: expected axes [..., width, vocabulary], got {scores.shape}")

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from attn.dense.dot_product import Softmax
 from attn.masks import FULL, Mask, Padding
 from attn.mechanism import Mechanism
-from attn.nn.beam import beam_search
+from attn.nn.beam import beam_search, check_width
 from attn.nn.config import TURNED, EncoderConfig
 from attn.nn.cross import CrossBlock, check_cross
 from attn.nn.embedding import Embedding
@@ -206,8 +206,7 @@ class Seq2Seq(nnx.Module):
         """(hypotheses, scores), best first, of `beam_search`; compiled as one program. Raises what
         `greedy` and `beam_search` raise."""
         self._check_steps(steps)
-        if not isinstance(width, int) or isinstance(width, bool) or width < 1:
-            raise ValueError(f"width: expected an integer >= 1, got {width!r}")
+        check_width(width)
         if source.ndim == 1:  # some states have leaves of the batch axes alone
             lengths = None if lengths is None else lengths[None]
             how = dict(width=width, end=end, alpha=alpha, mask=mask, lengths=lengths)

@@ -159,6 +159,28 @@ def test_padding_never_leaks_and_greedy_takes_the_likeliest(make):
     np.testing.assert_array_equal(tokens, go(params, spoilt, given)[0].argmax(-1))
 
 
+@pytest.mark.parametrize("make", [bahdanau, luong])
+def test_a_beam_that_holds_every_prefix_finds_the_likeliest_sequences(make):
+    model, steps, end = make(), 3, 1
+    row, length = SOURCE[1], LENGTHS[1]
+    found, scores = model.beam(row, steps, width=50, end=end, lengths=length)  # 36 go on
+    every = np.array(list(np.ndindex(7, 7, 7)), np.int32)
+    many = dict(lengths=jnp.full(len(every), length))
+    after = jnp.asarray(np.pad(every, ((0, 0), (1, 0))))[:, :-1]  # bos is 0
+    logp = jax.nn.log_softmax(model(jnp.tile(row, (len(every), 1)), after, **many))
+    logp = np.take_along_axis(np.asarray(logp), every[..., None], -1)[..., 0]
+    best = {}
+    for tokens, each in zip(every, logp):
+        size = list(tokens).index(end) + 1 if end in tokens else steps
+        cut = (*tokens[:size].tolist(), *[end] * (steps - size))
+        best[cut] = each[:size].sum() / ((5 + size) / 6) ** 0.6
+    want = sorted(best.items(), key=lambda x: -x[1])[:10]
+    assert [tuple(x) for x in found[:10].tolist()] == [tokens for tokens, _ in want]
+    np.testing.assert_allclose(scores[:10], [x for _, x in want], **NEAR)
+    batch, _ = model.beam(SOURCE, steps, width=50, end=end, lengths=LENGTHS)
+    assert (batch[1] == found).all()
+
+
 def lstmn_loop(p, x):
     """One row [T, W]: (h, alignments)."""
     T, W = x.shape
@@ -204,3 +226,5 @@ def test_what_does_not_fit_is_named():
         model(SOURCE, TARGET, lengths=LENGTHS[:2])
     with pytest.raises(ValueError, match="steps: expected an integer >= 1"):
         model.greedy(SOURCE, 0)
+    with pytest.raises(ValueError, match="width: expected an integer >= 1"):
+        model.beam(SOURCE, 2, width=0, end=1)
