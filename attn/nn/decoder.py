@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
@@ -90,23 +91,27 @@ class Decoder(nnx.Module):
         prompt: Int[Array, "*B T"],
         steps: int,
         *,
+        lengths: Int[Array, "*B"] | None = None,
         key: Array | None = None,
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
     ) -> Int[Array, "*B T+steps"]:
         """The prompt and `steps` tokens after it, each drawn by `sample` from the scores so far;
-        compiled as one program for each shape and setting.
+        compiled as one program for each shape, setting and shortest prompt. Prompts of
+        `lengths` below T (numbers, not traced) go on after their own last tokens, to T + `steps`
+        tokens like the others.
 
         Raises what `prefill` and `sample` raise, and ValueError if it would be longer than
-        `max_length`.
+        `max_length` or for lengths that do not fit.
         """
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
             raise ValueError(f"steps: expected an integer >= 0, got {steps!r}")
         self._check(prompt, steps)
         check_sampling(self.config.classes, key, temperature, top_k, top_p)
         settings = (("temperature", temperature), ("top_k", top_k), ("top_p", top_p))
-        return _generated(*nnx.split(self), prompt, key, steps, settings)
+        lengths, common = _own_lengths(prompt, lengths)
+        return _generated(*nnx.split(self), prompt, lengths, key, (common, steps), settings)
 
     def _rotary(self, positions):
         return positions if self.config.positions in TURNED else None
@@ -132,15 +137,35 @@ class Decoder(nnx.Module):
             raise ValueError(f"tokens: expected at most max_length={longest} in all, got {T}")
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4, 5))
-def _generated(graph, params, prompt, key, steps: int, settings):
-    """Compiled once for each model, shape and settings."""
-    keys = jax.random.split(jax.random.key(0) if key is None else key, steps)
+def _own_lengths(prompt, lengths) -> tuple[Int[Array, "*B"], int]:
+    """(the tokens that each prompt has, how many all of them have)."""
+    T = prompt.shape[-1]
+    if lengths is None:
+        return jnp.full(prompt.shape[:-1], T), T
+    if jnp.shape(lengths) != prompt.shape[:-1]:
+        raise ValueError(
+            f"lengths: expected shape {list(prompt.shape[:-1])}, got {list(jnp.shape(lengths))}"
+        )
+    found = np.asarray(lengths)
+    if not (np.issubdtype(found.dtype, np.integer) and ((found > 0) & (found <= T)).all()):
+        raise ValueError(f"lengths: expected integers from 1 to {T}, got {found.tolist()}")
+    return jnp.asarray(found), int(found.min(initial=T))
 
-    def one(carry, key):
+
+@functools.partial(jax.jit, static_argnums=(0, 5, 6))
+def _generated(graph, params, prompt, lengths, key, sizes: tuple[int, int], settings):
+    common, steps = sizes
+    prompt = prompt.astype(jnp.int32)
+    places = jnp.arange(common, prompt.shape[-1] + steps)
+    keys = jax.random.split(jax.random.key(0) if key is None else key, places.size)
+
+    def one(carry, given):
         state, scores = carry
-        token = sample(scores, key, **dict(settings))
+        key, t = given
+        drawn = sample(scores, key, **dict(settings))
+        token = jnp.where(t < lengths, prompt.at[..., t].get(mode="clip"), drawn)
         return nnx.merge(graph, params).step(state, token), token
 
-    _, tokens = jax.lax.scan(one, nnx.merge(graph, params).prefill(prompt), keys)
-    return jnp.concatenate([prompt.astype(jnp.int32), jnp.moveaxis(tokens, 0, -1)], -1)
+    start = nnx.merge(graph, params).prefill(prompt[..., :common])
+    _, tokens = jax.lax.scan(one, start, (keys, places))
+    return jnp.concatenate([prompt[..., :common], jnp.moveaxis(tokens, 0, -1)], -1)

@@ -104,6 +104,21 @@ def test_generate_takes_the_likeliest_and_stays_within_max_length():
     assert np.isnan(scores).all()
 
 
+def test_prompts_of_several_lengths_go_on_as_each_would_alone():
+    model = decoder(mechanism=(Linear(chunk=4), Sinks(sinks=1, window=3)), layers=2)
+    lengths = [2, 4, 3]
+    out = model.generate(TOKENS[:, :4], 3, lengths=jnp.array(lengths), temperature=0)
+    for row, length in enumerate(lengths):
+        np.testing.assert_array_equal(out[row, :length], TOKENS[row, :length])
+    scores = run(model, out)
+    for row, length in enumerate(lengths):
+        want = scores[row, length - 1 : -1].argmax(-1)
+        np.testing.assert_array_equal(out[row, length:], want)
+    for wrong in ([2, 4], [0, 4, 3], [2, 5, 3], [2.0, 4.0, 3.0]):
+        with pytest.raises(ValueError, match="lengths: expected"):
+            model.generate(TOKENS[:, :4], 3, lengths=jnp.array(wrong), temperature=0)
+
+
 def test_draws_depend_on_the_key_and_nothing_else():
     model = decoder()
     draw = lambda seed: run(model, TOKENS[:, :2], 5, method="generate", key=jax.random.key(seed))
