@@ -13,6 +13,9 @@ are evaluated only on the indices that are visited.
     . . # # #
 """
 
+from attn.masks.blocks import Blocks as Blocks
+from attn.masks.blocks import Coarse as Coarse
+from attn.masks.blocks import Random as Random
 from attn.masks.dynamic import Array as Array
 from attn.masks.dynamic import Padding as Padding
 from attn.masks.dynamic import Segments as Segments
@@ -22,20 +25,17 @@ from attn.masks.language import Full as Full
 from attn.masks.language import Mask as Mask
 from attn.masks.language import Not as Not
 from attn.masks.language import Or as Or
+from attn.masks.raster import Axial as Axial
+from attn.masks.raster import Local2D as Local2D
 from attn.masks.serial import STATIC_TERMS as STATIC_TERMS
 from attn.masks.serial import TERMS as TERMS
 from attn.masks.serial import from_json as from_json
-from attn.masks.static import Axial as Axial
-from attn.masks.static import Blocks as Blocks
 from attn.masks.static import Causal as Causal
-from attn.masks.static import Coarse as Coarse
-from attn.masks.static import Dilated as Dilated
-from attn.masks.static import Fixed as Fixed
 from attn.masks.static import Global as Global
-from attn.masks.static import Local2D as Local2D
-from attn.masks.static import LogDistance as LogDistance
 from attn.masks.static import Prefix as Prefix
-from attn.masks.static import Random as Random
-from attn.masks.static import Strided as Strided
-from attn.masks.static import Summary as Summary
 from attn.masks.static import Window as Window
+from attn.masks.strided import Dilated as Dilated
+from attn.masks.strided import Fixed as Fixed
+from attn.masks.strided import LogDistance as LogDistance
+from attn.masks.strided import Strided as Strided
+from attn.masks.strided import Summary as Summary

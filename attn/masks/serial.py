@@ -6,24 +6,12 @@ import json
 import jax.numpy as jnp
 import numpy as np
 
+from attn.masks.blocks import Blocks, Coarse, Random
 from attn.masks.dynamic import Array, Padding, Segments
 from attn.masks.language import FULL, And, Full, Mask, Not, Or
-from attn.masks.static import (
-    Axial,
-    Blocks,
-    Causal,
-    Coarse,
-    Dilated,
-    Fixed,
-    Global,
-    Local2D,
-    LogDistance,
-    Prefix,
-    Random,
-    Strided,
-    Summary,
-    Window,
-)
+from attn.masks.raster import Axial, Local2D
+from attn.masks.static import Causal, Global, Prefix, Window
+from attn.masks.strided import Dilated, Fixed, LogDistance, Strided, Summary
 
 STATIC_TERMS = (
     Full,
