@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._blockwise import blockwise
+from attn._cache import check_one_token
 from attn._core import (
     check_count,
     check_qkv,
@@ -27,6 +28,7 @@ from attn._tokens import (
     spread,
     to_heads,
 )
+from attn.compressed._pooling import PooledState, pool
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.masks import Array as ArrayMask
 from attn.mechanism import Mechanism
@@ -60,7 +62,7 @@ def pooled_attention(
     check_count("stride", stride)
     (causal, padding), rest = mask.take(*HONOURS)
     refuse_rest("pooled", rest, bias, HONOURS)
-    kernels = _checked(key_kernel, value_kernel, stride, k, v)
+    kernels = _checked(stride, k, v, key_kernel, value_kernel)
     (*batch, T, N, _), (S, D) = q.shape, (v.shape[-3], v.shape[-1])
     if 0 in (*batch, T, S):
         return jnp.zeros((*batch, T, N, D), q.dtype)
@@ -76,7 +78,7 @@ def pooled_attention(
     )
     spoilt = to_heads(k_poison + v_poison, N)  # [*B, S, N]
     blocks = lambda x: in_blocks(x, stride, len(batch))
-    pooled = [_pool(blocks(x), blocks(seen), w) for x, w in zip((keys, values), kernels)]
+    pooled = [pool(blocks(x), blocks(seen), w) for x, w in zip((keys, values), kernels)]
     there = Padding(keys=blocks(seen).any(-1))
     if causal is None:
         out = blockwise(queries, *pooled, there, None, scale=None)[0]
@@ -91,7 +93,7 @@ def pooled_attention(
     return jnp.where(live[..., None, None], out, 0).astype(q.dtype)
 
 
-def _checked(key_kernel, value_kernel, stride, k, v):
+def _checked(stride, k, v, key_kernel=None, value_kernel=None):
     if (key_kernel is None) != (value_kernel is None):
         raise ValueError("value_kernel: expected key_kernel and value_kernel, or neither")
     for name, w, x in (("key_kernel", key_kernel, k), ("value_kernel", value_kernel, v)):
@@ -99,13 +101,6 @@ def _checked(key_kernel, value_kernel, stride, k, v):
         if w is not None and list(w.shape) != want:
             raise ValueError(f"{name}: expected {want}, got {list(w.shape)}")
     return key_kernel, value_kernel
-
-
-def _pool(x: Float[Array, "*B P C K H"], seen, kernel) -> Float[Array, "*B P K H"]:
-    if kernel is not None:
-        return jnp.einsum("...pckh,kche->...pke", x, kernel.astype(x.dtype))
-    count = jnp.maximum(seen.sum(-1, dtype=jnp.int32), 1).astype(x.dtype)
-    return x.sum(-3) / count[..., None, None]
 
 
 def _causal(q, k, v, there, near, stride, offset):
@@ -187,7 +182,7 @@ class Pooled(Mechanism):
         k, v = (jnp.where(seen[..., None, None], wide(x), 0) for x in (k, v))
         blocks = lambda x: in_blocks(x, C, len(batch))
         kernels = (key_kernel, value_kernel)
-        pooled = [_pool(blocks(x), blocks(seen), w) for x, w in zip((k, v), kernels)]
+        pooled = [pool(blocks(x), blocks(seen), w) for x, w in zip((k, v), kernels)]
         shown = blocks(seen).any(-1)[..., None, :] & asks[..., None]
         if causal is not None:
             place = jnp.arange(T)[:, None] + causal.offset
@@ -197,6 +192,23 @@ class Pooled(Mechanism):
             pooled = [jnp.concatenate([x, y], -3) for x, y in zip(pooled, (k, v))]
             shown = jnp.concatenate([shown, own], -1)
         return dense_attention(wide(q), *pooled, mask=ArrayMask(shown))
+
+    def init_state(
+        self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
+    ):
+        sizes = num_kv_heads, head_dim, value_dim
+        how = dict(stride=self.stride, max_length=max_length, dtype=dtype)
+        return PooledState.empty(batch, *sizes, **how)
+
+    def step(self, state, q, k, v, **kernels):
+        self._check(kernels)
+        check_one_token(q)
+        return state.step(q, k, v, _checked(self.stride, k, v, **kernels), self.stride)
+
+    def prefill(self, q, k, v, *, max_length, **kernels):
+        out = self(q, k, v, mask=Causal(), **kernels)
+        kernels = _checked(self.stride, k, v, **kernels)
+        return PooledState.of(k, v, kernels, stride=self.stride, max_length=max_length), out
 
     def weights(self, q, k, *, mask=FULL, bias=None, **kernels):
         if self.pool == "conv":

@@ -130,3 +130,22 @@ def test_empty_arrays(shape):
         out = Pooled()(q, k, v, mask=mask)
         assert out.shape == (*q.shape[:-1], v.shape[-1])
         assert (np.asarray(out) == 0).all()
+
+
+@pytest.mark.parametrize("mechanism", [Pooled(stride=3), Pooled(stride=40, pool="conv")], ids=repr)
+def test_decoding_spreads_what_is_not_finite_and_tells_when_it_forgot(mechanism):
+    q, k, v, learned = inputs(mechanism, T=9, S=9, batch=())
+    spoilt = k.at[4, 1].set(jnp.nan)
+    want = run(mechanism, q, spoilt, v, learned, Causal())
+    state, first = mechanism.prefill(q[:2], spoilt[:2], v[:2], max_length=8, **learned)
+    step, outs = jax.jit(mechanism.step), [first]
+    for t in range(2, 9):
+        state, out = step(state, *(x[t : t + 1] for x in (q, spoilt, v)), **learned)
+        outs.append(out)
+    np.testing.assert_allclose(jnp.concatenate(outs)[:8], want[:8], atol=1e-5)
+    assert np.isnan(want[4:]).any() and not np.isnan(want[:4]).any()
+    for t in range(9, 13):  # room for whole blocks
+        state, out = step(state, q[:1], k[:1], v[:1], **learned)
+    assert np.isnan(out).all()
+    with pytest.raises(ValueError, match="q: expected one token"):
+        mechanism.step(state, q, k, v, **learned)

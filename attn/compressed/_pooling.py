@@ -1,0 +1,75 @@
+"""Blocks of tokens pooled into one each, and what decoding remembers of them."""
+
+import dataclasses
+from typing import Self
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from attn import _cache
+from attn._cache import Cache
+from attn._core import dense_attention, wide
+from attn._tokens import in_blocks
+from attn.masks import Padding
+
+
+def pool(
+    x: Float[Array, "*B P C K H"],
+    seen: Bool[Array, "*B P C"],
+    kernel: Float[Array, "K C H H"] | None,
+) -> Float[Array, "*B P K H"]:
+    """The mean of the seen tokens of each block, or its strided convolution, what is unseen 0."""
+    if kernel is not None:
+        return jnp.einsum("...pckh,kche->...pke", x, kernel.astype(x.dtype))
+    count = jnp.maximum(seen.sum(-1, dtype=jnp.int32), 1).astype(x.dtype)
+    return x.sum(-3) / count[..., None, None]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PooledState:
+    """The blocks that are whole, pooled, and the tokens of the one that is not: for L tokens in
+    blocks of C no more than K (L / C + C) (H + D + 1) numbers a batch row."""
+
+    far: Cache
+    near: Cache  # token t at t mod C
+
+    @classmethod
+    def empty(cls, batch, K: int, H: int, D: int, *, stride: int, max_length: int, dtype) -> Self:
+        exact = jnp.promote_types(dtype, jnp.float32)
+        far = _cache.empty(batch, K, H, D, -(-max_length // stride), exact)
+        return cls(far, _cache.empty(batch, K, H, D, min(stride, max_length), dtype))
+
+    @classmethod
+    def of(cls, k, v, kernels, *, stride: int, max_length: int) -> Self:
+        """After T tokens at once."""
+        n, whole = k.ndim - 3, k.shape[-3] // stride
+        cut = lambda x: lax.slice_in_dim(wide(x), 0, whole * stride, axis=n)
+        seen = jnp.ones((whole, stride), bool)
+        pooled = [pool(in_blocks(cut(x), stride, n), seen, w) for x, w in zip((k, v), kernels)]
+        far = _cache.fill(*pooled, -(-max_length // stride))
+        return cls(far, _cache.fill(k, v, min(stride, max_length)))
+
+    def step(self, q, k, v, kernels, stride: int) -> tuple[Self, Float[Array, "*B 1 N D"]]:
+        """One token more, which sees what is pooled and its own block's tokens up to itself."""
+        t, near = self.near.length, _cache.append(self.near, k, v)
+        size, room = near.k.shape[-2], self.far.k.shape[-2]
+        there = [jnp.arange(room) < self.far.length, jnp.arange(size) <= t % stride]
+        own_k, own_v, _ = _cache.tokens(near)
+        far_k, far_v, _ = _cache.tokens(self.far)
+        keys, values = (jnp.concatenate(x, -3) for x in ((far_k, own_k), (far_v, own_v)))
+        mask = Padding(keys=jnp.concatenate(there))
+        out = dense_attention(wide(q), wide(keys), wide(values), mask=mask)
+        # past `max_length` the definition sees what was forgotten
+        out = jnp.where((t // stride > room) | (t % stride >= size), jnp.nan, out)
+        return type(self)(self._after(t, own_k, own_v, kernels, stride), near), out.astype(q.dtype)
+
+    def _after(self, t: Int[Array, ""], k, v, kernels, stride: int) -> Cache:
+        """The pooled blocks, with the present one where token t is its last."""
+        seen = jnp.ones((1, k.shape[-3]), bool)
+        cut = lambda w: w if w is None else w[:, : k.shape[-3]]
+        block = (pool(wide(x)[..., None, :, :, :], seen, cut(w)) for x, w in zip((k, v), kernels))
+        grow = lambda far: _cache.append(far, *block)
+        return lax.cond((t + 1) % stride == 0, grow, lambda far: far, self.far)
