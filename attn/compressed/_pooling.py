@@ -1,7 +1,6 @@
 """Blocks of tokens pooled into one each, and what decoding remembers of them."""
 
 import dataclasses
-from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -37,13 +36,15 @@ class PooledState:
     near: Cache  # token t at t mod C
 
     @classmethod
-    def empty(cls, batch, K: int, H: int, D: int, *, stride: int, max_length: int, dtype) -> Self:
+    def empty(
+        cls, batch, K: int, H: int, D: int, *, stride: int, max_length: int, dtype
+    ) -> "PooledState":
         exact = jnp.promote_types(dtype, jnp.float32)
         far = _cache.empty(batch, K, H, D, -(-max_length // stride), exact)
         return cls(far, _cache.empty(batch, K, H, D, min(stride, max_length), dtype))
 
     @classmethod
-    def of(cls, k, v, kernels, *, stride: int, max_length: int) -> Self:
+    def of(cls, k, v, kernels, *, stride: int, max_length: int) -> "PooledState":
         """After T tokens at once."""
         n, whole = k.ndim - 3, k.shape[-3] // stride
         cut = lambda x: lax.slice_in_dim(wide(x), 0, whole * stride, axis=n)
@@ -52,7 +53,7 @@ class PooledState:
         far = _cache.fill(*pooled, -(-max_length // stride))
         return cls(far, _cache.fill(k, v, min(stride, max_length)))
 
-    def step(self, q, k, v, kernels, stride: int) -> tuple[Self, Float[Array, "*B 1 N D"]]:
+    def step(self, q, k, v, kernels, stride: int) -> tuple["PooledState", Float[Array, "*B 1 N D"]]:
         """One token more, which sees what is pooled and its own block's tokens up to itself."""
         t, near = self.near.length, _cache.append(self.near, k, v)
         size, room = near.k.shape[-2], self.far.k.shape[-2]
