@@ -41,6 +41,10 @@ class DataError(LabError):
     code = 4
 
 
+class RetraceError(LabError):
+    """Arguments of a step that are unlike those it was compiled for."""
+
+
 class RunDirectoryError(LabError):
     """A run directory that is another run's, or that cannot be used."""
 

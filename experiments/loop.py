@@ -13,6 +13,7 @@ import numpy as np
 
 from experiments import records
 from experiments.checkpoint import Checkpoints
+from experiments.compiled import Compiled
 from experiments.config import Experiment
 from experiments.devices import Devices
 from experiments.display import Display
@@ -102,18 +103,15 @@ class Session:
         return progress
 
     def _compile(self) -> None:
-        # Ahead of time, so that a batch unlike the first is an error and not a second compilation.
         start, learner = time.monotonic(), self.learner
-        whole = self.devices.whole
-        step = jax.jit(learner.train_step, donate_argnums=0, out_shardings=whole)
-        arguments = self.state, self._batch(), np.int32(self.step)
-        self.train_step = refusing("the model", lambda: step.lower(*arguments)).compile()
+        once = lambda *what, **options: refusing(
+            "the model", lambda: Compiled.of(*what, **options, out_shardings=self.devices.whole)
+        )
+        batch, step = self._batch(), np.int32(self.step)
+        self.train_step = once(learner.train_step, self.state, batch, step, donate_argnums=0)
         size = self.experiment.train.eval_batch_size
         held_out = self.devices.split(next(self.experiment.posed.evaluation("validation", size)))
-        score = jax.jit(learner.eval_step, out_shardings=whole)
-        self.eval_step = refusing(
-            "the model", lambda: score.lower(self.state.params, held_out)
-        ).compile()
+        self.eval_step = once(learner.eval_step, self.state.params, held_out)
         self.compiling = time.monotonic() - start
 
     def _batch(self) -> Batch:
