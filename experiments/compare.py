@@ -14,7 +14,6 @@ Beside `sweep()` the file may say `match`, `budget` and `search`: see experiment
 import ast
 import contextlib
 import functools
-import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ from typing import Any
 from absl import flags
 from rich.console import Console
 
-from experiments import cli, records, seen, slurm, workers
+from experiments import cli, records, redact, seen, slurm, workers
 from experiments.alike import alike
 from experiments.cells import Cells, Run, begin, forget_failures
 from experiments.config import Experiment
@@ -166,7 +165,7 @@ def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
         Path(values.workdir),
         title=f"Comparison: {values.config}",
         about=f"{_about(values.config.partition(':')[0])} {_shape(planned[0].experiment)}",
-        command=shlex.join(["python", "-m", "experiments.compare", *sys.argv[1:]]),
+        command=redact.command("experiments.compare", sys.argv[1:]),
         run=train.run if launch is here else functools.partial(train.run, progress=False),
         rules=rules,
         launch=launch,

@@ -7,14 +7,13 @@ Exit codes: 0 done, 2 wrong configuration, 3 a number was not finite, 4 no good 
 """
 
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
-from experiments import cli
+from experiments import cli, redact
 from experiments.config import Experiment
 from experiments.config_file import read
 
@@ -39,7 +38,7 @@ def _define(values: flags.FlagValues) -> None:
 
 
 def _run(values: flags.FlagValues, experiment: Experiment) -> None:
-    command = shlex.join(["python", "-m", "experiments.train", *sys.argv[1:]])
+    command = redact.command("experiments.train", sys.argv[1:])
     result = run(experiment, values.workdir, command=command, progress=values.progress)
     print(json.dumps(result, indent=1))
 
