@@ -15,7 +15,6 @@ import ast
 import contextlib
 import functools
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,10 +36,9 @@ from experiments.report.costs import costs
 from experiments.report.data import failures, variants
 from experiments.report.merge import apart
 from experiments.report.table import terminal
-from experiments.search import chosen, trials
+from experiments.search import chosen, combinations, search
 from experiments.sweep import Planned, plan
 
-POLL = 5  # seconds between looks at what another process runs
 EQUAL = Fairness()  # as the config file has them
 # where `work(*arguments)` is called, in so many places at most
 Launch = Callable[[Callable[..., None], tuple, int], None]
@@ -73,10 +71,8 @@ def compare(
         forget_failures(workdir)
     planned = alike(sweep, rules, workdir)
     finish = functools.partial(_finish, (run, command, _tell), launch)
-    if tried := trials(planned, rules):
-        while not finish(cells := Cells(workdir, tuple(tried))):
-            time.sleep(POLL)  # another process still runs some of the trials
-        planned = chosen(planned, cells, rules)
+    if rules.search:
+        planned = chosen(planned, search(planned, rules, workdir, finish), rules)
     if not finish(cells := Cells(workdir, tuple(planned))):
         console.print("the rest is run by another process, which will write the report")
         return None
@@ -184,12 +180,15 @@ def print_estimate(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> 
     from experiments.dry_run import estimate
 
     planned = alike(sweep, rules, workdir)
-    cells = Cells(workdir, tuple(trials(planned, rules) or planned))
+    listed = combinations(planned, rules) if rules.search and not rules.trials else planned
+    cells = Cells(workdir, tuple(listed))
     left, console = cells.unfinished(), Console()
     for p in cells.planned:
         what = "to run" if p in left else "ended"
         console.print(f"{what}  {cells.folder(p)}", highlight=False, soft_wrap=True)
-    if rules.search:
+    if rules.trials:
+        console.print(f"before them {rules.trials} trials of each variant, which optuna draws")
+    elif rules.search:
         console.print("then each variant's other seeds, with what was best on validation")
     if left:
         console.print(estimate(left))
