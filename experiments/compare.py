@@ -37,6 +37,7 @@ from experiments.report.data import failures, variants
 from experiments.report.merge import apart
 from experiments.report.table import terminal
 from experiments.search import chosen, combinations, search
+from experiments.sinks import define_sinks
 from experiments.sweep import Planned, plan
 
 EQUAL = Fairness()  # as the config file has them
@@ -134,6 +135,7 @@ def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_list("slurm", [], many, flag_values=values)
     flags.DEFINE_boolean("dry_run", False, "list what would be run", flag_values=values)
     flags.DEFINE_boolean("retry_failed", False, "run again what failed", flag_values=values)
+    define_sinks(values)
 
 
 def _launch(values: flags.FlagValues) -> Launch:
@@ -162,7 +164,7 @@ def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
         title=f"Comparison: {values.config}",
         about=f"{_about(values.config.partition(':')[0])} {_shape(planned[0].experiment)}",
         command=redact.command("experiments.compare", sys.argv[1:]),
-        run=train.run if launch is here else functools.partial(train.run, progress=False),
+        run=functools.partial(train.run, progress=launch is here, sinks=values.sink),
         rules=rules,
         launch=launch,
         retry_failed=values.retry_failed,

@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from experiments.evaluate import evaluate
 from experiments.learner import Learner, State, passed_over, refusing
 from experiments.rundir import claimed, read_json, write_config
 from experiments.signals import Signals
+from experiments.sinks import Sinks
 from experiments.start import start
 from experiments.tasks import Batch
 
@@ -41,14 +43,18 @@ FRESH = {
 LOOK = 0.25  # seconds between looks at the metrics: fetching each step's would hold up the device
 
 
-def run(experiment: Experiment, workdir: Path, *, command: str, progress: bool) -> dict[str, Any]:
+def run(
+    experiment: Experiment, workdir: Path, *, command: str, progress: bool, sinks: Sequence[str]
+) -> dict[str, Any]:
     """`experiments.train.run`."""
     with Signals() as signals, claimed(workdir, experiment):
         with contextlib.suppress(RunDirectoryError):  # damaged: it is made again
             if records.is_result(result := read_json(workdir / RESULT)):
                 return result
-        with Display(total=experiment.train.steps, shown=progress) as display:
-            session = Session(experiment, workdir, signals=signals, display=display)
+        with contextlib.ExitStack() as stack:
+            display = stack.enter_context(Display(total=experiment.train.steps, shown=progress))
+            copies = stack.enter_context(Sinks(sinks, workdir, warn=display.warn))
+            session = Session(experiment, workdir, signals=signals, display=display, copies=copies)
             try:
                 # Not before the model could be built: until then the directory is nobody's.
                 write_config(workdir, experiment)
@@ -73,10 +79,17 @@ class Session:
     """From the newest checkpoint, or from the start, to the end or to a signal."""
 
     def __init__(
-        self, experiment: Experiment, workdir: Path, *, signals: Signals, display: Display
+        self,
+        experiment: Experiment,
+        workdir: Path,
+        *,
+        signals: Signals,
+        display: Display,
+        copies: Sinks,
     ) -> None:
         self.experiment, self.metrics = experiment, workdir / METRICS
         self.workdir, self.signals, self.display = workdir, signals, display
+        self.copies = copies
         self.began, self.training = time.monotonic(), 0.0
         self.learner, train = Learner(experiment), experiment.train
         self.devices = Devices.dividing(train.batch_size, train.eval_batch_size)
@@ -145,6 +158,7 @@ class Session:
                     best = self._best_with(rows[-1]["validation"]["accuracy"])
                     saving |= best is not self.best
                 records.append_metrics(self.metrics, rows, sync=saving)
+                self.copies.write(rows)
                 if saving:
                     self._save(best, needed=last)
                 self.display.update(self.step, rows[-1], rate=self._rate())
