@@ -42,7 +42,8 @@ class WandB:
         import wandb
 
         config, where = json.loads((workdir / "config.json").read_text()), str(workdir)
-        quiet = wandb.Settings(silent=True, console="off")
+        # no command line, which may hold a secret
+        quiet = wandb.Settings(silent=True, console="off", x_disable_meta=True)
         options = {"group": workdir.name, "dir": where, "config": config, "settings": quiet}
         self.run = wandb.init(project="attn", mode="offline", **options)
         self.close = self.run.finish

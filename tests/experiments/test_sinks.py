@@ -68,6 +68,7 @@ def test_wandb_gets_what_was_measured_offline(tmp_path: Path, monkeypatch):
     assert logged == [(3, {"loss": 2.5, "seconds": 1.0}), (5, last), "finished"]
     assert opened["mode"] == "offline"
     assert opened["config"] == {"seed": 3}
+    assert opened["settings"]["x_disable_meta"]  # the command line
 
 
 class Broken:
