@@ -13,7 +13,6 @@ for one) runs the same suites there and here in turns and prints ours beside our
 
 import functools
 import os
-import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 from absl import flags
 from rich.console import Console
 
-from experiments import cli, records
+from experiments import cli, records, redact
 from experiments.errors import RunDirectoryError
 from experiments.measure import commits, machine
 from experiments.measure.options import Options, define, parse
@@ -85,7 +84,7 @@ def _run(values: flags.FlagValues) -> None:
     if load > cores / 2:
         busy = f"the machine is busy (load {load:.1f} on {cores} cores): these are no measurements"
         console.print(busy, style="yellow", highlight=False)
-    command = shlex.join(["python", "-m", "experiments.benchmark", *sys.argv[1:]])
+    command = redact.command("experiments.benchmark", sys.argv[1:])
     environment = records.environment(command) | {"load at start": round(load, 1)}
     peak = machine.peak_flops()
     for name in dict.fromkeys(values.suite):

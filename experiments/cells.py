@@ -14,6 +14,7 @@ from experiments import records
 from experiments.errors import Interrupted, InUseError, LabError, RunDirectoryError
 from experiments.fairness import Fairness
 from experiments.lock import held, held_soon
+from experiments.redact import redacted
 from experiments.report.data import Cell
 from experiments.sweep import Planned
 from experiments.validation import differences
@@ -139,7 +140,7 @@ def _attempt(run: Run, planned: Planned, folder: Path, command: str) -> str | No
     except LabError as error:
         return f"{type(error).__name__}: {error}"
     except Exception as error:
-        return f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"
+        return redacted(f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}")
     return None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from absl import flags
 
 from experiments.errors import ConfigError, Interrupted, LabError, RunDirectoryError, nearest
+from experiments.redact import redacted
 
 
 def main(
@@ -45,7 +46,7 @@ def main(
         print(f"{prefix}{error}", file=sys.stderr)
         return error.code
     except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {redacted(str(error))}", file=sys.stderr)
         return RunDirectoryError.code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -14,9 +14,7 @@ Beside `sweep()` the file may say `match`, `budget` and `search`: see experiment
 import ast
 import contextlib
 import functools
-import shlex
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from typing import Any
 from absl import flags
 from rich.console import Console
 
-from experiments import cli, records, seen, slurm, workers
+from experiments import cli, records, redact, seen, slurm, workers
 from experiments.alike import alike
 from experiments.cells import Cells, Run, begin, forget_failures
 from experiments.config import Experiment
@@ -38,10 +36,10 @@ from experiments.report.costs import costs
 from experiments.report.data import failures, variants
 from experiments.report.merge import apart
 from experiments.report.table import terminal
-from experiments.search import chosen, trials
+from experiments.search import chosen, combinations, search
+from experiments.sinks import define_sinks
 from experiments.sweep import Planned, plan
 
-POLL = 5  # seconds between looks at what another process runs
 EQUAL = Fairness()  # as the config file has them
 # where `work(*arguments)` is called, in so many places at most
 Launch = Callable[[Callable[..., None], tuple, int], None]
@@ -74,10 +72,8 @@ def compare(
         forget_failures(workdir)
     planned = alike(sweep, rules, workdir)
     finish = functools.partial(_finish, (run, command, _tell), launch)
-    if tried := trials(planned, rules):
-        while not finish(cells := Cells(workdir, tuple(tried))):
-            time.sleep(POLL)  # another process still runs some of the trials
-        planned = chosen(planned, cells, rules)
+    if rules.search:
+        planned = chosen(planned, search(planned, rules, workdir, finish), rules)
     if not finish(cells := Cells(workdir, tuple(planned))):
         console.print("the rest is run by another process, which will write the report")
         return None
@@ -139,6 +135,7 @@ def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_list("slurm", [], many, flag_values=values)
     flags.DEFINE_boolean("dry_run", False, "list what would be run", flag_values=values)
     flags.DEFINE_boolean("retry_failed", False, "run again what failed", flag_values=values)
+    define_sinks(values)
 
 
 def _launch(values: flags.FlagValues) -> Launch:
@@ -166,8 +163,8 @@ def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
         Path(values.workdir),
         title=f"Comparison: {values.config}",
         about=f"{_about(values.config.partition(':')[0])} {_shape(planned[0].experiment)}",
-        command=shlex.join(["python", "-m", "experiments.compare", *sys.argv[1:]]),
-        run=train.run if launch is here else functools.partial(train.run, progress=False),
+        command=redact.command("experiments.compare", sys.argv[1:]),
+        run=functools.partial(train.run, progress=launch is here, sinks=values.sink),
         rules=rules,
         launch=launch,
         retry_failed=values.retry_failed,
@@ -185,12 +182,15 @@ def print_estimate(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> 
     from experiments.dry_run import estimate
 
     planned = alike(sweep, rules, workdir)
-    cells = Cells(workdir, tuple(trials(planned, rules) or planned))
+    listed = combinations(planned, rules) if rules.search and not rules.trials else planned
+    cells = Cells(workdir, tuple(listed))
     left, console = cells.unfinished(), Console()
     for p in cells.planned:
         what = "to run" if p in left else "ended"
         console.print(f"{what}  {cells.folder(p)}", highlight=False, soft_wrap=True)
-    if rules.search:
+    if rules.trials:
+        console.print(f"before them {rules.trials} trials of each variant, which optuna draws")
+    elif rules.search:
         console.print("then each variant's other seeds, with what was best on validation")
     if left:
         console.print(estimate(left))

@@ -3,11 +3,16 @@
 import difflib
 from collections.abc import Iterable, Sequence
 
+from experiments.redact import redacted
+
 
 class LabError(Exception):
     """Printed as it is by `experiments.cli`; `code` is the exit code."""
 
     code = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(redacted(message))
 
 
 class ConfigError(LabError):
@@ -39,6 +44,10 @@ class DataError(LabError):
     """A file of data that is missing, or not as expected."""
 
     code = 4
+
+
+class RetraceError(LabError):
+    """Arguments of a step that are unlike those it was compiled for."""
 
 
 class RunDirectoryError(LabError):

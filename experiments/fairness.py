@@ -3,6 +3,11 @@
 match = "params"                                    # sizes alike, within 2% of the first variant
 budget = {"tokens": 1e6}                            # how long each trains
 search = {"optimizer.learning_rate": [1e-3, 3e-3]}  # chosen for each variant, on validation
+
+Every combination of the lists is tried, or as many `trials` as optuna draws, also from ranges:
+
+search = {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
+trials = 20
 """
 
 import dataclasses
@@ -10,9 +15,9 @@ import json
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
-from experiments.config import Positive, record
+from experiments.config import Count, Positive, record
 from experiments.errors import ConfigError
 from experiments.mistakes import describe, one_each
 
@@ -20,15 +25,50 @@ Values = Annotated[list[bool | int | float | str], Field(min_length=2)]
 
 
 @record
+class Range:
+    """From `low` to `high`, both included; of whole numbers where both are whole. `log`: as likely
+    between 1 and 10 as between 10 and 100."""
+
+    low: int | float
+    high: int | float
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise ValueError(f"high: expected more than low={self.low}, got {self.high}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"low: expected more than 0 with log=True, got {self.low}")
+
+
+def _kind(value: Any) -> str:
+    return "range" if isinstance(value, dict | Range) else "list of values"
+
+
+Searched = Annotated[
+    Annotated[Values, Tag("list of values")] | Annotated[Range, Tag("range")], Discriminator(_kind)
+]
+
+
+@record
 class Fairness:
     """`match`: the quantity that sizes are solved for. `budget`: an amount of one kind. `search`:
-    the values that are tried for each field, in every combination."""
+    what is tried for each field, in every combination, or as optuna draws so many `trials`."""
 
     match: Literal["none", "params", "flops", "state_bytes", "step_time"] = "none"
     budget: Annotated[
         dict[Literal["steps", "tokens", "flops", "seconds"], Positive], Field(max_length=1)
     ] = dataclasses.field(default_factory=dict)
-    search: dict[str, Values] = dataclasses.field(default_factory=dict)
+    search: dict[str, Searched] = dataclasses.field(default_factory=dict)
+    # not shown, for sizes are solved alike whatever it is
+    trials: Count | None = dataclasses.field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.trials and not self.search:
+            raise ValueError("trials: expected a search to draw them from, got none")
+        ranges = [name for name, x in self.search.items() if isinstance(x, Range)]
+        if ranges and self.trials is None:
+            what = f"how many to draw from the range of {ranges[0]}"
+            raise ValueError(f"trials: expected {what}, got none")
 
 
 def fairness(names: dict[str, Any], where: str) -> Fairness:

@@ -24,6 +24,8 @@ def gathered(workdir: Path) -> Comparison:
         raise RunDirectoryError(f"{workdir} holds no comparison: it has no folder cells")
     said = read_object(workdir / "results.json") or {}
     planned = {c["name"]: c for c in said.get("cells", ()) if {"name", "variant"} <= set(c)}
+    if outside := [name for name in planned if Path(name).name != name or name == ".."]:
+        raise RunDirectoryError(f"{workdir}/results.json names what is no run there: {outside}")
     environments = {
         x.name: read_object(x / "environment.json") or {} for x in folder.iterdir() if x.is_dir()
     }

@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from experiments import records
 from experiments.checkpoint import Checkpoints
+from experiments.compiled import Compiled
 from experiments.config import Experiment
 from experiments.devices import Devices
 from experiments.display import Display
@@ -28,6 +30,7 @@ from experiments.learner import Learner, State, passed_over, refusing
 from experiments.memory import keep_freed_memory
 from experiments.rundir import claimed, read_json, write_config
 from experiments.signals import Signals
+from experiments.sinks import Sinks
 from experiments.start import start
 from experiments.tasks import Batch
 
@@ -41,15 +44,19 @@ FRESH = {
 LOOK = 0.25  # seconds between looks at the metrics: fetching each step's would hold up the device
 
 
-def run(experiment: Experiment, workdir: Path, *, command: str, progress: bool) -> dict[str, Any]:
+def run(
+    experiment: Experiment, workdir: Path, *, command: str, progress: bool, sinks: Sequence[str]
+) -> dict[str, Any]:
     """`experiments.train.run`."""
     keep_freed_memory()
     with Signals() as signals, claimed(workdir, experiment):
         with contextlib.suppress(RunDirectoryError):  # damaged: it is made again
             if records.is_result(result := read_json(workdir / RESULT)):
                 return result
-        with Display(total=experiment.train.steps, shown=progress) as display:
-            session = Session(experiment, workdir, signals=signals, display=display)
+        with contextlib.ExitStack() as stack:
+            display = stack.enter_context(Display(total=experiment.train.steps, shown=progress))
+            copies = stack.enter_context(Sinks(sinks, workdir, warn=display.warn))
+            session = Session(experiment, workdir, signals=signals, display=display, copies=copies)
             try:
                 # Not before the model could be built: until then the directory is nobody's.
                 write_config(workdir, experiment)
@@ -74,10 +81,17 @@ class Session:
     """From the newest checkpoint, or from the start, to the end or to a signal."""
 
     def __init__(
-        self, experiment: Experiment, workdir: Path, *, signals: Signals, display: Display
+        self,
+        experiment: Experiment,
+        workdir: Path,
+        *,
+        signals: Signals,
+        display: Display,
+        copies: Sinks,
     ) -> None:
         self.experiment, self.metrics = experiment, workdir / METRICS
         self.workdir, self.signals, self.display = workdir, signals, display
+        self.copies = copies
         self.began, self.training = time.monotonic(), 0.0
         self.learner, train = Learner(experiment), experiment.train
         self.devices = Devices.dividing(train.batch_size, train.eval_batch_size)
@@ -104,18 +118,15 @@ class Session:
         return progress
 
     def _compile(self) -> None:
-        # Ahead of time, so that a batch unlike the first is an error and not a second compilation.
         start, learner = time.monotonic(), self.learner
-        whole = self.devices.whole
-        step = jax.jit(learner.train_step, donate_argnums=0, out_shardings=whole)
-        arguments = self.state, self._batch(), np.int32(self.step)
-        self.train_step = refusing("the model", lambda: step.lower(*arguments)).compile()
+        once = lambda *what, **options: refusing(
+            "the model", lambda: Compiled.of(*what, **options, out_shardings=self.devices.whole)
+        )
+        batch, step = self._batch(), np.int32(self.step)
+        self.train_step = once(learner.train_step, self.state, batch, step, donate_argnums=0)
         size = self.experiment.train.eval_batch_size
         held_out = self.devices.split(next(self.experiment.posed.evaluation("validation", size)))
-        score = jax.jit(learner.eval_step, out_shardings=whole)
-        self.eval_step = refusing(
-            "the model", lambda: score.lower(self.state.params, held_out)
-        ).compile()
+        self.eval_step = once(learner.eval_step, self.state.params, held_out)
         self.compiling = time.monotonic() - start
 
     def _batch(self) -> Batch:
@@ -149,6 +160,7 @@ class Session:
                     best = self._best_with(rows[-1]["validation"]["accuracy"])
                     saving |= best is not self.best
                 records.append_metrics(self.metrics, rows, sync=saving)
+                self.copies.write(rows)
                 if saving:
                     self._save(best, needed=last)
                 self.display.update(self.step, rows[-1], rate=self._rate())

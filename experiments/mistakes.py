@@ -92,7 +92,8 @@ def shorten(text: str, most: int = 80) -> str:
 
 def _path(loc: Path) -> tuple[str | int, ...]:
     """Where in the plain values: pydantic's location without the names of union members."""
-    member = lambda part: part == "float" or str(part).startswith(("literal[", "tuple["))
+    kinds = ("int", "float", "range", "list of values")
+    member = lambda part: part in kinds or str(part).startswith(("literal[", "tuple["))
     loc = tuple(part for part in loc if not member(part))
     # a list is one value of its field
     field = lambda rest: itertools.takewhile(lambda part: not isinstance(part, int), rest)

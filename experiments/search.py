@@ -1,22 +1,68 @@
-"""Settings chosen for each variant on validation: every combination is a run of its first seed."""
+"""Settings chosen for each variant on validation: every trial is a run of its first seed."""
 
 import itertools
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 from experiments.cells import Cells
-from experiments.fairness import Fairness
+from experiments.draws import Draws, journal
+from experiments.fairness import Fairness, Range
 from experiments.report.data import at
 from experiments.sweep import Planned
 
+POLL = 5  # seconds between looks at what another process runs
+Finish = Callable[[Cells], bool]  # runs what is left; False while another process has some of it
 
-def trials(planned: Sequence[Planned], rules: Fairness) -> list[Planned]:
-    """The runs to choose by. Raises ConfigError for a value that a run cannot have."""
-    if not rules.search:
-        return []
+
+def search(planned: Sequence[Planned], rules: Fairness, workdir: Path, finish: Finish) -> Cells:
+    """The trials of every variant, all ended. Raises ConfigError for a value that a run cannot
+    have; what `Draws` raises."""
+    if rules.trials is None:
+        return _finished(Cells(workdir, tuple(combinations(planned, rules))), finish)
+    firsts = _firsts(planned)
+    check(firsts, rules)
+    tried: list[Planned] = []
+    for number in range(rules.trials):
+        # the variants' next trials together, for several processes to share
+        with journal(workdir):
+            draws = [Draws(workdir, p.name, rules) for p in firsts]
+            trials = [p.having(d.values(number)) for p, d in zip(firsts, draws)]
+        cells = _finished(Cells(workdir, tuple(trials)), finish)
+        with journal(workdir):
+            for p, trial in zip(firsts, trials):
+                result, _ = cells.outcome(trial)
+                accuracy = result["validation"]["accuracy"] if result else None
+                Draws(workdir, p.name, rules).tell(number, accuracy)
+        tried += trials
+    return Cells(workdir, tuple(tried))
+
+
+def _finished(cells: Cells, finish: Finish) -> Cells:
+    while not finish(cells):
+        time.sleep(POLL)
+    return cells
+
+
+def _firsts(planned: Sequence[Planned]) -> list[Planned]:
+    """The first run of each variant."""
     firsts = {p.variant: p for p in reversed(planned)}  # the first of each is the last to stay
+    return [firsts[name] for name in dict.fromkeys(p.variant for p in planned)]
+
+
+def combinations(planned: Sequence[Planned], rules: Fairness) -> list[Planned]:
+    """A run of each variant with each combination of the listed values."""
     settings = [dict(zip(rules.search, x)) for x in itertools.product(*rules.search.values())]
-    order = dict.fromkeys(p.variant for p in planned)
-    return [firsts[name].having(setting) for name in order for setting in settings]
+    return [first.having(setting) for first in _firsts(planned) for setting in settings]
+
+
+def check(firsts: Sequence[Planned], rules: Fairness) -> None:
+    """Raises ConfigError for the ends of a range, or a listed value, that a run cannot have."""
+    for name, x in rules.search.items():
+        for value in (x.low, x.high) if isinstance(x, Range) else x:
+            for first in firsts:
+                first.having({name: value})
 
 
 def chosen(planned: Sequence[Planned], tried: Cells, rules: Fairness) -> list[Planned]:
@@ -33,6 +79,10 @@ def chosen(planned: Sequence[Planned], tried: Cells, rules: Fairness) -> list[Pl
     made = []
     for p in planned:
         values = {name: at(best[p.variant].config, name) for name in rules.search}
-        told = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in values.items())
+        told = ", ".join(f"{name.rpartition('.')[2]}={_short(x)}" for name, x in values.items())
         made.append(p.having(values, searched=f"{told}, best of {count}"))
     return made
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -11,7 +11,7 @@ from experiments.errors import ConfigError
 def settings(given: Sequence[str]) -> dict[str, Any]:
     """`timeout_min=600`, `slurm_partition=gpu`: submitit's parameters. Raises ConfigError."""
     if wrong := [x for x in given if not all(x.partition("="))]:
-        raise ConfigError([f"--slurm={x}: expected KEY=VALUE, as timeout_min=600" for x in wrong])
+        raise ConfigError([f"--slurm={x}: expected NAME=VALUE, as timeout_min=600" for x in wrong])
     number = lambda text: int(text) if text.isdecimal() else text
     return {key: number(value) for key, _, value in (x.partition("=") for x in given)}
 

@@ -7,40 +7,54 @@ Exit codes: 0 done, 2 wrong configuration, 3 a number was not finite, 4 no good 
 """
 
 import json
-import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
-from experiments import cli
+from experiments import cli, redact
 from experiments.config import Experiment
 from experiments.config_file import read
+from experiments.sinks import define_sinks
 
 
 def run(
-    experiment: Experiment, workdir: str | Path, *, command: str = "", progress: bool = True
+    experiment: Experiment,
+    workdir: str | Path,
+    *,
+    command: str = "",
+    progress: bool = True,
+    sinks: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Trains to the end, or goes on with what `workdir` holds; returns result.json.
+    """Trains to the end, or goes on with what `workdir` holds; returns result.json. Copies metrics
+    to `sinks`, names in SINKS.
 
     Raises a LabError of `experiments.errors`: Interrupted after a signal, when all is saved.
     """
     # Flax, Optax and Orbax are only read once the configuration is known to be good.
     from experiments import loop
 
-    return loop.run(experiment, Path(workdir), command=command, progress=progress)
+    return loop.run(experiment, Path(workdir), command=command, progress=progress, sinks=sinks)
 
 
 def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("config", None, "FILE[:ARG], a Python file", flag_values=values)
     flags.DEFINE_string("workdir", None, "the run directory", flag_values=values)
     flags.DEFINE_boolean("progress", True, "show progress", flag_values=values)
+    define_sinks(values)
 
 
 def _run(values: flags.FlagValues, experiment: Experiment) -> None:
-    command = shlex.join(["python", "-m", "experiments.train", *sys.argv[1:]])
-    result = run(experiment, values.workdir, command=command, progress=values.progress)
+    command = redact.command("experiments.train", sys.argv[1:])
+    result = run(
+        experiment,
+        values.workdir,
+        command=command,
+        progress=values.progress,
+        sinks=values.sink,
+    )
     print(json.dumps(result, indent=1))
 
 

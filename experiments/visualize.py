@@ -7,14 +7,13 @@ Writes DIR/attention.png, .svg and .html.
 
 import dataclasses
 import html
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags
 
-from experiments import cli, seen
+from experiments import cli, redact, seen
 from experiments.errors import CheckpointError, ConfigError, LabError, RunDirectoryError
 from experiments.evaluate import load
 from experiments.report import plots
@@ -96,7 +95,7 @@ def _define(values: flags.FlagValues) -> None:
 
 def _run(values: flags.FlagValues) -> None:
     workdir = Path(values.workdir)
-    command = shlex.join(["python", "-m", "experiments.visualize", *sys.argv[1:]])
+    command = redact.command("experiments.visualize", sys.argv[1:])
     print(f"picture: {write(look(workdir, values.example), workdir, command)}")
 
 

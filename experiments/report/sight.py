@@ -2,13 +2,14 @@
 
 import dataclasses
 import json
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 
+from experiments.arrays import read_npz
+from experiments.errors import DataError
 from experiments.report.plots import Drawing, drawn, figure
 
 FILE = "seen.npz"
@@ -32,11 +33,10 @@ class Sight:
     def load(cls, folder: Path) -> "Sight | None":
         """None if the run was not looked at, or if the file cannot be read."""
         try:
-            with np.load(folder / FILE) as found:
-                layers = [found[k] for k in found if k.startswith("layer")]
-                layers = tuple(x.astype(np.float32) for x in layers)
-                return cls(layers, found["field"], str(json.loads(str(found["about"]))))
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+            found = read_npz(folder / FILE)
+            layers = tuple(x.astype(np.float32) for k, x in found.items() if k.startswith("layer"))
+            return cls(layers, found["field"], str(json.loads(str(found["about"]))))
+        except (DataError, ValueError, KeyError):
             return None
 
 

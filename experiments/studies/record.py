@@ -7,7 +7,6 @@ command, from results.json alone; all else is written by hand.
 import io
 import json
 import re
-import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli, records
+from experiments import cli, records, redact
 from experiments.errors import ConfigError
 from experiments.report import plots
 
@@ -51,7 +50,7 @@ def main(
         start, out = time.monotonic(), Path(values.out)
         out.mkdir(parents=True, exist_ok=True)
         results, figures = study(values.seeds, values.steps)
-        command = shlex.join(["python", "-m", f"experiments.studies.{folder.name}", *arguments])
+        command = redact.command(f"experiments.studies.{folder.name}", arguments)
         results = {"run": about(command, time.monotonic() - start)} | results
         write(out, folder, rounded(results), blocks, figures)
         print(f"written: {out / 'README.md'}, results.json and {len(figures)} figures")

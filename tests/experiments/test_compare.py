@@ -268,7 +268,7 @@ def test_jobs_of_a_cluster_share_the_runs(tmp_path, monkeypatch):
 def test_parameters_of_a_cluster_are_read_or_refused(tmp_path):
     given = ["timeout_min=60", "slurm_partition=gpu"]
     assert slurm.settings(given) == {"timeout_min": 60, "slurm_partition": "gpu"}
-    with pytest.raises(ConfigError, match="expected KEY=VALUE"):
+    with pytest.raises(ConfigError, match="--slurm=gpu: expected NAME=VALUE"):
         slurm.settings(["gpu"])
     pytest.importorskip("submitit", reason="the extra [launch]")
     for wrong in ({"cluster": "local", "tiem": 3}, {"cluster": "nowhere"}):

@@ -11,7 +11,7 @@ from experiments.cells import Cells
 from experiments.config_file import read_comparison
 from experiments.errors import ConfigError
 from experiments.fairness import Fairness, fairness
-from experiments.search import chosen, trials
+from experiments.search import chosen, combinations
 from experiments.sweep import Planned, plan
 from experiments.validation import from_dict
 
@@ -90,7 +90,7 @@ def test_a_budget_pays_for_steps(kind, tmp_path):
 def test_search_tries_each_combination_and_takes_the_best(tmp_path):
     rules = Fairness(search={"optimizer.learning_rate": [0.1, 0.2], "train.batch_size": [4, 8]})
     sweep = [p.having({"seed": s}) for p in planned("softmax", "linear") for s in (0, 1)]
-    tried = trials(sweep, rules)
+    tried = combinations(sweep, rules)
     assert len(tried) == 8
     assert {t.experiment.seed for t in tried} == {0}
     cells = Cells(tmp_path, tuple(tried))
@@ -145,4 +145,4 @@ def test_what_is_searched_is_not_swept(tmp_path):
 def test_a_value_that_no_run_can_have_is_refused(tmp_path):
     rules = Fairness(search={"optimizer.learning_rate": [0.1, -0.1]})
     with pytest.raises(ConfigError, match="learning_rate"):
-        trials([Planned("softmax", from_dict(TINY))], rules)
+        combinations([Planned("softmax", from_dict(TINY))], rules)

@@ -3,8 +3,11 @@
 import dataclasses
 import json
 
+import pytest
+
 from experiments import gathered, records
 from experiments.config import mechanism, task
+from experiments.errors import RunDirectoryError
 from experiments.report import __main__ as command
 from experiments.report.data import variants
 from experiments.report.merge import apart, merged
@@ -169,6 +172,15 @@ def test_what_is_no_comparison_is_refused(tmp_path, capsys):
     assert "the same directory twice" in errors
     assert "name another folder" in errors
     assert "--out: given twice" in errors
+
+
+@pytest.mark.parametrize("name", ["..", "../../other", "/etc", "a/b"])
+def test_a_run_named_out_of_the_directory_is_refused(name, tmp_path):
+    leave(tmp_path, [(planned(), 0.5)])
+    said = {"cells": [{"name": name, "variant": "softmax"}]}
+    (tmp_path / "results.json").write_text(json.dumps(said))
+    with pytest.raises(RunDirectoryError, match=r"results\.json names what is no run there"):
+        gathered.gathered(tmp_path)
 
 
 def test_a_result_is_sealed_against_edits():

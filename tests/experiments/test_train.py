@@ -1,7 +1,10 @@
 """A run that is stopped and started again is the run that was never stopped."""
 
+import collections
+import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,10 +23,12 @@ from experiments.errors import (
     DataError,
     Interrupted,
     NonFiniteError,
+    RetraceError,
     RunDirectoryError,
 )
 from experiments.evaluate import evaluate, load
 from experiments.records import read_metrics, repair_metrics
+from experiments.tasks import Batch, Recall
 from experiments.validation import from_dict
 
 # runs are compared bit for bit with those of other processes and of a whole module
@@ -92,6 +97,44 @@ def test_a_run_leaves_its_records(whole: Path):
     learner, params, step = load(whole)
     again = evaluate(jax.jit(learner.eval_step), params, learner.experiment.task, "test", 16)
     assert (step, again) == (result["best_step"], result["test"])
+
+
+@pytest.mark.slow
+def test_a_run_compiles_each_step_once(tmp_path: Path):
+    found = collections.Counter()
+
+    def listen(event: str, seconds: float, *, fun_name: str = "", **_: object) -> None:
+        if re.fullmatch(r"(jit\()?(train|eval)_step\)?", fun_name):
+            found[event.rpartition("/")[2], fun_name] += 1
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        train.run(tiny(), tmp_path, progress=False)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert {"jit(train_step)", "jit(eval_step)"} <= {name for _, name in found}
+    assert set(found.values()) == {1}, found  # traced, lowered and compiled
+
+
+def test_a_retrace_is_an_error_that_names_what_changed(tmp_path: Path, monkeypatch):
+    draw = Recall.batch
+
+    def shorter(task: Recall, seed: int, step: int, batch_size: int) -> Batch:
+        batch = draw(task, seed, step, batch_size)
+        if step < 2:
+            return batch
+        cut = {name: getattr(batch, name)[:, :-1] for name in ("tokens", "labels", "weights")}
+        return dataclasses.replace(batch, **cut, lengths=batch.lengths - 1)
+
+    monkeypatch.setattr(Recall, "batch", shorter)
+    with pytest.raises(RetraceError, match="train_step is compiled once") as error:
+        train.run(tiny(), tmp_path, progress=False)
+    _, *changed = str(error.value).splitlines()
+    assert [line.strip() for line in changed] == [
+        "batch.tokens: int32[8, 12] was compiled, int32[8, 11] came",
+        "batch.labels: int32[8, 12] was compiled, int32[8, 11] came",
+        "batch.weights: float32[8, 12] was compiled, float32[8, 11] came",
+    ]
 
 
 def test_another_configuration_is_refused_by_its_fields(whole: Path):

@@ -6,7 +6,6 @@ paths, beside what jaxprs and Jacobians say. Writes results.json, README.md and 
 --out=experiments/studies/complexity renews the study itself.
 """
 
-import shlex
 import sys
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import jax
 from absl import flags
 
-from experiments import cli
+from experiments import cli, redact
 from experiments.studies import record
 from experiments.studies.complexity import settings as settings_file
 from experiments.studies.complexity.figures import figures
@@ -41,7 +40,7 @@ def main(arguments=None) -> int:
             for name in settings.names:
                 print(name, flush=True)
                 rows[name] = measure(settings, name)
-        command = shlex.join(["python", "-m", f"experiments.studies.{FOLDER.name}", *arguments])
+        command = redact.command(f"experiments.studies.{FOLDER.name}", arguments)
         found = {"settings": settings_file.plain(settings), "mixers": rows}
         results = {"run": record.about(command, time.monotonic() - start)} | found
         record.write(out, FOLDER, record.rounded(results), blocks, figures(results))

@@ -1,0 +1,49 @@
+"""Arrays from .npz files, whose headers are believed only as far as there are bytes in the file."""
+
+import math
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from experiments.errors import DataError
+
+PACKED = 1032  # bytes that deflate can make of one, at most
+HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+# RuntimeError: encrypted, or packed in a way that zipfile does not know
+BROKEN = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays by name. Raises DataError that names the file, before anything larger than its
+    bytes can make is allocated; never unpickles."""
+    found = {}
+    try:
+        most = PACKED * path.stat().st_size
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                if member.file_size > most:
+                    what = f"{member.file_size:,} bytes, expected at most {most:,}"
+                    raise ValueError(f"{member.filename} claims {what}")
+                with archive.open(member) as file:
+                    found[member.filename.removesuffix(".npy")] = _array(file, member.file_size)
+    except BROKEN as error:
+        raise DataError(f"{path}: expected arrays as numpy.savez writes them: {error}") from error
+    return found
+
+
+def _array(file: IO[bytes], size: int) -> np.ndarray:
+    version = np.lib.format.read_magic(file)
+    if version not in HEADERS:
+        raise ValueError(f"expected {file.name} of version 1 or 2, got {version}")
+    shape, fortran, dtype = HEADERS[version](file)
+    held, claimed = size - file.tell(), math.prod(shape) * dtype.itemsize
+    if dtype.hasobject or claimed != held:
+        what = f"{dtype}{list(shape)} of {claimed:,} bytes, the file holds {held:,}"
+        raise ValueError(f"{file.name} claims {what}")
+    return np.ndarray(shape, dtype, file.read(), order="F" if fortran else "C")

@@ -1,0 +1,43 @@
+"""A step compiled once for a whole run: other arguments are an error, not another compilation."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import jax
+
+from experiments.checkpoint import flatten
+from experiments.errors import RetraceError
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """A function compiled ahead of time. Raises RetraceError for arguments of other shapes, dtypes
+    or structure; the look costs nothing, for the executable compares them anyway."""
+
+    function: Callable
+    program: jax.stages.Compiled
+
+    @classmethod
+    def of(cls, function: Callable, *arguments: Any, **options: Any) -> Self:
+        """`options` are jax.jit's."""
+        return cls(function, jax.jit(function, **options).lower(*arguments).compile())
+
+    def __call__(self, *arguments: Any) -> Any:
+        try:
+            return self.program(*arguments)
+        except TypeError as error:
+            if not (lines := self._changed(arguments)):
+                raise
+            what = f"{self.function.__name__} is compiled once, and its arguments changed:"
+            raise RetraceError("\n  ".join([what, *lines])) from error
+
+    def _changed(self, arguments: Sequence[Any]) -> list[str]:
+        """`batch.tokens: int32[8, 64] was compiled, int32[8, 63] came`."""
+        names = inspect.signature(self.function).parameters
+        named = lambda values: flatten(dict(zip(names, values, strict=True)))
+        show = lambda x: "nothing" if x is None else f"{x.dtype}{list(x.shape)}"
+        was, now = named(self.program.args_info[0]), named(arguments)
+        pairs = {name: (show(was.get(name)), show(now.get(name))) for name in {**was, **now}}
+        return [f"{n}: {a} was compiled, {b} came" for n, (a, b) in pairs.items() if a != b]

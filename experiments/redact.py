@@ -1,0 +1,30 @@
+"""Secrets stay out of what is written and printed: values that are named as such.
+
+A name is one if its last word is: WANDB_API_KEY, slurm_token, password; not key_heads, not tokens.
+"""
+
+import re
+import shlex
+from collections.abc import Sequence
+
+HIDDEN = "[redacted]"
+NAME = r"(?<![\w.-])(?:[\w.-]*[._-])?(?:api_?key|key|token|secret|passw(?:or)?d|passphrase)"
+VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s,;&'"()\[\]{}]*[^\s,;:&'"()\[\]{}])"""
+GIVEN = re.compile(rf"({NAME}=){VALUE}", re.IGNORECASE)
+QUOTED = re.compile(rf"""(["']{NAME}["']\s*:\s*){VALUE}""", re.IGNORECASE)
+URL = re.compile(r"(\w://)[^/\s@]+@")  # a user's name and password
+ARGUMENT = re.compile(rf"(-*{NAME}=).*", re.IGNORECASE | re.DOTALL)
+
+
+def redacted(text: str) -> str:
+    """The text with HIDDEN for the values of `NAME=value` and `"NAME": value`, and in URLs."""
+    for pattern, instead in ((GIVEN, HIDDEN), (QUOTED, HIDDEN), (URL, f"{HIDDEN}@")):
+        text = pattern.sub(rf"\1{instead}", text)
+    return text
+
+
+def command(module: str, arguments: Sequence[str]) -> str:
+    """`python -m module arguments`, to be copied into a shell, but for the secrets in it."""
+    # a secret argument whole, for its value may have spaces
+    kept = [ARGUMENT.sub(rf"\1{HIDDEN}", a) if ARGUMENT.fullmatch(a) else a for a in arguments]
+    return shlex.join(["python", "-m", module, *map(redacted, kept)])

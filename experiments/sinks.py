@@ -1,0 +1,100 @@
+"""Where else metrics go, as --sink says. metrics.jsonl is the record; these are copies of it.
+
+One that fails is left out from then on, with one warning: it never stops or changes a run.
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from absl import flags
+
+
+class Sink(Protocol):
+    """Opened at the first row of a session, whose step is `first`."""
+
+    def __init__(self, workdir: Path, first: int) -> None: ...
+    def write(self, step: int, numbers: dict[str, float]) -> None: ...
+    def close(self) -> None: ...
+
+
+class TensorBoard:
+    """Event files in DIR/tensorboard."""
+
+    def __init__(self, workdir: Path, first: int) -> None:
+        from tensorboardX import SummaryWriter
+
+        # hides what a session that was killed wrote of later steps
+        self.writer = SummaryWriter(str(workdir / "tensorboard"), purge_step=first)
+        self.close = self.writer.close
+
+    def write(self, step: int, numbers: dict[str, float]) -> None:
+        for name, x in numbers.items():
+            self.writer.add_scalar(name, x, step)
+
+
+class WandB:
+    """A run of W&B in DIR/wandb for each session, offline: `wandb sync` sends it."""
+
+    def __init__(self, workdir: Path, first: int) -> None:
+        import wandb
+
+        config, where = json.loads((workdir / "config.json").read_text()), str(workdir)
+        # no command line, which may hold a secret
+        quiet = wandb.Settings(silent=True, console="off", x_disable_meta=True)
+        options = {"group": workdir.name, "dir": where, "config": config, "settings": quiet}
+        self.run = wandb.init(project="attn", mode="offline", **options)
+        self.close = self.run.finish
+
+    def write(self, step: int, numbers: dict[str, float]) -> None:
+        self.run.log(numbers, step=step)
+
+
+SINKS: dict[str, type[Sink]] = {"tensorboard": TensorBoard, "wandb": WandB}
+
+
+def define_sinks(values: flags.FlagValues) -> None:
+    what = "copy metrics there too; may be given for each"
+    flags.DEFINE_multi_enum("sink", [], [*SINKS], what, flag_values=values)
+
+
+class Sinks:
+    """Those of these names, as one; a context that closes them."""
+
+    def __init__(self, names: Iterable[str], workdir: Path, *, warn: Callable[[str], None]) -> None:
+        self.workdir, self.warn = workdir, warn
+        self.sinks: dict[str, Sink | None] = dict.fromkeys(names)  # None: not opened yet
+
+    def write(self, rows: Sequence[dict[str, Any]]) -> None:
+        from experiments.report.data import flat  # not for a command's mistake: it draws
+
+        for name in [*self.sinks]:
+            with self._left_out_if_it_fails(name):
+                sink = self.sinks[name] or SINKS[name](self.workdir, rows[0]["step"])
+                self.sinks[name] = sink
+                for row in rows:
+                    values = {k.replace(".", "/"): x for k, x in flat(row).items() if k != "step"}
+                    numbers = {k: x for k, x in values.items() if isinstance(x, int | float)}
+                    sink.write(row["step"], numbers)
+
+    @contextlib.contextmanager
+    def _left_out_if_it_fails(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            del self.sinks[name]
+            why = f"{type(error).__name__}: {error}"
+            if isinstance(error, ImportError):
+                why += "; pip install 'attn-lab[log]'"
+            self.warn(f"--sink={name} failed, and the run goes on without it: {why}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, sink in [*self.sinks.items()]:
+            if sink:
+                with self._left_out_if_it_fails(name):
+                    sink.close()

@@ -1,0 +1,101 @@
+"""What is named a secret is in no file and no stream; what only sounds like one stays."""
+
+import dataclasses
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tiny_experiment import tiny, write_config
+
+from experiments import cells, compare, train
+from experiments.config import TOKEN_MIXERS, Experiment, Model, Optimizer, Train
+from experiments.errors import ConfigError, LabError
+from experiments.fairness import Fairness
+from experiments.redact import HIDDEN, command, redacted
+from experiments.sweep import Planned
+from experiments.tasks import TASKS
+
+SECRETS = [
+    "WANDB_API_KEY=hunter2",
+    "--token=hunter2",
+    "slurm_setup=export HF_TOKEN='hunter2'",
+    "db-password=hunter2, x=3",
+    '{"secret": "hunter2"}',
+    "{'apiKey': 'hunter2'}",
+    "Passwd=hunter2",
+    "https://user:hunter2@host/data",
+    "https://hunter2@host/data",
+    "https://host/data?x=1&token=hunter2&y=2",
+]
+HARMLESS = [
+    "--config.model.kv_heads=2",
+    "tokens=1e6",
+    "topk keys=16",
+    "token_width=3",
+    "monkey=3",
+    "unknown token: 'x'",
+    "listops.tsv:3: expected a token, got 'x'",
+    "{'keys': 4, 'name': 'topk'}",
+    "https://host/data?x=1",
+    "a@b",
+]
+
+
+@pytest.mark.parametrize("text", SECRETS)
+def test_a_secret_is_hidden(text: str):
+    assert "hunter2" not in redacted(text)
+    assert HIDDEN in redacted(text)
+    assert "hunter2" not in str(LabError(f"there: {text}"))
+    assert "hunter2" not in str(ConfigError(["a: b", f"c: {text}"], "d"))
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_only_sounds_like_one_stays(text: str):
+    assert redacted(text) == text
+
+
+def test_no_field_of_a_configuration_is_a_secret():
+    records = [Experiment, Model, Optimizer, Train, Fairness, *TASKS.values()]
+    records += TOKEN_MIXERS.values()
+    for name in {field.name for record in records for field in dataclasses.fields(record)}:
+        assert redacted(f"--config.a.{name}=5") == f"--config.a.{name}=5"
+
+
+def test_a_command_is_kept_but_for_its_secrets():
+    given = ["--config=c.py:a b", "--slurm=slurm_setup=WANDB_API_KEY=hunter2", "--a.password=b c"]
+    kept = (
+        f"python -m experiments.x '--config=c.py:a b' '--slurm=slurm_setup=WANDB_API_KEY={HIDDEN}'"
+    )
+    assert command("experiments.x", given) == f"{kept} '--a.password={HIDDEN}'"
+    assert command("experiments.x", given[:1]) == "python -m experiments.x '--config=c.py:a b'"
+
+
+def test_a_failed_run_keeps_no_secret(tmp_path: Path):
+    def run(experiment, workdir, *, command):
+        raise RuntimeError("no access to https://me:hunter2@host with token=hunter2")
+
+    found = cells.Cells(tmp_path, (Planned("softmax", tiny()),))
+    told: list[str] = []
+    found.work(run, "", told.append)
+    assert "failed: RuntimeError: no access to" in told[-1]
+    assert "hunter2" not in "".join(told)
+    (failure,) = tmp_path.rglob("failure.json")
+    assert "hunter2" not in failure.read_text()
+
+
+def test_mistakes_and_records_of_a_command_show_no_secret(tmp_path: Path, monkeypatch, capsys):
+    config = write_config(tmp_path / "c.py", "def sweep():\n    yield {}\n")
+    bad = [f"--config={config}", f"--workdir={tmp_path}/a", "--config.task={'password': 'hunter2'}"]
+    monkeypatch.setattr("sys.argv", ["compare", "--slurm=slurm_setup=API_TOKEN=hunter2", *bad])
+    assert compare.main() == 2
+    error = capsys.readouterr().err
+    assert "'password': " in error
+    assert "hunter2" not in error
+    seen = {}
+    monkeypatch.setattr(train, "run", lambda *a, command, **_: seen.update(command=command) or {})
+    monkeypatch.setattr("sys.argv", ["train", "--config.x.token=hunter2"])
+    train._run(SimpleNamespace(workdir="w", progress=False, sink=[]), tiny())
+    assert json.dumps(seen) == json.dumps(
+        {"command": f"python -m experiments.train '--config.x.token={HIDDEN}'"}
+    )

@@ -1,0 +1,182 @@
+"""Optuna draws the trials of a search; whatever interrupts it, it goes on as if nothing had."""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+from test_fair import SWEEP, planned
+from tiny_experiment import write_config
+
+from experiments import compare, draws
+from experiments.cells import Cells
+from experiments.config_file import read_comparison
+from experiments.errors import ConfigError, DataError
+from experiments.fairness import Fairness, Range, fairness
+from experiments.search import chosen, search
+
+RATE = "optimizer.learning_rate"
+RULES = Fairness(
+    search={
+        RATE: Range(low=1e-4, high=1.0, log=True),
+        "model.mlp_width": Range(low=4, high=6),
+        "optimizer.b1": [0.8, 0.9],
+    },
+    trials=12,
+)
+
+
+BEST = {"softmax": 1e-1, "linear": 1e-3}
+
+
+class Finish:
+    """Stands in for the runs: a variant is best at its own learning rate."""
+
+    def __init__(self, *, stop_at: int = 10**9) -> None:
+        self.ran: list[str] = []
+        self.stop_at = stop_at
+
+    def __call__(self, cells: Cells) -> bool:
+        for p in cells.unfinished():
+            if len(self.ran) == self.stop_at:
+                raise KeyboardInterrupt
+            self.ran.append(p.name)
+            off = math.log10(p.experiment.optimizer.learning_rate / BEST[p.variant])
+            scores = {"accuracy": 1 / (1 + abs(off))}
+            result = {"validation": scores, "test": {"accuracy": 0.0}, "parameters": 1}
+            cells.folder(p).mkdir(parents=True)
+            result = json.dumps(result | {"steps_per_second": 1.0})
+            (cells.folder(p) / "result.json").write_text(result)
+        return True
+
+
+def names(cells: Cells) -> list[str]:
+    return [p.name for p in cells.planned]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Cells:
+    pytest.importorskip("optuna", reason="the extra [search]")
+    return search(planned("softmax", "linear"), RULES, tmp_path_factory.mktemp("a"), Finish())
+
+
+def test_trials_are_drawn_from_the_ranges_and_get_better(whole: Cells):
+    assert len(whole.planned) == 24
+    for variant in ("softmax", "linear"):
+        found = [p.experiment for p in whole.planned if p.variant == variant]
+        assert all(1e-4 <= e.optimizer.learning_rate <= 1 for e in found)
+        assert len({e.optimizer.learning_rate for e in found}) == 12
+        assert min(e.optimizer.learning_rate for e in found) < 1e-2  # evenly, it would be rare
+        assert {e.model.mlp_width for e in found} <= {4, 5, 6}
+        assert {e.optimizer.b1 for e in found} == {0.8, 0.9}
+    # the first were drawn without looking, the rest by what came out of them
+    rates = lambda v, a: [p.experiment.optimizer.learning_rate for p in whole.planned[a::2]]
+    assert rates("softmax", 0)[:10] == rates("linear", 1)[:10]
+    assert rates("softmax", 0)[10:] != rates("linear", 1)[10:]
+
+
+def test_the_best_on_validation_is_taken_and_their_number_said(whole: Cells):
+    found = chosen(planned("softmax", "linear"), whole, RULES)
+    for p in found:
+        mine = [t.experiment for t in whole.planned if t.variant == p.variant]
+        off = lambda e: abs(math.log10(e.optimizer.learning_rate / BEST[p.variant]))
+        assert p.experiment == min(mine, key=off)
+        rate = f"learning_rate={p.experiment.optimizer.learning_rate:.4g}"
+        assert p.notes["searched"].startswith(rate)
+        assert p.notes["searched"].endswith(", best of 12")
+
+
+def test_an_interrupted_search_goes_on_with_the_same_trials(whole: Cells, tmp_path: Path):
+    first, second = Finish(stop_at=21), Finish()  # in the middle of a round
+    with pytest.raises(KeyboardInterrupt):
+        search(planned("softmax", "linear"), RULES, tmp_path, first)
+    with (tmp_path / draws.JOURNAL).open("a") as file:
+        file.write('{"op_code": 8, "wor')  # half a line, as a kill may leave it
+    found = search(planned("softmax", "linear"), RULES, tmp_path, second)
+    assert names(found) == names(whole)
+    assert sorted(first.ran + second.ran) == sorted(names(whole))
+    again = Finish()
+    assert names(search(planned("softmax", "linear"), RULES, tmp_path, again)) == names(whole)
+    assert again.ran == []
+
+
+def test_a_trial_that_failed_is_one_of_their_number(tmp_path: Path):
+    optuna = pytest.importorskip("optuna", reason="the extra [search]")
+    rules = Fairness(search={RATE: Range(low=0.1, high=1.0)}, trials=3)
+    (one,) = planned("softmax")
+
+    def failing(cells: Cells) -> bool:
+        (trial,) = cells.planned
+        if trial.experiment.optimizer.learning_rate < worst:
+            return Finish()(cells)
+        cells.folder(trial).mkdir(parents=True, exist_ok=True)
+        (cells.folder(trial) / "failure.json").write_text('{"error": "no"}')
+        return True
+
+    worst = 0.0
+    first = search([one], rules, tmp_path, failing)
+    with draws.journal(tmp_path):
+        ended = draws.Draws(tmp_path, one.name, rules).study.trials
+    assert [t.state for t in ended] == [optuna.trial.TrialState.FAIL] * 3
+    assert chosen([one], first, rules)[0].notes["searched"].endswith("best of 3")
+    worst = 2.0  # --retry_failed: the same trials, and now they count
+    for path in tmp_path.rglob("failure.json"):
+        path.unlink()
+    again = search([one], rules, tmp_path, lambda cells: Finish()(_emptied(cells)))
+    assert names(again) == names(first)
+    rates = [t.experiment.optimizer.learning_rate for t in again.planned]
+    assert chosen([one], again, rules)[0].experiment.optimizer.learning_rate == min(rates)
+
+
+def _emptied(cells: Cells) -> Cells:
+    for p in cells.planned:
+        cells.folder(p).rmdir()
+    return cells
+
+
+def test_a_damaged_journal_is_refused_by_name(whole: Cells, tmp_path: Path):
+    (tmp_path / draws.JOURNAL).write_text("words\nwords\n")
+    with pytest.raises(DataError, match=r"search\.journal is damaged"):
+        search(planned("softmax"), RULES, tmp_path, Finish())
+
+
+def test_without_optuna_the_extra_is_named(tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ConfigError, match=r"pip install 'attn-lab\[search\]'"):
+        search(planned("softmax"), RULES, tmp_path, Finish())
+
+
+def test_a_config_file_gives_ranges_and_trials(tmp_path: Path, capsys):
+    rules = f"search = {{'{RATE}': {{'low': 1e-3, 'high': 1, 'log': True}}}}\ntrials = 5\n"
+    path = str(write_config(tmp_path / "c.py", SWEEP + rules))
+    _, found = read_comparison(path)
+    assert found == Fairness(search={RATE: Range(low=1e-3, high=1, log=True)}, trials=5)
+    assert "trials" not in repr(found)
+    assert compare.main([f"--config={path}", f"--workdir={tmp_path}/x", "--config.seed=x"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"search": {"optimizer.b1": {"low": 0.1, "high": 0.9}}}, "trials: expected how many .*b1"),
+        ({"search": {"a": {"low": 2, "high": 1}}, "trials": 3}, "search.a.high: .*more than low=2"),
+        ({"search": {"a": {"low": 0, "high": 1, "log": True}}, "trials": 3}, "search.a.low: .*log"),
+        ({"search": {"a": {"low": 0, "hihg": 1}}, "trials": 3}, "search.a.hihg: unknown"),
+        ({"search": {"a": {"low": "x", "high": 1}}, "trials": 3}, "search.a.low: "),
+        ({"search": {"a": 3}, "trials": 3}, "search.a: .*array"),
+        ({"trials": 3}, "trials: expected a search"),
+        ({"search": {"a": [1, 2]}, "trials": 0}, "trials: .*greater than or equal to 1"),
+    ],
+)
+def test_mistakes_are_named(names: dict, message: str):
+    with pytest.raises(ConfigError, match=message):
+        fairness(names, "c.py")
+
+
+def test_the_ends_of_a_range_are_tried_before_any_run(tmp_path: Path):
+    pytest.importorskip("optuna", reason="the extra [search]")
+    rules = Fairness(search={"optimizer.b1": Range(low=0.5, high=1.5)}, trials=2)
+    with pytest.raises(ConfigError, match=r"optimizer\.b1"):
+        search(planned("softmax"), rules, tmp_path, Finish())
+    assert not list(tmp_path.iterdir())
