@@ -87,6 +87,10 @@ class Hedgehog(Linearized):
         # softmax over the features: a query's own sum leaves the ratio as it is
         return Terms(fq, fk / fk.sum(-1, keepdims=True))
 
+    def flops(self, T, S, N, K, H, D):
+        maps = 2 * H * (self.features or H) * (S * K + T * N)
+        return maps + super().flops(T, S, N, K, H, D)
+
     @classmethod
     def examples(cls):
         return cls(chunk=8), cls(activation="exp", chunk=8)

@@ -83,6 +83,10 @@ class RFA(Linearized):
         write = -jnp.expm1(log_decay)[..., None]
         return Terms(fq, jnp.repeat(fk, N // K, -2) * write, log_decay[..., None])
 
+    def flops(self, T, S, N, K, H, D):
+        features = 2 * self.features * H * (S * K + T * N)
+        return features + super().flops(T, S, N, K, H, D)
+
     @classmethod
     def examples(cls):
         return cls(features=32, chunk=8), cls(features=32, chunk=8, gated=True)
