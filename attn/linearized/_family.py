@@ -129,13 +129,19 @@ class Linearized(Mechanism):
         return {}
 
     def flops(self, T, S, N, K, H, D):
-        size = self._sizes(N, K, H, D, max_length=max(S, 1))
+        size, mapped = self._sizes(N, K, H, D, max_length=max(S, 1)), self.map_flops(H)
         if not size.ordered:
-            return _work.unordered(size, T, S, N, D, self.normalised)
+            rows = _work.in_chunks(T) * N, _work.in_chunks(S) * K
+            return _work.unordered(size, *rows, D, self.normalised) + mapped * sum(rows)
         # keys and queries are one sequence if not one to one; without Causal there is a way back
         length, causal = T if T == S else T + S, self.normalised or Causal in self.requires
         once = _work.in_order(size, length, N, D, self.chunk, self.normalised)
+        once += mapped * length * (N + K)
         return once if causal else 2 * once
+
+    def map_flops(self, head_dim: int) -> int:
+        """Operations of the products that make the features of one query or key."""
+        return 0
 
     def _sizes(self, N, K, H, D, max_length) -> Sizes:
         heads = {"num_heads": N, "num_kv_heads": K, "head_dim": H}

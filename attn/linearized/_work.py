@@ -9,10 +9,15 @@ def chunk_of(chunk: int, length: int) -> int:
     return 1 << (min(chunk, length) - 1).bit_length()
 
 
-def unordered(size: Sizes, T: int, S: int, N: int, D: int, normalised: bool) -> int:
-    """Of `_sums`: every key written once, every query read once, in whole chunks."""
-    T, S = (-(-L // (c := min(_sums.CHUNK, max(L, 1)))) * c for L in (T, S))
-    return 2 * size.features * (S * size.states * D + T * N * (D + normalised))
+def in_chunks(length: int) -> int:
+    """The tokens that `_sums` works on: those of whole chunks."""
+    chunk = min(_sums.CHUNK, max(length, 1))
+    return -(-length // chunk) * chunk
+
+
+def unordered(size: Sizes, queries: int, keys: int, D: int, normalised: bool) -> int:
+    """Of `_sums`: each key of each head is written once, each query read once."""
+    return 2 * size.features * (keys * D + queries * (D + normalised))
 
 
 def in_order(size: Sizes, length: int, N: int, D: int, chunk: int, normalised: bool) -> int:

@@ -87,9 +87,8 @@ class Hedgehog(Linearized):
         # softmax over the features: a query's own sum leaves the ratio as it is
         return Terms(fq, fk / fk.sum(-1, keepdims=True))
 
-    def flops(self, T, S, N, K, H, D):
-        maps = 2 * H * (self.features or H) * (S * K + T * N)
-        return maps + super().flops(T, S, N, K, H, D)
+    def map_flops(self, head_dim):
+        return 2 * (self.features or head_dim) * head_dim
 
     @classmethod
     def examples(cls):

@@ -83,9 +83,8 @@ class RFA(Linearized):
         write = -jnp.expm1(log_decay)[..., None]
         return Terms(fq, jnp.repeat(fk, N // K, -2) * write, log_decay[..., None])
 
-    def flops(self, T, S, N, K, H, D):
-        features = 2 * self.features * H * (S * K + T * N)
-        return features + super().flops(T, S, N, K, H, D)
+    def map_flops(self, head_dim):
+        return 2 * self.features * head_dim
 
     @classmethod
     def examples(cls):

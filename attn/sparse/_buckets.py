@@ -125,7 +125,7 @@ def small_softmax(
 
 
 def padded(n: int, most: int) -> int:
-    """How many items `in_blocks` works on for n of them."""
+    """On how many items `in_blocks` works for n of them."""
     return n if n <= most else -(-n // most) * most
 
 

@@ -140,7 +140,7 @@ def test_formulas_know_lengths_and_settings(name):
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_formulas_of_few_or_no_tokens_are_whole_numbers(name):
     for T, S in ((0, 0), (0, 7), (7, 0), (1, 1), (7, 19), (19, 7)):
-        claimed = MECHANISMS[name]().flops(T, S, 4, 2, 8, 8)
+        claimed = MECHANISMS[name]().flops(T, S, 4, 2, 16, 16)
         assert isinstance(claimed, int)
         assert claimed >= 0
 
