@@ -144,11 +144,16 @@ def _some_rows(count: int) -> tuple[Int[np.ndarray, "rows"], Float[np.ndarray, "
 
 def visited_scores(mask: Mask, T: int, S: int, N: int, block=None) -> int:
     """How many scores are computed for a mask: those of all visited blocks."""
+    if 0 in (T, S):
+        return 0
     form = "loops"
     if block is None:
         form, block = choose(mask, T, S, N)
     block_q, block_k = block if isinstance(block, tuple) else (block, block)
-    if form != "loops":  # every block of queries meets a strip of keys
+    if form == "short":
+        widths = [stop - start for start, stop, _ in _short.ranges(mask, T, S, block_q)]
+        return block_q * int(sum(widths))
+    if form == "strips":  # every block of queries meets a strip of keys
         return -(-T // block_q) * block_q * block_k
     return int(mask.blocks(T, S, block_q, block_k)[0].sum()) * block_q * block_k
 

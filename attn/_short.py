@@ -2,10 +2,13 @@
 range of keys that it may see, cut out at trace time. The arithmetic is `_blockwise`'s.
 """
 
+from collections.abc import Iterator
+
 import jax.numpy as jnp
 import numpy as np
 
 from attn._tiles import LOG2E, Tiling, coming_back, going_back, going_in, kept, whole_rows, words
+from attn.masks import Mask
 
 
 def forward(t: Tiling, q, k, v, mask, bias, dropout):
@@ -57,14 +60,19 @@ def backward(t: Tiling, q, k, v, out, lse, do, d_lse, mask, bias, dropout, d_bia
 def _rows(t: Tiling, mask):
     """(a, keys, i, j, masked): each block of queries, the range of keys that it may see, and
     whether any of them is hidden."""
-    some, every = mask.blocks(t.T, t.S, t.block_q, STEP)
-    for a in range(len(some)):
-        seen = np.flatnonzero(some[a])
-        # a block that sees nothing still looks at one range of keys, all hidden
-        start, stop = (seen[0] * STEP, min(t.S, (seen[-1] + 1) * STEP)) if seen.size else (0, 1)
+    for a, (start, stop, full) in enumerate(ranges(mask, t.T, t.S, t.block_q)):
         i = a * t.block_q + np.arange(t.block_q)[:, None]
-        masked = not every[a, start // STEP : -(-stop // STEP)].all()
-        yield a, slice(start, stop), i, np.arange(start, stop)[None, :], masked
+        yield a, slice(start, stop), i, np.arange(start, stop)[None, :], not full
+
+
+def ranges(mask: Mask, T: int, S: int, block_q: int) -> Iterator[tuple[int, int, bool]]:
+    """Of each block of queries, where the keys that it meets begin and end, and whether it sees all
+    of them."""
+    for some, every in zip(*mask.blocks(T, S, block_q, STEP)):
+        seen = np.flatnonzero(some)
+        # a block that sees nothing still looks at one range of keys, all hidden
+        start, stop = (seen[0] * STEP, min(S, (seen[-1] + 1) * STEP)) if seen.size else (0, 1)
+        yield start, stop, every[start // STEP : -(-stop // STEP)].all()
 
 
 STEP = 32  # keys are cut at multiples of this

@@ -66,7 +66,8 @@ class Mechanism(abc.ABC):
 
     @abc.abstractmethod
     def flops(self, T: int, S: int, N: int, K: int, H: int, D: int) -> int:
-        """Operations of the matrix products of one unmasked forward pass, batch 1."""
+        """Operations of the matrix products of one forward pass as it runs, batch 1: visited blocks
+        count whole. Without any mask but what it `requires`."""
 
     @property
     def linear_memory(self) -> bool:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from experiments import records
-from experiments.cells import read_object
 from experiments.config import Experiment
 from experiments.errors import ConfigError
 from experiments.fairness import Fairness
@@ -29,7 +28,7 @@ def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Plan
         return list(sweep)
     first = sweep[0].experiment
     with held_soon(workdir, "alike", seconds=3600):
-        kept = read_object(workdir / "alike.json") or {}
+        kept = records.read_object(workdir / "alike.json") or {}
         found: dict[str, dict[str, Any]] = {}
         for planned in sweep:
             if planned.variant not in found:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import datetime
-import json
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -30,7 +29,7 @@ def begin(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> None:
     if (workdir / "config.json").exists():
         raise RunDirectoryError(f"{workdir} holds a single training run; name another --workdir")
     with held_soon(workdir):
-        before = read_object(workdir / "sweep.json")
+        before = records.read_object(workdir / "sweep.json")
         runs = {p.name: {"variant": p.variant, "config": p.config} for p in sweep}
         now = {"rules": dataclasses.asdict(rules), "runs": runs}
         if before and (lines := _changed(before, now)):
@@ -73,10 +72,10 @@ class Cells:
 
     def outcome(self, planned: Planned) -> tuple[dict[str, Any] | None, str | None]:
         """(result, None), (None, error), or (None, None) of a run that has not ended."""
-        result = read_object(self.folder(planned) / RESULT)
+        result = records.read_object(self.folder(planned) / RESULT)
         if result is not None and records.is_result(result):
             return result, None  # what is damaged is left to the run, which says what is wrong
-        return None, (read_object(self.folder(planned) / FAILURE) or {}).get("error")
+        return None, (records.read_object(self.folder(planned) / FAILURE) or {}).get("error")
 
     def unfinished(self) -> list[Planned]:
         return [p for p in self.planned if self.outcome(p) == (None, None)]
@@ -155,12 +154,3 @@ class Pace:
             return ""
         seconds = left * (time.monotonic() - self.start) / done
         return f", about {datetime.timedelta(seconds=round(seconds))}"
-
-
-def read_object(path: Path) -> dict[str, Any] | None:
-    """A JSON object; None if it cannot be read."""
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None

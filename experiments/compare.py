@@ -98,7 +98,7 @@ def compare(
         )
         comparison = apart(comparison)
         path = write(comparison, workdir)
-    console.print(terminal(variants(comparison.cells, comparison.costs)))
+    console.print(terminal(comparison.rows()))
     console.print(f"report: {path}", highlight=False, soft_wrap=True)
     return comparison
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments import records
-from experiments.cells import FAILURE, RESULT, read_object
+from experiments.cells import FAILURE, RESULT
 from experiments.errors import RunDirectoryError
 from experiments.manifest import digest
+from experiments.records import read_object
 from experiments.report import Comparison
 from experiments.report.data import Cell, flat
 from experiments.report.sight import Sight

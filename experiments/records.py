@@ -80,6 +80,15 @@ def _processor() -> str:
     return names[0] if names else platform.processor()
 
 
+def read_object(path: Path) -> dict[str, Any] | None:
+    """A JSON object; None if it cannot be read."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def sealed(result: dict[str, Any]) -> dict[str, Any]:
     """The result with a hash of it, so that a number changed afterwards shows."""
     return result | {"sha256": digest(result)}

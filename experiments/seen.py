@@ -27,6 +27,7 @@ class Seen:
     tokens: Int[np.ndarray, "T"] | Float[np.ndarray, "T F"]
     image: Float[np.ndarray, "height width"] | None
     about: dict[str, Any]
+    errors: tuple[float | None, ...] = ()  # of each layer's output to softmax's
 
 
 def look(learner, params, split: str, example: int) -> Seen:
@@ -35,6 +36,7 @@ def look(learner, params, split: str, example: int) -> Seen:
     from flax import nnx
 
     from attn import FULL, Causal
+    from attn.nn.inputs import prepare
 
     task, model = learner.experiment.posed, learner.experiment.model
     if task.head in ("sequence", "dual"):
@@ -45,12 +47,12 @@ def look(learner, params, split: str, example: int) -> Seen:
         raise LabError(f"longer than {LONGEST:,} positions")
     mask = Causal() if model.causal else FULL
     lengths = None if learner.shape.full else batch.lengths
-    maps, why = [], ""
-    try:
-        found = jax.jit(lambda x: encoder.maps(x, mask=mask, lengths=lengths))(batch.tokens)
-        maps = [np.asarray(x[0], np.float32) for x in found]
-    except NotImplementedError as error:
-        why = str(error)
+    whys: list[str] = []
+    see = lambda layer, x, **context: _see(layer, x, whys, **context)
+    found = jax.jit(lambda x: encoder.look(x, see, mask=mask, lengths=lengths))(batch.tokens)
+    maps = [] if whys else [np.asarray(x[0], np.float32) for x, _ in found]
+    real = np.asarray(prepare(encoder.config, batch.tokens, mask, lengths)[1])
+    errors = tuple(_error(pair, real) for _, pair in found)
     rows = np.unique(np.linspace(0, length - 1, min(length, ROWS)).astype(np.int32))
     one = None if lengths is None else lengths[0]
     probes = max(4, min(64, PROBED // (length * encoder.config.width)))
@@ -62,7 +64,41 @@ def look(learner, params, split: str, example: int) -> Seen:
         f"{split} example": example,
         "label": np.ravel(batch.labels)[0] if batch.labels.ndim == 1 else "one for each position",
     }
-    return Seen(maps, why, field, batch.tokens[0], _image(task, batch), about)
+    why = whys[0] if whys else ""
+    return Seen(maps, why, field, batch.tokens[0], _image(task, batch), about, errors)
+
+
+def _see(layer, x, whys: list[str], **context):
+    """The matrices of a layer, None and a further why where it has none; and the outputs to compare
+    of a mechanism that is in softmax's place."""
+    from attn.nn import Attention
+
+    try:
+        maps = layer.weights(x, **context)
+    except NotImplementedError as error:
+        whys.append(str(error))
+        maps = None
+    compared = isinstance(layer, Attention) and in_place_of_softmax(layer.mechanism)
+    return maps, layer.beside_softmax(x, **context) if compared else None
+
+
+def in_place_of_softmax(mechanism) -> bool:
+    """Whether it is softmax over fewer pairs or fewer keys, or by a product of features; gated and
+    other recurrences are attention of their own."""
+    family = type(mechanism).__module__.split(".")[1]
+    names = ("Softmax", "Linear", "Performer", "RFA", "Cosformer", "Based", "Hedgehog", "Efficient")
+    return family in ("sparse", "compressed") or type(mechanism).__name__ in names
+
+
+def _error(outputs, real) -> float | None:
+    """|y - exact| / |exact| over the real tokens, as in the study `approximation`."""
+    from experiments.studies.approximation.errors import relative
+
+    if outputs is None:
+        return None
+    rows = np.broadcast_to(real, outputs[0].shape[:2])
+    error = relative(*(np.asarray(x, np.float32)[rows] for x in outputs))
+    return error if math.isfinite(error) else None
 
 
 def trained_or_not(workdir: Path):
@@ -84,7 +120,7 @@ def trained_or_not(workdir: Path):
 def sight(run: Path) -> Sight:
     """Of one run, at the first test example: from its folder, or looked at now and kept there.
     What cannot be looked at says why."""
-    if (kept := Sight.load(run)) is not None:
+    if (kept := Sight.load(run)) is not None and kept.errors is not None:
         return kept
     try:
         learner, params, which = trained_or_not(run)
@@ -92,7 +128,7 @@ def sight(run: Path) -> Sight:
     except Exception as error:  # a report without it is better than none after hours of training
         return Sight((), np.zeros((0, 0)), f"not looked at: {type(error).__name__}: {error}")
     why = f"; no matrices: {seen.why}" if seen.why else ""
-    found = Sight(tuple(x.mean(0) for x in seen.maps), seen.field, which + why)
+    found = Sight(tuple(x.mean(0) for x in seen.maps), seen.field, which + why, seen.errors)
     with contextlib.suppress(OSError):
         found.save(run)
     return found

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn._blockwise import blockwise
+from attn._blockwise import blockwise, visited_scores
 from attn._core import check_qkv, dense_attention, dots, masked_softmax, refuse_rest, wide
 from attn._tokens import clean, seen_tokens, to_heads
 from attn.masks import FULL, Mask, Padding
@@ -58,6 +58,11 @@ def attend(
     met = to_heads((k_poison + v_poison).sum(-2), N)[..., None, :] + q_poison
     out = out + jax.lax.stop_gradient(met)[..., None]
     return jnp.where(live[..., None, None], out, 0).astype(q.dtype)
+
+
+def read_flops(T: int, P: int, N: int, H: int, D: int) -> int:
+    """Operations of the second attention."""
+    return 2 * visited_scores(FULL, T, P, N) * N * (H + D)
 
 
 def averaged_keys(h, w, k):

@@ -203,7 +203,7 @@ class ABC(Mechanism):
         return {"control": jax.random.normal(key, shape, jnp.float32) * head_dim**-0.5}
 
     def flops(self, T, S, N, K, H, D):
-        return 2 * self.slots * (S * K * (2 * H + D) + T * N * (H + D))
+        return _twice.read_flops(T, self.slots, N, H, D) + 2 * self.slots * S * K * (2 * H + D)
 
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"

@@ -65,7 +65,7 @@ class Luna(Mechanism):
         return {"packed": jax.random.normal(key, shape, jnp.float32)}
 
     def flops(self, T, S, N, K, H, D):
-        return 2 * self.length * (S * K * (2 * H + D) + T * N * (H + D))
+        return _twice.read_flops(T, self.length, N, H, D) + 2 * self.length * S * K * (2 * H + D)
 
     @classmethod
     def examples(cls):

@@ -217,10 +217,10 @@ class Nystrom(Mechanism):
 
     def flops(self, T, S, N, K, H, D):
         M, L = min(self.landmarks, T), min(self.landmarks, S)
-        means = 2 * H * (M * T * N + L * S * K)
+        # of queries and what they read, of keys and their values
+        means = 2 * (H + D) * (M * T * N + L * S * K)
         softmaxes = 2 * N * (T * L * (H + D) + M * S * (H + D) + M * L * (H + D))
-        taps = 0 if self.conv_kernel is None else 2 * self.conv_kernel * T * N * D
-        return means + softmaxes + self.iterations * 2 * N * M * M * (2 * L + 2 * M) + taps
+        return means + softmaxes + self.iterations * 2 * N * M * M * (2 * L + 2 * M)
 
     @classmethod
     def examples(cls):

@@ -72,7 +72,9 @@ class Set(Mechanism):
         }
 
     def flops(self, T, S, N, K, H, D):
-        return 2 * self.points * ((S * K + T * N) * (H + D) + K * H * D)
+        return _twice.read_flops(T, self.points, N, H, D) + 2 * self.points * K * (
+            S * (H + D) + H * D
+        )
 
     @classmethod
     def examples(cls):

@@ -75,9 +75,7 @@ def attend(
     S, D = v.shape[-3], v.shape[-1]
     if 0 in (*batch, T, S):
         return jnp.zeros((*batch, T, N, D), q.dtype)
-    most = max(16, BUDGET // (math.prod(batch) * N * S)) if block is None else block
-    count = -(-T // most)
-    b = -(-T // count)
+    count, b = _row_blocks(T, math.prod(batch) * N * S, block)
     clean, v_poison = isolate(wide(v))
     rows, columns = _meeting(form, q, k, v_poison)
     words = None if dropout is None else (dropout.rows[..., None], dropout.columns[..., None])
@@ -107,6 +105,21 @@ def attend(
         outs.append(lax.map(body, (jnp.asarray(at), jnp.asarray(starts), mine)))
     out = jnp.moveaxis(jnp.concatenate(outs), 0, -4).reshape(*batch, count * b, N, D)
     return out[..., :T, :, :].astype(q.dtype)
+
+
+def _row_blocks(T: int, numbers: int, block: int | None) -> tuple[int, int]:
+    """How many blocks of rows there are, and how many rows in each, of so many `numbers`."""
+    most = max(16, BUDGET // numbers) if block is None else block
+    count = -(-T // most)
+    return count, -(-T // count)
+
+
+def met_pairs(mask: Mask, T: int, S: int, N: int, block: int | None) -> int:
+    """How many queries and keys meet in each of N heads, batch 1."""
+    if 0 in (T, S):
+        return 0
+    count, b = _row_blocks(T, N * S, block)
+    return T * S if count == 1 else sum(len(at) * b * c for at, _, c in _runs(mask, T, S, b))
 
 
 def draw(form: Form, q, k, *, mask: Mask, bias: Bias | None) -> Float[Array, "*B N T S"]:

@@ -240,12 +240,10 @@ class Luong(Mechanism):
         return {name: draw(key, shape) for key, (name, shape) in zip(keys, shapes.items())}
 
     def flops(self, T, S, N, K, H, D):
-        near = {None: T * S, "p": T * min(S, 2 * self.window + 1)}
-        if self.local == "m":
-            near["m"] = round(Window(self.window, self.window).density(T, S) * T * S)
+        met = _rows.met_pairs(_narrowed(FULL, self.local, self.window), T, S, N, self.block)
         features = {"dot": 0, "general": T * N, "concat": T * N + S * K}[self.score]
         features += T * N if self.local == "p" else 0
-        return 2 * near[self.local] * N * (H + D) + 2 * features * H * H
+        return 2 * met * N * (H + D) + 2 * features * H * H
 
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"

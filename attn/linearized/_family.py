@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from attn._core import apply_weights, check_count, check_qkv, refuse_rest, seen_array, wide
-from attn.linearized import _dense, _scan
+from attn.linearized import _dense, _scan, _work
 from attn.linearized._recurrence import Sizes, State, Terms, empty_state, sizes, to_heads
 from attn.masks import FULL, Causal, Padding, Segments
 from attn.mechanism import Mechanism
@@ -129,9 +129,19 @@ class Linearized(Mechanism):
         return {}
 
     def flops(self, T, S, N, K, H, D):
-        size = self._sizes(N, K, H, D, max_length=max(S, 1))
-        # write, read and, of the delta rule, read what is erased
-        return 2 * size.features * D * (S * size.states * (2 if size.erases else 1) + T * N)
+        size, mapped = self._sizes(N, K, H, D, max_length=max(S, 1)), self.map_flops(H)
+        if not size.ordered:
+            rows = _work.in_chunks(T) * N, _work.in_chunks(S) * K
+            return _work.unordered(size, *rows, D, self.normalised) + mapped * sum(rows)
+        # keys and queries are one sequence if not one to one; without Causal there is a way back
+        length, causal = T if T == S else T + S, self.normalised or Causal in self.requires
+        once = _work.in_order(size, length, N, D, self.chunk, self.normalised)
+        once += mapped * length * (N + K)
+        return once if causal else 2 * once
+
+    def map_flops(self, head_dim: int) -> int:
+        """Operations of the products that make the features of one query or key."""
+        return 0
 
     def _sizes(self, N, K, H, D, max_length) -> Sizes:
         heads = {"num_heads": N, "num_kv_heads": K, "head_dim": H}

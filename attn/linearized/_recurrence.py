@@ -88,8 +88,14 @@ class Sizes:
 
     states: int
     features: int
-    ordered: bool  # gates or erasing: the order of the tokens counts
+    decay: int  # gates of a state: none, one for it or one for each of its features
     erases: bool
+    removes: bool
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the order of the tokens counts."""
+        return self.decay > 0 or self.erases
 
 
 def sizes(form, q, k, arrays: dict) -> Sizes:
@@ -98,8 +104,9 @@ def sizes(form, q, k, arrays: dict) -> Sizes:
 
     def look(q, k, arrays):
         t = form.terms(q, k, **arrays)
-        ordered = t.log_decay is not None or t.erase is not None
-        found.append(Sizes(heads_of(t), t.k.shape[-1], ordered, t.erase is not None))
+        decay = 0 if t.log_decay is None else t.log_decay.shape[-1]
+        more = t.erase is not None, t.remove is not None
+        found.append(Sizes(heads_of(t), t.k.shape[-1], decay, *more))
         return t.k
 
     jax.eval_shape(look, q, k, arrays)

@@ -15,7 +15,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from attn._core import isolate, wide
-from attn.linearized import _sums
+from attn.linearized import _sums, _work
 from attn.linearized._recurrence import (
     Sizes,
     State,
@@ -204,8 +204,7 @@ def _scan(form, learned, state: State, tokens: Tokens) -> tuple[State, Float[Arr
     """Chunk after chunk along the length axis."""
     *batch, T = tokens.seen.shape
     n, B = len(batch), math.prod(batch)
-    # a power of two, so that a chunk can be halved; all of a short sequence
-    chunk = 1 << (min(form.chunk, T) - 1).bit_length()
+    chunk = _work.chunk_of(form.chunk, T)
     whole = -(-T // chunk) * chunk
 
     def flat(x, **mode):

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
-from attn._blockwise import blockwise
+from attn._blockwise import blockwise, visited_scores
 from attn._core import check_count, dense_scores, isolate, wide
+from attn.linearized import _work
 from attn.linearized._family import Linearized
 from attn.linearized._recurrence import State, Terms, check_state, divide
 from attn.linearized.feature_maps import taylor
@@ -114,7 +115,14 @@ class Based(Linearized):
         raise NotImplementedError("Based is not one recurrence: decode it by `step`")
 
     def flops(self, T, S, N, K, H, D):
-        return 2 * T * min(self.window, S) * N * (H + D) + super().flops(T, S, N, K, H, D)
+        near = visited_scores(
+            (~Causal(-self.window) & Causal(self.window - 1)).sized(T, S), T, S, N
+        )
+        far = super().flops(T, S, N, K, H, D + 1)
+        if self.window:  # before the window and after it, keys and queries as one sequence
+            size = self._sizes(N, K, H, D + 1, max_length=max(S, 1))
+            far = 2 * _work.in_order(size, T + S, N, D + 1, self.chunk, self.normalised)
+        return 2 * near * N * (H + D) + far
 
     def init_state(self, batch, *, num_kv_heads, head_dim, value_dim, dtype="float32", **sizes):
         sizes |= {"num_kv_heads": num_kv_heads, "head_dim": head_dim}

@@ -87,6 +87,9 @@ class Hedgehog(Linearized):
         # softmax over the features: a query's own sum leaves the ratio as it is
         return Terms(fq, fk / fk.sum(-1, keepdims=True))
 
+    def map_flops(self, head_dim):
+        return 2 * (self.features or head_dim) * head_dim
+
     @classmethod
     def examples(cls):
         return cls(chunk=8), cls(activation="exp", chunk=8)

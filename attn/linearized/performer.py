@@ -71,9 +71,8 @@ class Performer(Linearized):
         (fq, _), (fk, log_weight) = phi(q), phi(k)
         return Terms(fq, fk, log_weight=log_weight)
 
-    def flops(self, T, S, N, K, H, D):
-        features = 2 * self.features * H * (S * K + T * N)
-        return features + super().flops(T, S, N, K, H, D)
+    def map_flops(self, head_dim):
+        return 2 * self.features * head_dim
 
     @classmethod
     def examples(cls):

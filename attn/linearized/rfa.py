@@ -83,6 +83,9 @@ class RFA(Linearized):
         write = -jnp.expm1(log_decay)[..., None]
         return Terms(fq, jnp.repeat(fk, N // K, -2) * write, log_decay[..., None])
 
+    def map_flops(self, head_dim):
+        return 2 * self.features * head_dim
+
     @classmethod
     def examples(cls):
         return cls(features=32, chunk=8), cls(features=32, chunk=8, gated=True)

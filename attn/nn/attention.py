@@ -9,6 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from attn.biases import Bias
+from attn.dense.dot_product import dot_product_attention
 from attn.masks import FULL, Causal, Mask
 from attn.mechanism import Mechanism
 from attn.nn.gates import Gates
@@ -243,6 +244,20 @@ class Attention(nnx.Module):
         """The effective matrix of each head for the same input, before its `head_norm`."""
         q, k, _, extra = self._project(x, context, positions, mask)
         return self.mechanism.weights(q, k, mask=mask, bias=bias, **extra)
+
+    def beside_softmax(
+        self,
+        x: Float[Array, "*B T W"],
+        *,
+        mask: Mask = FULL,
+        bias: Bias | Float[Array, "..."] | None = None,
+        positions: Int[Array, "*#B T"] | None = None,
+    ) -> tuple[Float[Array, "*B T N H"], Float[Array, "*B T N H"]]:
+        """What the mechanism makes of the layer's q, k and v, and what softmax makes of the same:
+        how far it is from softmax."""
+        q, k, v, extra = self._project(x, None, positions, mask)
+        exact = dot_product_attention(q, k, v, mask=mask, bias=bias)
+        return self.mechanism(q, k, v, mask=mask, bias=bias, **extra), exact
 
     def _project(self, x, context, positions, mask):
         for name, given in (("x", x), ("context", context)):

@@ -79,10 +79,9 @@ class Block(nnx.Module):
         x = x + dropout(y, self.rate, key)
         return x if self.pre else norm(x)
 
-    def weights(self, x, *, mask, bias, positions) -> Float[Array, "*B N T T"]:
-        """The effective attention matrix of each head, for the same x."""
-        y = self.attention_norm(x) if self.pre else x
-        return self.attention.weights(y, mask=mask, bias=bias, positions=positions)
+    def look(self, x, see, **context):
+        """see(what mixes the tokens, its input for the same x, **context)."""
+        return see(self.attention, self.attention_norm(x) if self.pre else x, **context)
 
 
 def token_mixer(

@@ -1,5 +1,8 @@
 """A bidirectional encoder around any mechanism: embed, layers, head."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -90,9 +93,22 @@ class Encoder(nnx.Module):
     ) -> tuple[Float[Array, "*B N L L"], ...]:
         """The effective attention matrix of each layer and head, without dropout; L is T, or T + 1
         with CLS. Raises NotImplementedError if a mechanism has none."""
+        weights = lambda layer, x, **context: layer.weights(x, **context)
+        return self.look(tokens, weights, mask=mask, lengths=lengths)
+
+    def look(
+        self,
+        tokens: Int[Array, "*B T"] | Float[Array, "*B T F"],
+        see: Callable[..., Any],
+        *,
+        mask: Mask = FULL,
+        lengths: Int[Array, "*B"] | None = None,
+    ) -> tuple:
+        """see(layer, x, mask=..., bias=..., positions=...) of each layer that mixes tokens, an
+        `Attention` or a `MixerLayer`, and the x that it is given, without dropout."""
         tokens, _, mask = prepare(self.config, tokens, mask, lengths)
         x = self.embedding(tokens, dropout_key=None)
-        return self.stack.weights(x, **self._context(x, mask))
+        return self.stack.look(x, see, **self._context(x, mask))
 
     def receptive_field(
         self,

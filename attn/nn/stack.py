@@ -60,14 +60,14 @@ class Stack(nnx.Module):
         step = lambda x, layer: (run(graph, layer[0], x, layer[1]), None)
         return jax.lax.scan(step, x, (params, jnp.arange(self.layers)))[0]
 
-    def weights(self, x, *, mask, bias, positions) -> tuple[Float[Array, "*B N T T"], ...]:
-        """The attention matrices of each layer, without dropout."""
-        maps = []
+    def look(self, x, see, **context) -> tuple:
+        """What `Block.look` gives of each layer, without dropout."""
+        found = []
         for graph, params in self._layers():
             block = nnx.merge(graph, params)
-            maps.append(block.weights(x, mask=mask, bias=bias, positions=positions))
-            x = block(x, mask=mask, bias=bias, positions=positions, dropout_key=None)
-        return tuple(maps)
+            found.append(block.look(x, see, **context))
+            x = block(x, **context, dropout_key=None)
+        return tuple(found)
 
     def prefill(self, x, *, positions, max_length):
         """(state of every layer, x after every block) of a prompt."""

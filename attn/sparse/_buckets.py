@@ -124,6 +124,11 @@ def small_softmax(
     return out, jnp.where(total == 0, -jnp.inf, top + jnp.log(some))
 
 
+def padded(n: int, most: int) -> int:
+    """On how many items `in_blocks` works for n of them."""
+    return n if n <= most else -(-n // most) * most
+
+
 def in_blocks(attend, arrays: tuple[Array, ...], most: int):
     """attend(*arrays), `most` of the first axis at a time; a backward pass makes each anew.
 
@@ -132,7 +137,7 @@ def in_blocks(attend, arrays: tuple[Array, ...], most: int):
     n = len(arrays[0])
     if n <= most:
         return attend(*arrays)
-    blocks = -(-n // most)
+    blocks = padded(n, most) // most
     split = lambda x: jnp.pad(x, [(0, blocks * most - n)] + [(0, 0)] * (x.ndim - 1)).reshape(
         blocks, most, *x.shape[1:]
     )

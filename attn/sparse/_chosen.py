@@ -24,6 +24,7 @@ from attn._core import (
 )
 from attn.masks import FULL, Causal, Padding
 from attn.mechanism import Mechanism
+from attn.sparse import _sorted
 from attn.sparse._select import (
     Blocks,
     best,
@@ -31,10 +32,10 @@ from attn.sparse._select import (
     by_group,
     by_query,
     chunk_size,
+    even_chunks,
     last_seen,
     narrow,
 )
-from attn.sparse._sorted import least_queries
 
 
 @jax.tree_util.register_dataclass
@@ -58,6 +59,7 @@ class Chosen(Mechanism):
     honours: ClassVar = (Causal, Padding)
     # how each part of a summary takes one key more
     joins: ClassVar[tuple[Callable, ...]]
+    asks: ClassVar[int] = 1  # products of a query with what is known of a block
     top: ClassVar[int]  # a field of each variant
 
     @property
@@ -120,10 +122,22 @@ class Chosen(Mechanism):
             return self.of_rows(q, last[..., 0, 0], chosen, blocks)
 
         chosen = by_chunks(choose, rows, T, chunk_size(heads * count, T))
-        size = chunk_size(heads * 3 * self.top * max(H, D), T)
-        size = max(size, least_queries(count, self.top))
-        out = by_chunks(meet, (rows, chosen), T, size)
+        out = by_chunks(meet, (rows, chosen), T, self._at_once(T, heads, count, max(H, D)))
         return by_query(out, tuple(batch), K).astype(q.dtype)
+
+    def _at_once(self, T: int, heads: int, blocks: int, width: int) -> int:
+        """How many queries meet their blocks at once."""
+        size = chunk_size(heads * 3 * self.top * width, T)
+        return max(size, _sorted.least_queries(blocks, self.top))
+
+    def flops(self, T, S, N, K, H, D):
+        if 0 in (T, S, D):
+            return 0
+        blocks = -(-S // self.size)
+        count, size = even_chunks(T, self._at_once(T, N, blocks, max(H, D)))
+        top = min(self.top, blocks)
+        met = _sorted.flops(K, size * (N // K), 1, top, blocks, self.size, H, D)
+        return 2 * T * N * blocks * H * self.asks + count * met
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None):
         _, sees = self._checked(q, k, v, mask, bias)

@@ -33,6 +33,12 @@ def chunk_size(numbers: int, T: int = 0) -> int:
     return max(16, BUDGET // max(1, numbers), -(-T // CHUNKS))
 
 
+def even_chunks(T: int, size: int) -> tuple[int, int]:
+    """How many chunks of at most `size` make T, and how long they are if all are alike."""
+    count = -(-T // size)
+    return count, -(-T // count)
+
+
 def by_chunks(
     attend: Callable[[Array, Any], Float[Array, "*B c N D"]], rows: Any, T: int, size: int
 ) -> Float[Array, "*B T N D"]:
@@ -40,8 +46,7 @@ def by_chunks(
 
     A chunk is made again in the backward pass: memory is that of one chunk.
     """
-    count = -(-T // size)
-    size = -(-T // count)
+    count, size = even_chunks(T, size)
     if count == 1:
         return attend(jnp.arange(T), rows)
 

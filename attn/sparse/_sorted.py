@@ -27,6 +27,24 @@ def least_queries(blocks: int, chosen: int) -> int:
     return blocks * ROWS // chosen
 
 
+def flops(M: int, t: int, G: int, n: int, blocks: int, b: int, H: int, D: int) -> int:
+    """Operations of the products of `attend` of these sizes."""
+    rows = tile_rows(t * n, blocks)
+    tiles, size = most_tiles(t * n, blocks, rows), _at_once(M * G * rows * b)
+    tiles = tiles if tiles <= size else -(-tiles // size) * size
+    return 2 * M * G * (tiles * rows * b * (H + D) + t * n * D)
+
+
+def most_tiles(pairs: int, blocks: int, rows: int) -> int:
+    """No more are ever needed: each block leaves less than one tile unfilled."""
+    return -(-pairs // rows) + blocks
+
+
+def _at_once(scores: int) -> int:
+    """How many tiles of so many scores are worked on at once."""
+    return max(1, TILE // scores)
+
+
 def attend(
     q: Float[Array, "M t G H"],
     chosen: Int[Array, "M t n"],
@@ -51,7 +69,7 @@ def attend(
         there[..., None],
         *(take(x, block) for x in (k, v, poison, seen)),
     )
-    out, lse = _by_groups(tiles, max(1, TILE // (M * G * rows * b)))
+    out, lse = _by_groups(tiles, _at_once(M * G * rows * b))
     flat = lambda x: x.reshape(M, -1, *x.shape[3:])
     out, lse = (take(flat(x), slot) for x in (out, lse))  # [M, t, n, G, D] and [M, t, n, G]
     return _merged(out, jnp.where((chosen >= 0)[..., None], lse, -jnp.inf))
@@ -78,8 +96,7 @@ def _sorted(chosen: Int[Array, "t n"], *, blocks: int, rows: int):
     tiles = -(-jnp.diff(first) // rows)
     ends = jnp.cumsum(tiles)
     begins = jnp.concatenate([ends - tiles, ends[-1:]])
-    # no more are ever needed: each block leaves less than one tile unfilled
-    tile = jnp.arange(-(-t * n // rows) + blocks)
+    tile = jnp.arange(most_tiles(t * n, blocks, rows))
     block = jnp.searchsorted(ends, tile, side="right")
     at = first[block][:, None] + (tile - begins[block])[:, None] * rows + jnp.arange(rows)
     block = jnp.minimum(block, blocks - 1)

@@ -112,6 +112,17 @@ def by_head(attend, count: int, q, k, v, bias=None, dropout=None) -> Float[Array
     return jnp.take(jnp.concatenate(outs, -2), back, axis=-2)
 
 
+def visited_by_heads(kinds: Sequence[Sequence[Part]], T: int, S: int, N: int, block=None) -> int:
+    """How many scores N heads compute, of which head n has the n-th parts, over and over."""
+    heads = [len(range(n, N, len(kinds))) for n in range(len(kinds))]
+    return sum(
+        count * visited_scores(*laid_out(part, T, S), count, block)
+        for count, parts in zip(heads, kinds)
+        for part in parts
+        if count
+    )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Patterned(Mechanism):
     """A variant is its `patterns`, and the `pieces` by which they are run; all else is here.
@@ -145,11 +156,9 @@ class Patterned(Mechanism):
 
     def visited(self, T: int, S: int, N: int = 4) -> float:
         """The share of the T x S scores, of dense attention's work, that visited blocks compute."""
-        shares = [
-            sum(visited_scores(*laid_out(part, T, S), N, self.block) for part in parts)
-            for parts in self.pieces(T, S)
-        ]
-        return float(np.mean(shares)) / max(T * S, 1)
+        kinds = self.pieces(T, S)
+        N = max(N, len(kinds))
+        return visited_by_heads(kinds, T, S, N, self.block) / max(T * S * N, 1)
 
     def describe(self, T: int, S: int | None = None) -> str:
         """One line: the density and the share of dense attention's operations, at these lengths."""
@@ -183,7 +192,7 @@ class Patterned(Mechanism):
         return jnp.moveaxis(by_head(last, len(patterns), q, k, k, bias), -2, -3)
 
     def flops(self, T, S, N, K, H, D):
-        return 2 * round(self.density(T, S) * T * S) * N * (H + D)
+        return 2 * visited_by_heads(self.pieces(T, S), T, S, N, self.block) * (H + D)
 
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"

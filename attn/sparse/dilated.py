@@ -23,7 +23,7 @@ from attn.masks import FULL, TERMS, Causal, Fixed, Mask
 from attn.masks import Array as Shown
 from attn.mechanism import Mechanism
 from attn.sparse._reorder import Part
-from attn.sparse.block_sparse import attend_parts, by_head
+from attn.sparse.block_sparse import attend_parts, by_head, visited_by_heads
 
 
 def dilated_attention(
@@ -117,8 +117,7 @@ class DilatedSegments(Mechanism):
         return by_head(one, self._kinds, q, k, v)
 
     def flops(self, T, S, N, K, H, D):
-        pairs = sum(-(-T // r) * min(w, S) // r for w, r in zip(self.segments, self.rates))
-        return 2 * pairs * N * (H + D)
+        return 2 * visited_by_heads(self.pieces(T, S), T, S, N) * (H + D)
 
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"

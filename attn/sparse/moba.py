@@ -65,10 +65,6 @@ class MoBA(Chosen):
         s = jnp.einsum("mtgh,mbh->mtgb", q, total, precision="highest")
         return s / jnp.maximum(count[..., 0], 1)[:, None, None]
 
-    def flops(self, T, S, N, K, H, D):
-        blocks = -(-S // self.block_size)
-        return 2 * T * N * (blocks * H + min(self.top * self.block_size, S) * (H + D))
-
     @classmethod
     def examples(cls):
         return cls(block_size=4, top=2), cls(block_size=3, top=9)

@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from attn import _cache
-from attn._blockwise import blockwise
+from attn._blockwise import blockwise, visited_scores
 from attn._core import (
     attend_materialized,
     check_count,
@@ -27,6 +27,7 @@ from attn._core import (
 from attn.gates import Gate
 from attn.masks import FULL, Causal, Mask, Padding, Window
 from attn.mechanism import Mechanism
+from attn.sparse import _sorted
 from attn.sparse._compress import Compressed, Runs, run_count
 from attn.sparse._select import (
     BUDGET,
@@ -36,10 +37,10 @@ from attn.sparse._select import (
     by_group,
     by_query,
     chunk_size,
+    even_chunks,
     last_seen,
     narrow,
 )
-from attn.sparse._sorted import least_queries
 
 HONOURS = (Causal, Padding)
 
@@ -194,13 +195,17 @@ class NSA(Mechanism):
             fine = fine + jnp.where((last >= 0)[..., None, None], q_poison, 0)
             return jnp.concatenate([coarse, fine], -1)
 
-        heads, known = math.prod(batch) * N, max(1, runs.k.shape[1])
-        size = chunk_size(heads * max(3 * self.selected * max(H, D), known), T)
-        # enough for blocks to meet full tiles, where the scores of runs have room
-        least = least_queries(count, self.selected)
-        size = max(size, min(least, 2 * BUDGET // (heads * known)))
+        size = self._at_once(T, math.prod(batch) * N, max(H, D), count, runs.k.shape[1])
         out = by_query(by_chunks(attend, rows, T, size), tuple(batch), K)
         return out[..., :D], out[..., D:]
+
+    def _at_once(self, T: int, heads: int, width: int, blocks: int, runs: int) -> int:
+        """How many queries meet the runs and their blocks at once."""
+        known = max(1, runs)
+        size = chunk_size(heads * max(3 * self.selected * width, known), T)
+        # enough for blocks to meet full tiles, where the scores of runs have room
+        least = _sorted.least_queries(blocks, self.selected)
+        return max(size, min(least, 2 * BUDGET // (heads * known)))
 
     def _complete(self, runs: Runs, last) -> Bool[Array, "M t runs"]:
         """The runs that lie whole before the query."""
@@ -255,10 +260,16 @@ class NSA(Mechanism):
         return {"gate": Gate(shape=(num_heads, 3), activation=jax.nn.sigmoid)}
 
     def flops(self, T, S, N, K, H, D):
-        runs = run_count(S, self.compression_block, self.compression_stride)
-        made = K * runs * (self.compression_block + 1) * (H * H + D * D)
-        seen = runs + min(self.selected * self.selection_block, S) + min(self.window, S)
-        return 2 * (made + T * N * seen * (H + D))
+        if 0 in (T, S, D):
+            return 0
+        length, blocks = self.compression_block, -(-S // self.selection_block)
+        runs = run_count(S, length, self.compression_stride)
+        made = K * (runs * (length + 1) + length) * (H * H + D * D) if runs else 0
+        ranked = T * N * runs * (2 * H + D)  # scores once more, to select by
+        near = visited_scores(Causal() & Window(self.window - 1, 0), T, S, N) * N * (H + D)
+        count, size = even_chunks(T, self._at_once(T, N, max(H, D), blocks, runs))
+        sizes = min(self.selected, blocks), blocks, self.selection_block, H, D
+        return 2 * (made + ranked + near) + count * _sorted.flops(K, size, N // K, *sizes)
 
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"

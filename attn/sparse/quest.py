@@ -44,6 +44,7 @@ class Quest(Chosen):
 
     requires: ClassVar = (Causal,)
     joins: ClassVar = (jnp.minimum, jnp.maximum)
+    asks: ClassVar = 2
     page: int = 16
     top: int = 32
 
@@ -69,10 +70,6 @@ class Quest(Chosen):
         dot = lambda q, x: jnp.einsum("mtgh,mbh->mtgb", q, x, precision="highest")
         low, high = summary
         return dot(jnp.minimum(q, 0), low) + dot(jnp.maximum(q, 0), high)
-
-    def flops(self, T, S, N, K, H, D):
-        pages = -(-S // self.page)
-        return 2 * T * N * (2 * pages * H + min(self.top * self.page, S) * (H + D))
 
     @classmethod
     def examples(cls):

@@ -33,6 +33,7 @@ from attn.mechanism import Mechanism
 from attn.sparse import _buckets
 
 HONOURS = (Causal, Padding)
+CELLS = 2**20  # scores of all key heads that are made at once
 
 
 def reformer_attention(
@@ -76,7 +77,7 @@ def reformer_attention(
         hidden=choice.hidden,
         buckets=2 * rotations.shape[-1],
         size=min(chunk, S),
-        cells=2**20 // (len(rows[0]) * K),
+        cells=CELLS // (len(rows[0]) * K),
     )
     over_heads = jax.vmap(head, in_axes=(0,) * 6 + (None,))
     out = jax.vmap(over_heads)(*rows, *(x[..., 0] for x in lost), choice.codes, choice.alone)
@@ -85,9 +86,8 @@ def reformer_attention(
 
 def _head(q, k, v, q_lost, lost, codes, alone, *, hidden, buckets, size, cells):
     """Attention of the query rows [Tg, H] of one key head, round by round."""
-    (Tg, S), many = (len(q), len(k)), _buckets.most_chunks
-    key_chunks = many(S, buckets, size)
-    query_chunks = many(Tg, key_chunks, size)
+    Tg, S = len(q), len(k)
+    key_chunks, query_chunks = _most_chunks(Tg, S, buckets, size)
 
     def one_round(codes):
         key_chunk, key_rank, last, before = codes
@@ -100,7 +100,7 @@ def _head(q, k, v, q_lost, lost, codes, alone, *, hidden, buckets, size, cells):
         window = jnp.concatenate(window, axis=1)  # [query_chunks, 2 size]
         columns = [_buckets.pick(x, window) for x in (k, v, lost)]
         arrays = (rows, window, _buckets.pick(q, rows), *columns)
-        out, lse, bad = _buckets.in_blocks(attend, arrays, max(1, cells // (2 * size * size)))
+        out, lse, bad = _buckets.in_blocks(attend, arrays, _at_once(cells, size))
         slot = jnp.where(place < 0, -1, place * size + rank % size)
         back = lambda x, fill: _buckets.pick(x.reshape(-1, *x.shape[2:]), slot, fill)
         return back(out, 0), back(lse, -jnp.inf), back(bad, False)
@@ -121,6 +121,17 @@ def _head(q, k, v, q_lost, lost, codes, alone, *, hidden, buckets, size, cells):
     some = (lse > -jnp.inf) | (alone < S)
     bad = bad.any(0) | _buckets.pick(lost, alone, False) | (q_lost & some)
     return out + jnp.where(bad, jnp.nan, 0).astype(out.dtype)[:, None]
+
+
+def _most_chunks(Tg: int, S: int, buckets: int, size: int) -> tuple[int, int]:
+    """How many chunks keys make at most, and the queries that stand at them."""
+    keys = _buckets.most_chunks(S, buckets, size)
+    return keys, _buckets.most_chunks(Tg, keys, size)
+
+
+def _at_once(cells: int, size: int) -> int:
+    """How many chunks of queries are worked on at once."""
+    return max(1, cells // (2 * size * size))
 
 
 def _by_round(codes, rows, window) -> list[Bool[Array, "*c m w"]]:
@@ -270,8 +281,13 @@ class Reformer(Mechanism):
         return {"rotations": jax.random.normal(key, shape, jnp.float32)}
 
     def flops(self, T, S, N, K, H, D):
+        if 0 in (T, S):
+            return 0
+        size = min(self.chunk, S)
+        chunks = _most_chunks(T * N // K, S, self.buckets, size)[1]
+        chunks = _buckets.padded(chunks, _at_once(CELLS // K, size))
         hashing = H * self.buckets // 2 * (T * N + S * K)
-        return 2 * self.rounds * (hashing + T * N * min(2 * self.chunk, S) * (H + D))
+        return 2 * self.rounds * (hashing + K * chunks * 2 * size * size * (H + D))
 
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"

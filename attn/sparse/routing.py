@@ -23,6 +23,7 @@ from attn.mechanism import Mechanism
 from attn.sparse import _buckets
 
 HONOURS = (Padding,)
+AT_ONCE = 64  # clusters that are worked on together
 
 
 def routing_attention(
@@ -73,7 +74,7 @@ def _head(q, k, v, q_lost, lost, rows, columns):
     taken = [_buckets.pick(x, rows) for x in (q, q_lost)]
     asked = [_buckets.pick(x, columns) for x in (k, v, lost)]
     arrays = (rows, columns, taken[0], *asked[:2], taken[1], asked[2])
-    out, bad = _buckets.in_blocks(attend, arrays, 64)
+    out, bad = _buckets.in_blocks(attend, arrays, AT_ONCE)
     add = lambda x: jnp.zeros((Tg, *x.shape[2:]), x.dtype).at[rows].add(x, mode="drop")
     clusters = jnp.maximum(add(jnp.ones(rows.shape, out.dtype)), 1)
     nan = jnp.where(add(bad.astype(out.dtype)) > 0, jnp.nan, 0).astype(out.dtype)
@@ -208,7 +209,8 @@ class Routing(Mechanism):
 
     def flops(self, T, S, N, K, H, D):
         w, u = min(self.window, T), min(self.window, S)
-        return 2 * self.clusters * (H * (T * N + S * K) + N * w * u * (H + D))
+        near = 2 * self.clusters * H * (T * N + S * K)
+        return near + 2 * _buckets.padded(self.clusters, AT_ONCE) * N * w * u * (H + D)
 
     @classmethod
     def examples(cls):

@@ -106,7 +106,7 @@ class TopK(Mechanism):
         return dense_scores(q, k, mask, bias, None, None)[0], kept
 
     def flops(self, T, S, N, K, H, D):
-        return 2 * T * N * (S * H + min(self.keys, S) * D)
+        return 2 * T * S * N * (2 * H + D)  # scores twice: ranked in float32, and weighed
 
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"

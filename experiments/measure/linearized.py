@@ -12,6 +12,7 @@ import numpy as np
 from attn import MECHANISMS, Causal, Mechanism, Softmax
 from experiments.measure import cost, turns
 from experiments.measure.attention import labels
+from experiments.measure.flops import count
 from experiments.measure.options import Options
 from experiments.measure.peers import PEERS
 from experiments.measure.torch_peers import TORCH_PEERS
@@ -62,7 +63,7 @@ class Linearized:
         attend, arrays = cost.attention(mechanism, shape, Causal())
         judge = functools.partial(_judge, mechanism, shape, inputs[0], arrays)
         known = shape.T <= self.judged and not isinstance(mechanism, Softmax)
-        work = mechanism.flops(shape.T, shape.T, shape.N, shape.K, shape.H, shape.H) * shape.B
+        work = count(attend, *inputs[0][:3], arrays).flops
         return Contender(
             lambda: turns.compiled_with_gates(attend, inputs, mode, arrays),
             judge if known else None,

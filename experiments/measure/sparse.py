@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from attn import Causal, Mechanism
-from attn.sparse.block_sparse import Patterned
 from experiments.measure import cost, turns
 from experiments.measure.attention import labels
 from experiments.measure.options import Options
@@ -67,8 +66,6 @@ class Sparse:
         judge = functools.partial(_judge, mechanism, shape, inputs[0], arrays, mask)
         T, N, H = shape.T, shape.N, shape.H
         work = float(mechanism.flops(T, T, N, shape.K, H, H))
-        if isinstance(mechanism, Patterned):
-            work = mechanism.visited(T, T, N) * T * T * N * 4 * H
         return Contender(
             lambda: turns.compiled_with_gates(attend, inputs, mode, arrays),
             judge if shape.T <= self.judged else None,

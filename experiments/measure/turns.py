@@ -40,7 +40,8 @@ class Ready:
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """`work` FLOPs and `moved` bytes are what the definition needs; a call does it `per` times."""
+    """`work` FLOPs and `moved` bytes are what the definition needs, or where that is no one number
+    (states, blocks) what its form does; a call does it `per` times."""
 
     prepare: Callable[[], Ready]
     judge: Callable[[Sequence[np.ndarray]], Verdict] | None

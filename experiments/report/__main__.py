@@ -3,8 +3,11 @@
 Writes the report of finished comparisons again, of several as one, without training anything:
 C/report.html, table.md, results.csv, results.json and figures/. Runs of different machines are
 never averaged together; what is unfinished, damaged or was edited by hand is named and left out.
+A directory of experiments.benchmark among them adds a section: how time and memory scale, and where
+contenders cross.
 """
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +18,13 @@ from experiments import cli, seen
 from experiments.errors import ConfigError
 from experiments.gathered import gathered, sights
 from experiments.report import write
+from experiments.report.benchmark import is_benchmark, read
 from experiments.report.data import summary
 from experiments.report.merge import merged
 
 
 def _define(values: flags.FlagValues) -> None:
-    help = "a directory of experiments.compare; may be given several times"
+    help = "a directory of experiments.compare, or of experiments.benchmark; several may be given"
     flags.DEFINE_multi_string("workdir", None, help, flag_values=values)
     look = "also look at what variants attend to that were not looked at yet: seconds for each"
     flags.DEFINE_boolean("look", False, look, flag_values=values)
@@ -35,10 +39,16 @@ def _run(values: flags.FlagValues) -> None:
         raise ConfigError([f"--out: {out} holds a comparison; name another folder"])
     names = [x.resolve().name for x in folders]
     labels = names if len(set(names)) == len(names) else [str(x) for x in folders]
+    timed = {label: x for label, x in zip(labels, folders) if is_benchmark(x)}
+    compared = {label: x for label, x in zip(labels, folders) if label not in timed}
+    if not compared:
+        pages = ", ".join(str(x / "benchmark.html") for x in folders)
+        raise ConfigError([f"--workdir: expected a comparison; benchmarks have a page: {pages}"])
     if values.look:
-        for folder in folders:
+        for folder in compared.values():
             sights(gathered(folder).cells, folder / "cells", seen.sight)
-    found = merged({label: gathered(x) for label, x in zip(labels, folders)})
+    found = merged({label: gathered(x) for label, x in compared.items()})
+    found = dataclasses.replace(found, scaling={label: read(x) for label, x in timed.items()})
     for cell in found.cells:
         if cell.error is not None:
             print(f"left out: {cell.name}: {summary(cell.error)}")

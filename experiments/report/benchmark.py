@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.records import write_json
+from experiments.errors import RunDirectoryError
+from experiments.records import read_object, write_json
 from experiments.report import crossover
 from experiments.report.measurements import (
     Row,
@@ -27,7 +28,8 @@ NOTES = {
     "attn / it": "The ratio of minimum times, below 1 where attn is faster (`/ torch` "
     "in a summary).",
     "% of peak": "The matrix products that the visible pairs need (2 forward, 5 more backward) per "
-    "second, against a float32 product on all cores in the same run.",
+    "second, against a float32 product on all cores in the same run; of mechanisms with states or "
+    "blocks those that their forward pass makes.",
     "MB": "Of the compiled program, temporaries alone or with arguments and outputs; torch does "
     "not say.",
     "error / allowed": "The distance to a float64 oracle of the same inputs, at the timed shape, "
@@ -87,23 +89,48 @@ def _sections(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 
 def _hypertext(found: dict[str, Suite], environment: dict[str, Any]) -> str:
-    sections = ["<h1>Benchmark</h1>", facts(NOTES)]
+    made = ["<h2>How it was made</h2>", f"<pre>{html.escape(environment['command'])}</pre>"]
+    shown = ["<h1>Benchmark</h1>", facts(NOTES), *sections(found), *made, facts(environment)]
+    return page("Benchmark", shown)
+
+
+def sections(
+    found: dict[str, Suite], prefix: str = "", known: Sequence[str] = (), level: int = 2
+) -> Iterator[str]:
+    """HTML of each suite, with headings from this level on; figures are named by the `prefix`, and
+    coloured after the `known` contenders."""
+    heading = lambda n, text: f"<h{n}>{html.escape(text)}</h{n}>"
     for name, suite in found.items():
         rows = suite["rows"]
-        sections += [f"<h2>{html.escape(suite['title'])}</h2>"]
-        sections += [f"<p>{html.escape(suite.get('note', ''))}</p>"]
-        drawn = "".join(pictures(name, rows))
-        sections += [f'<div class="figures">{drawn}</div>'] if drawn else []
-        for heading, some in _sections(rows):
-            sections += [f"<h3>{html.escape(heading)}</h3>"] if heading else []
+        yield heading(level, suite["title"])
+        yield f"<p>{html.escape(suite.get('note', ''))}</p>"
+        if drawn := "".join(pictures(f"{prefix}{name}", rows, known)):
+            yield f'<div class="figures">{drawn}</div>'
+        for text, some in _sections(rows):
+            if text:
+                yield heading(level + 1, text)
             if ratios := summary(some):
-                sections.append(_ratios(ratios))
-            sections += _crossover_table(some)
-            told = (*crossover.exponents(some), *sharing(some))
-            sections += [f'<p class="soft">{html.escape(text)}</p>' for text in told]
-            sections += map(_details, groups(some))
-    sections += ["<h2>How it was made</h2>", f"<pre>{html.escape(environment['command'])}</pre>"]
-    return page("Benchmark", [*sections, facts(environment)])
+                yield _ratios(ratios)
+            yield from _crossover_table(some)
+            for told in (*crossover.exponents(some), *sharing(some)):
+                yield f'<p class="soft">{html.escape(told)}</p>'
+            yield from map(_details, groups(some))
+
+
+def is_benchmark(workdir: Path) -> bool:
+    return (workdir / "benchmark.json").is_file() and not (workdir / "cells").is_dir()
+
+
+def read(workdir: Path) -> dict[str, Any]:
+    """What `write` left: {"environment", "suites"}. Raises RunDirectoryError if it is not that."""
+    path = workdir / "benchmark.json"
+    found = read_object(path) or {}
+    try:
+        _markdown(found["suites"], found["environment"])
+    except Exception as error:  # whatever stands there in place of rows
+        why = f"{path} is not as experiments.benchmark wrote it: {error!r}; run it again"
+        raise RunDirectoryError(why) from None
+    return found
 
 
 def _crossover_table(rows: Sequence[Row]) -> list[str]:

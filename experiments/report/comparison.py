@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.records import write_json
-from experiments.report import plots
-from experiments.report.data import Cell, failures, flat, variants
+from experiments.records import read_object, write_json
+from experiments.report import benchmark, plots
+from experiments.report.data import Cell, Variant, failures, flat, variants
 from experiments.report.page import facts, page, picture, words
 from experiments.report.pictures import Captioned, pictures
+from experiments.report.plots import drawn_files
 from experiments.report.sight import ATTENDING, Sight, attending, is_sight
 from experiments.report.sortable import hypertext
 from experiments.report.table import comma_separated, markdown
@@ -31,37 +32,59 @@ class Comparison:
     command: str
     dates: str
     sights: dict[str, Sight] = dataclasses.field(default_factory=dict)  # of variants
+    # what benchmarks found, by a label: as in their benchmark.json
+    scaling: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+
+    def measured(self) -> dict[str, dict[str, float | None]]:
+        """The costs, and how far each variant that was looked at is from softmax."""
+        errors = {name: sight.error for name, sight in self.sights.items()}
+        there = {name: {"softmax_error": x} for name, x in errors.items() if x is not None}
+        return {name: self.costs.get(name, {}) | there.get(name, {}) for name in self.costs | there}
+
+    def rows(self) -> list[Variant]:
+        return variants(self.cells, self.measured())
 
 
 def write(comparison: Comparison, workdir: Path) -> Path:
     """Write the files; the path of report.html."""
-    rows = variants(comparison.cells, comparison.costs)
+    rows = comparison.rows()
     foot = f"{comparison.command}\n\n{comparison.dates}; {_machine(comparison.environment)}\n"
     table = markdown(rows, comparison.baselines)
     (workdir / "table.md").write_text(f"{table}\n    {foot}")
     (workdir / "results.csv").write_text(comma_separated(rows))
-    write_json(workdir / "results.json", _numbers(comparison))
     drawn = [*pictures(rows, comparison.baselines), *attending(comparison.sights)]
     (workdir / "figures").mkdir(exist_ok=True)
+    _remove_drawn(workdir)
     for drawing, _ in drawn:
         drawing.save(workdir / "figures")
+    figures = [drawing.name for drawing, _ in drawn]
+    write_json(workdir / "results.json", _numbers(comparison) | {"figures": figures})
     path = workdir / "report.html"
     path.write_text(render(comparison, drawn))
     return path
 
 
+def _remove_drawn(workdir: Path) -> None:
+    """The figures of an earlier report here: it lists them, and nothing else is touched."""
+    figures = (read_object(workdir / "results.json") or {}).get("figures")
+    for name in figures if isinstance(figures, list) else ():
+        for path in drawn_files(workdir / "figures", str(name)):
+            path.unlink(missing_ok=True)
+
+
 def _numbers(comparison: Comparison) -> dict[str, Any]:
     """All but the curves, which stay in each cell's metrics.jsonl."""
-    numbers = dataclasses.asdict(comparison)
-    for cell in numbers["cells"]:
-        del cell["metrics"]
-    del numbers["sights"]
-    return numbers
+    # not by asdict, which copies all that is in them
+    fields = lambda x, *but: {k: v for k, v in vars(x).items() if k not in but}
+    cells = [fields(cell, "metrics") for cell in comparison.cells]
+    errors = {name: sight.errors for name, sight in comparison.sights.items()}
+    more = {"cells": cells, "costs": comparison.measured(), "softmax_errors": errors}
+    return fields(comparison, "sights") | more
 
 
 def render(comparison: Comparison, drawn: Sequence[Captioned]) -> str:
     """The HTML document, with these pictures of it."""
-    rows = variants(comparison.cells, comparison.costs)
+    rows = comparison.rows()
     looks = plots.looks([row.name for row in rows])
     shown = "".join(picture(x.svg, text) for x, text in drawn if not is_sight(x))
     sections = [
@@ -72,6 +95,7 @@ def render(comparison: Comparison, drawn: Sequence[Captioned]) -> str:
         hypertext(rows, comparison.baselines, looks),
         "<h2>Pictures</h2>",
         f'<div class="figures">{shown}</div>',
+        *_scaling(comparison),
         *_attending(comparison, drawn),
         *_failed(comparison),
         "<h2>How it was made</h2>",
@@ -90,6 +114,16 @@ def _scope(comparison: Comparison) -> str:
     count = lambda n, what: f"{n} {what}{'' if n == 1 else 's'}"
     scope = f"{count(len(names), 'variant')}, {count(len(seeds), 'seed')}: "
     return scope + f"{done} of {count(len(cells), 'run')} finished. {comparison.dates}."
+
+
+def _scaling(comparison: Comparison) -> Iterator[str]:
+    known = [row.name for row in comparison.rows()]
+    for n, (label, found) in enumerate(comparison.scaling.items()):
+        environment = found["environment"]
+        yield f"<h2>Scaling and crossovers: {html.escape(label)}</h2>"
+        said = f"{environment.get('command', '')}; {_machine(environment.get('hardware') or {})}"
+        yield f'<p class="soft">{html.escape(said)}</p>'
+        yield from benchmark.sections(found["suites"], f"scaling-{n}-", known, level=3)
 
 
 def _attending(comparison: Comparison, drawn: Sequence[Captioned]) -> Iterator[str]:

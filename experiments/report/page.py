@@ -28,7 +28,9 @@ th, td { padding: .32rem .6rem; text-align: right; white-space: nowrap; vertical
          border-bottom: 1px solid var(--line); }
 td { vertical-align: baseline; }
 th:first-child, td:first-child, .words th, .words td { text-align: left; }
-.words td { white-space: pre-wrap; overflow-wrap: anywhere; min-width: 4rem; }
+.words td { white-space: pre-wrap; overflow-wrap: anywhere; min-width: 6.5rem; }
+.words td:first-child { overflow-wrap: break-word; }
+.scroll + .scroll { margin-top: .8rem; }
 thead th { font-weight: 600; } thead .group th { color: var(--soft); font-weight: 400; }
 thead .group th:not(:first-child) { text-align: center; border-left: 1px solid var(--line); }
 th.unit, .unit { color: var(--soft); font-weight: 400; font-size: .82rem; }

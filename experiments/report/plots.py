@@ -11,6 +11,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
@@ -25,6 +26,7 @@ SETTINGS = {
     "text.parse_math": False,  # and a $ in a name stays a $
     "font.family": "sans-serif",
     "font.size": 9,
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none"),
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -68,7 +70,8 @@ def svg(fig: Figure, name: str) -> str:
     """The figure as an <svg> element for a page; `name` keeps its ids apart from other figures'."""
     out = io.StringIO()
     with matplotlib.rc_context(SETTINGS | {"svg.hashsalt": name}):
-        fig.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+        # not by savefig, which draws all of it twice
+        FigureCanvasSVG(fig).print_svg(out, metadata={"Date": None})
     text = out.getvalue()[out.getvalue().index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
     text = re.sub(r' (width|height)="[\d.]+pt"', "", text, count=2)
@@ -85,8 +88,16 @@ def standalone(element: str) -> str:
 def png(fig: Figure) -> bytes:
     """The figure on white."""
     out = io.BytesIO()
-    fig.savefig(out, format="png", dpi=160, facecolor="white")
+    fig.set_dpi(160)
+    fig.patch.set_facecolor("white")
+    FigureCanvasAgg(fig).print_png(out)
     return out.getvalue()
+
+
+def drawn_files(folder: Path, name: str) -> tuple[Path, Path]:
+    """The two files of a drawing, in the folder itself whatever the name."""
+    stem = name.replace("/", "-").replace("\\", "-")
+    return folder / f"{stem}.svg", folder / f"{stem}.png"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,12 +109,15 @@ class Drawing:
     figure: Figure
 
     def save(self, folder: Path) -> None:
-        (folder / f"{self.name}.svg").write_text(standalone(self.svg))
-        (folder / f"{self.name}.png").write_bytes(png(self.figure))
+        as_svg, as_png = drawn_files(folder, self.name)
+        as_svg.write_text(standalone(self.svg))
+        as_png.write_bytes(png(self.figure))
 
 
 def drawn(fig: Figure, name: str) -> Drawing:
-    return Drawing(name, svg(fig, name), fig)
+    element = svg(fig, name)
+    fig.set_layout_engine("none")  # all has its place: to find it again takes longer than to draw
+    return Drawing(name, element, fig)
 
 
 Curve = tuple[Sequence[float], Sequence[float]]  # steps, values

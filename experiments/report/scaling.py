@@ -8,10 +8,11 @@ from experiments.report.measurements import OURS, Row, configurations
 from experiments.report.page import picture
 
 
-def pictures(name: str, rows: Sequence[Row]) -> Iterator[str]:
-    """Time and memory of the first configuration, then how many times faster in each."""
+def pictures(name: str, rows: Sequence[Row], known: Sequence[str] = ()) -> Iterator[str]:
+    """Time and memory of the first configuration, then how many times faster in each; `known`
+    contenders come first where colours are given out."""
     several = configurations(rows)
-    style = plots.looks(list(dict.fromkeys(row["contender"] for row in rows)))
+    style = plots.looks(list(dict.fromkeys([*known, *(row["contender"] for row in rows)])))
     modes = dict.fromkeys(row["mode"] for row in rows)
     for shape, some in list(several.items())[:1]:
         for mode in modes:

@@ -23,11 +23,19 @@ class Sight:
     layers: tuple[Float[np.ndarray, "L L"], ...]
     field: Float[np.ndarray, "R L"]
     about: str
+    # of each layer's output to softmax's, None for one that is not in its place; None: not compared
+    errors: tuple[float | None, ...] | None = None
+
+    @property
+    def error(self) -> float | None:
+        """The mean over the layers that are compared."""
+        there = [x for x in self.errors or () if x is not None and np.isfinite(x)]
+        return float(np.mean(there)) if there else None
 
     def save(self, folder: Path) -> None:
         arrays = {f"layer{n}": x.astype(np.float16) for n, x in enumerate(self.layers)}
-        about = np.array(json.dumps(self.about))
-        np.savez_compressed(folder / FILE, field=self.field, about=about, **arrays)
+        arrays |= {name: np.array(json.dumps(getattr(self, name))) for name in ("about", "errors")}
+        np.savez_compressed(folder / FILE, field=self.field, **arrays)
 
     @classmethod
     def load(cls, folder: Path) -> "Sight | None":
@@ -35,7 +43,10 @@ class Sight:
         try:
             found = read_npz(folder / FILE)
             layers = tuple(x.astype(np.float32) for k, x in found.items() if k.startswith("layer"))
-            return cls(layers, found["field"], str(json.loads(str(found["about"]))))
+            said = lambda name: json.loads(str(found[name])) if name in found else None
+            errors = said("errors")
+            errors = None if errors is None else tuple(errors)
+            return cls(layers, found["field"], str(said("about")), errors)
         except (DataError, ValueError, KeyError):
             return None
 
@@ -54,7 +65,15 @@ def attending(sights: Mapping[str, Sight]) -> Iterator[tuple[Drawing, str]]:
     """(picture, caption) of each variant that could be looked at."""
     for n, (name, sight) in enumerate(sights.items()):
         if sight.field.size:
-            yield draw(sight, f"{PREFIX}{n}"), f"{name}: {sight.about}"
+            yield draw(sight, f"{PREFIX}{n}"), f"{name}: {sight.about}{_apart(sight)}"
+
+
+def _apart(sight: Sight) -> str:
+    """How far each layer is from softmax, if that was asked."""
+    if sight.error is None:
+        return ""
+    each = ["—" if x is None else f"{100 * x:.1f}%" for x in sight.errors]
+    return f"; error of each layer to softmax: {', '.join(each)}"
 
 
 def is_sight(drawing: Drawing) -> bool:
@@ -83,7 +102,8 @@ def matrix(ax, values: Float[np.ndarray, "R L"], title: str) -> None:
     scale = {"cmap": "RdBu_r", "vmin": -top} if signed else {"cmap": "viridis", "vmin": 0}
     ax.grid(False)
     ax.set_axis_on()
-    ax.imshow(averaged(values), vmax=top, interpolation="nearest", aspect="auto", **scale)
+    # "none": an SVG holds each weight once, as one pixel, and not as drawn at some resolution
+    ax.imshow(averaged(values), vmax=top, interpolation="none", aspect="auto", **scale)
     ax.set_box_aspect(1)
     ax.set(xticks=[], yticks=[])
     ax.set_title(title, fontsize=8, pad=3)

@@ -1,7 +1,11 @@
 """Where curves cross, and how they grow."""
 
-import pytest
+import re
 
+import pytest
+from test_gathered import leave, planned
+
+from experiments.report import __main__ as report_command
 from experiments.report import benchmark, crossover
 from experiments.report.measurements import details
 from experiments.report.summary import sharing, summary
@@ -88,3 +92,31 @@ def test_several_shapes_share_a_picture_of_how_many_times_faster(tmp_path):
     assert "T ≈ 1,448" in text
     markdown = (tmp_path / "benchmark.md").read_text()
     assert "* forward, time, attn than torch: faster from T ≈ 1,448." in markdown
+
+
+def test_a_report_of_a_comparison_and_a_benchmark_shows_scaling(tmp_path, capsys):
+    runs, times, out = tmp_path / "runs", tmp_path / "times", tmp_path / "out"
+    leave(runs, [(planned("softmax"), 0.5), (planned("linear"), 0.25)])
+    times.mkdir()
+    rows = [row(T, "attn", 1448.0 * T) for T in LENGTHS] + [
+        row(T, "softmax", T**2) for T in LENGTHS
+    ]
+    suites = {"linearized": {"title": "States & sums", "rows": rows}}
+    benchmark.write(suites, {"command": "python -m it", "hardware": {"cores": 2}}, times)
+    both = [f"--workdir={runs}", f"--workdir={times}", f"--out={out}"]
+    assert report_command.main(both) == 0
+    page = (out / "report.html").read_text()
+    assert "Scaling and crossovers: times" in page
+    assert "States &amp; sums" in page
+    assert "faster from T ≈ 1,448" in page
+    assert 'id="scaling-0-linearized-forward-minimum-' in page
+    # softmax has one colour in the table and here
+    (colour,) = re.findall(r'style="color:(#\w+)"></span>softmax', page)
+    figure = page[page.index('id="scaling-0-linearized-forward-minimum-') :]
+    assert colour in figure[: figure.index("</svg>")]
+    # alone it is no comparison, and damaged it is refused by name
+    assert report_command.main([f"--workdir={times}", f"--out={out}"]) == 2
+    assert "benchmarks have a page" in capsys.readouterr().err
+    (times / "benchmark.json").write_text('{"environment": {}, "suites": {"x": {"rows": [{}]}}}')
+    assert report_command.main(both) == 5
+    assert "is not as experiments.benchmark wrote it" in capsys.readouterr().err

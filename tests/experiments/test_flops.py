@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from attn import FULL, Causal, Softmax, dot_product_attention
+from attn import FULL, MECHANISMS, Causal, Softmax, dot_product_attention
 from experiments.measure.flops import count
 
 
@@ -105,6 +105,44 @@ def test_exact_attention_equals_its_formula(implementation):
     q, kv = shape(1, T, N, H), shape(1, T, K, H)
     f = lambda q, k, v: dot_product_attention(q, k, v, implementation=implementation)
     assert count(f, q, kv, kv).flops == Softmax().flops(T, T, N, K, H, H)
+
+
+def counted_and_claimed(mechanism, T):
+    """Grouped heads, and values of another width."""
+    heads, (N, K, H, D) = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 16}, (4, 2, 16, 24)
+    draw = lambda key: mechanism.init(key, **heads, value_dim=D, max_length=T)
+    arrays = jax.eval_shape(draw, jax.random.key(0))
+    gates = mechanism.gate_shapes(**heads)
+    arrays |= {gate: shape(1, T, *tail) for gate, tail in gates.items()}
+    mask = Causal() if Causal in mechanism.requires else FULL
+    call = lambda q, k, v, arrays: mechanism(q, k, v, mask=mask, **arrays)
+    found = count(call, shape(1, T, N, H), shape(1, T, K, H), shape(1, T, K, D), arrays)
+    assert found.unknown == ()
+    return found.flops, mechanism.flops(T, T, N, K, H, D)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_formula_is_what_its_jaxpr_counts(name):
+    counted, claimed = counted_and_claimed(MECHANISMS[name](), 512)
+    assert claimed == pytest.approx(counted, rel=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_formulas_know_lengths_and_settings(name):
+    for mechanism in (MECHANISMS[name](), *MECHANISMS[name].examples()):
+        if name == "cosformer" and mechanism.length:
+            continue  # the longest that it takes, shorter than these
+        counted, claimed = counted_and_claimed(mechanism, 1024)
+        assert claimed == pytest.approx(counted, rel=0.05)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_formulas_of_few_or_no_tokens_are_whole_numbers(name):
+    for T, S in ((0, 0), (0, 7), (7, 0), (1, 1), (7, 19), (19, 7)):
+        claimed = MECHANISMS[name]().flops(T, S, 4, 2, 16, 16)
+        assert isinstance(claimed, int)
+        assert claimed >= 0
 
 
 def test_blocks_that_a_mask_empties_are_not_counted():

@@ -8,6 +8,7 @@ import json
 import re
 import xml.etree.ElementTree
 
+import numpy as np
 import pytest
 import rich.console
 
@@ -15,6 +16,7 @@ from experiments import report
 from experiments.report import Comparison, plots
 from experiments.report.data import Cell, Variant, curves, flat, variants
 from experiments.report.pictures import pictures
+from experiments.report.sight import Sight
 from experiments.report.stats import interval
 from experiments.report.table import comma_separated, markdown, number, terminal, told
 from experiments.report.tradeoff import Point, tradeoff
@@ -286,3 +288,45 @@ def test_names_of_many_variants_do_not_overlap():
     for i, a in enumerate(at):
         for b in at[:i]:
             assert abs(a[0] - b[0]) > 30 or abs(a[1] - b[1]) > 7
+
+
+@pytest.fixture(scope="module")
+def again(comparison, tmp_path_factory):
+    """A report of looked at runs, written where one of other figures lay."""
+    folder = tmp_path_factory.mktemp("again")
+    names = ["attention-7", "loss", "../kept", 3]
+    (folder / "results.json").write_text(json.dumps({"figures": names}))
+    (folder / "figures").mkdir()
+    for name in ("figures/attention-7.svg", "figures/attention-7.png", "figures/mine.png"):
+        (folder / name).write_text("")
+    (folder / "kept.svg").write_text("")
+    sights = {
+        "v0": Sight((), np.eye(4), "looked", (0.25, None, 0.75)),
+        "softmax": Sight((), np.eye(4), "of an older version"),
+    }
+    cells = (*comparison.cells, cell("v0", 0))
+    report.write(dataclasses.replace(comparison, cells=cells, sights=sights), folder)
+    return folder
+
+
+def test_the_error_to_softmax_is_in_every_form(again):
+    rows = {row["variant"]: row for row in csv.DictReader((again / "results.csv").open())}
+    assert rows["v0"]["softmax_error"] == "0.5"
+    assert rows["softmax"]["softmax_error"] == ""
+    numbers = json.loads((again / "results.json").read_text())
+    assert numbers["costs"]["v0"]["softmax_error"] == 0.5
+    assert numbers["softmax_errors"] == {"v0": [0.25, None, 0.75], "softmax": None}
+    page = (again / "report.html").read_text()
+    assert "error of each layer to softmax: 25.0%, —, 75.0%" in page
+    assert 'data-value="50.0">50.0</td>' in page
+    assert "to softmax: error (%)" in (again / "table.md").read_text()
+
+
+def test_a_report_removes_the_figures_of_the_one_before_and_nothing_else(again):
+    figures = again / "figures"
+    assert {p.stem for p in figures.glob("attention-*")} == {"attention-0", "attention-1"}
+    assert (figures / "loss.svg").read_text()
+    assert (figures / "mine.png").exists()
+    assert (again / "kept.svg").exists()
+    listed = json.loads((again / "results.json").read_text())["figures"]
+    assert {p.stem for p in figures.iterdir()} == {*listed, "mine"}

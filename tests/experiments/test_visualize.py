@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn import FULL
+from attn import FULL, MECHANISMS
 from experiments import train, visualize
 from experiments.config import task
 from experiments.evaluate import load
-from experiments.report.sight import averaged
+from experiments.report.sight import Sight, averaged
+from experiments.seen import in_place_of_softmax, look, sight
 from experiments.validation import from_dict
 
 
@@ -68,6 +69,25 @@ def test_the_effective_matrix_of_a_linear_variant_is_shown(trained):
     assert [x.shape for x in seen.maps] == [(2, 64, 64)] * 2
     np.testing.assert_allclose(np.concatenate(seen.maps).sum(-1), 1, atol=1e-5)
     assert seen.image.shape == (8, 8)
+
+
+def test_the_error_to_softmax_is_that_of_the_outputs(trained):
+    learner, params, _ = load(trained)
+    encoder = nnx.merge(learner.graph, params)
+    tokens = learner.experiment.posed.examples("test", np.array([0])).tokens
+    seen = look(learner, params, "test", 0)
+    pairs = encoder.look(tokens, lambda layer, x, **context: layer.beside_softmax(x, **context))
+    wanted = [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in pairs]
+    np.testing.assert_allclose(seen.errors, wanted, rtol=1e-4)
+    assert min(wanted) > 0.01
+    found = sight(trained)  # and kept beside the run
+    assert Sight.load(trained).errors == found.errors == seen.errors
+
+
+@pytest.mark.parametrize("name", ["performer", "nystrom", "bigbird", "softmax", "gla", "additive"])
+def test_what_stands_in_for_softmax(name):
+    stands = in_place_of_softmax(MECHANISMS[name]())
+    assert stands == (name not in ("gla", "additive"))
 
 
 def test_negative_weights_are_drawn_around_zero():

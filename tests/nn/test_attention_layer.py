@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 from toy_mechanism import SOFTMAX, Toy, jit, run
 
-from attn import ArrayBias, Causal, Padding, positions
+from attn import ArrayBias, Causal, Padding, SlidingWindow, positions
 from attn.nn import Attention
 
 W, N, K, H = 10, 4, 2, 6
@@ -131,6 +131,23 @@ def test_weights_are_those_of_the_output(mechanism):
     y = y + extra.get("shift", 0)
     got = y.reshape(3, 5, -1) @ a.out[...]
     np.testing.assert_allclose(got, run(a, X, mask=Causal(), positions=jnp.arange(5)), **NEAR)
+
+
+def test_a_layer_beside_softmax_is_of_the_same_q_k_and_v():
+    a, b = layer(mechanism=SOFTMAX), layer(mechanism=SlidingWindow(left=9, right=9))
+    near = layer(mechanism=SlidingWindow(left=1, right=1))
+    mine, exact = run(a, X, method="beside_softmax", mask=Causal(), positions=jnp.arange(5))
+    np.testing.assert_allclose(mine, exact, **NEAR)
+    np.testing.assert_allclose(
+        mine.reshape(3, 5, -1) @ a.out[...],
+        run(a, X, mask=Causal(), positions=jnp.arange(5)),
+        **NEAR,
+    )
+    mine, wide = run(b, X, method="beside_softmax", mask=Causal())
+    np.testing.assert_allclose(mine, wide, **NEAR)
+    mine, same = run(near, X, method="beside_softmax", mask=Causal())
+    np.testing.assert_allclose(same, wide, **NEAR)
+    assert np.abs(mine - same).max() > 0.01
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
