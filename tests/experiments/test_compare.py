@@ -177,6 +177,7 @@ def test_the_time_left_is_of_what_is_still_to_run(monkeypatch):
     assert pace.rest(1) == ", about 0:00:30"
 
 
+@pytest.mark.slow
 def test_processes_share_the_runs_and_each_is_run_once(tmp_path):
     found = run(Trainer(linear_0=MemoryError("no")), tmp_path, launch=TWO)
     ran = (tmp_path / "cells/ran").read_text().split()

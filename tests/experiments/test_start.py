@@ -40,6 +40,7 @@ def pretrained(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_what_fits_is_taken_and_the_head_is_drawn(pretrained):
     said = []
     state = start(Learner(from_run(digits(), pretrained)), tell=said.append)

@@ -46,6 +46,7 @@ def test_every_layer_and_head_is_drawn(trained, capsys):
     assert (trained / "attention.svg").read_text().startswith('<svg xmlns="http')
 
 
+@pytest.mark.slow
 def test_the_receptive_field_is_the_norm_of_the_jacobian(trained):
     # one cotangent at a time: vmapped over all, XLA for CPUs gets it wrong
     learner, params, _ = load(trained)

@@ -246,6 +246,7 @@ def test_global_projections_are_all_or_none_and_of_the_same_shapes():
         )
 
 
+@pytest.mark.slow
 def test_a_layer_projects_for_global_tokens():
     from flax import nnx
 
