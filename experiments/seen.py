@@ -14,6 +14,7 @@ from experiments.report.sight import Sight
 
 LONGEST = 2048  # positions: the matrices are T x T for each head
 PROBED = 2**20  # numbers in a copy of the input for each probe: 64 probes of 64 tokens, width 256
+PRODUCTS = "softmax linear performer rfa cosformer based hedgehog efficient".split()
 ROWS = 64  # of the receptive field; of a longer sequence, so many at equal distances
 
 
@@ -85,9 +86,11 @@ def _see(layer, x, whys: list[str], **context):
 def in_place_of_softmax(mechanism) -> bool:
     """Whether it is softmax over fewer pairs or fewer keys, or by a product of features; gated and
     other recurrences are attention of their own."""
-    family = type(mechanism).__module__.split(".")[1]
-    names = ("Softmax", "Linear", "Performer", "RFA", "Cosformer", "Based", "Hedgehog", "Efficient")
-    return family in ("sparse", "compressed") or type(mechanism).__name__ in names
+    from attn import MECHANISMS
+
+    kind = type(mechanism)
+    whole = kind.__module__.startswith(("attn.sparse.", "attn.compressed."))
+    return whole or kind in (MECHANISMS[name] for name in PRODUCTS)
 
 
 def _error(outputs, real) -> float | None:

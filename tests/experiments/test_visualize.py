@@ -89,6 +89,7 @@ def test_the_error_to_softmax_is_that_of_the_outputs(trained):
 def test_what_stands_in_for_softmax(name):
     stands = in_place_of_softmax(MECHANISMS[name]())
     assert stands == (name not in ("gla", "additive"))
+    assert not in_place_of_softmax(object())  # of another project
 
 
 def test_negative_weights_are_drawn_around_zero():
