@@ -41,10 +41,14 @@ def jitted(mechanism):
     return jax.jit(mechanism)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "mechanism",
-    [SOFTMAX, attn.GatedDeltaNet(chunk=2), attn.Linear(chunk=2), attn.Linformer(features=2)],
+    [
+        pytest.param(SOFTMAX, marks=pytest.mark.slow),
+        pytest.param(attn.GatedDeltaNet(chunk=2), marks=pytest.mark.slow),
+        pytest.param(attn.Linear(chunk=2), marks=pytest.mark.thorough),
+        pytest.param(attn.Linformer(features=2), marks=pytest.mark.thorough),
+    ],
     ids=lambda m: m.name,
 )
 @settings(max_examples=8, deadline=None, derandomize=True)
