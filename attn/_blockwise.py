@@ -202,7 +202,7 @@ def _forward_tile(t, q, k, v, mask, bias, dropout):
             s = jnp.where(jnp.isnan(s), big, s)
             if masked:
                 s = jnp.where(seen, s, -jnp.inf)
-            m_new = jnp.maximum(m, s.max(-1))
+            m_new = lax.stop_gradient(jnp.maximum(m, s.max(-1)))
             p = jnp.exp2(s - m_new[..., None])
             shrink = jnp.exp2(m - m_new)
             total = total * shrink + p.sum(-1)

@@ -17,10 +17,16 @@ def merged(parts):
 
 @jax.custom_vjp
 def _merged(outs, lses):
+    return _merged_forward(outs, lses)[0]
+
+
+# never through `_merged` again: forward over reverse differentiates what stands here
+def _merged_forward(outs, lses):
     shares, lse, lost = _shares(lses)
     out = sum(share[..., None] * _finite(o) for share, o in zip(shares, outs))
     fine = functools.reduce(jnp.logical_and, map(jnp.isfinite, outs))
-    return jnp.where(fine & ~lost[..., None], out, jnp.nan), lse
+    out = jnp.where(fine & ~lost[..., None], out, jnp.nan)
+    return (out, lse), (outs, lses, out)
 
 
 def _shares(lses):
@@ -30,16 +36,12 @@ def _shares(lses):
     lses = [jnp.where(lost, -jnp.inf, lse) for lse in lses]
     # finite where nothing is seen in any part: -inf - -inf is nan
     top = functools.reduce(jnp.maximum, lses, jnp.finfo(lses[0].dtype).min)
+    top = jax.lax.stop_gradient(top)
     weights = [jnp.exp(lse - top) for lse in lses]
     total = sum(weights)
     lse = jnp.where(total == 0, -jnp.inf, top + jnp.log(total))
     shares = [w / jnp.where(total == 0, 1, total) for w in weights]
     return shares, jnp.where(lost, jnp.nan, lse), lost
-
-
-def _merged_forward(outs, lses):
-    out, lse = _merged(outs, lses)
-    return (out, lse), (outs, lses, out)
 
 
 def _merged_backward(saved, cotangents):

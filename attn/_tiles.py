@@ -157,7 +157,8 @@ def whole_rows(s, seen):
     s = jnp.where(jnp.isnan(s), huge(s.dtype), s)
     if seen is not None:
         s = jnp.where(seen, s, -jnp.inf)
-    m = s.max(-1, keepdims=True)
+    # the derivative of max looks for equal scores, and XLA may have rounded them anew: 0 / 0
+    m = lax.stop_gradient(s.max(-1, keepdims=True))
     m = jnp.where(m == -jnp.inf, 0, m)
     p = jnp.exp2(s - m)
     total = jnp.where(m >= huge(s.dtype), jnp.nan, p.sum(-1, keepdims=True))

@@ -243,7 +243,7 @@ def _mix(a: Float[Array, "B K G C S"], v: Float[Array, "B K S D"]) -> Float[Arra
     return (a.reshape(B, K, G * C, S) @ v).reshape(B, K, G, C, -1)
 
 
-@jax.custom_vjp
+@jax.custom_jvp
 def _inverse(e: Float[Array, "*B C C"]) -> Float[Array, "*B C C"]:
     """(I + e)^-1 of a strictly lower e, by halves of halves: products only. (A triangular solve
     inside a scan can hang XLA's CPU threads, and would run on one.)"""
@@ -258,16 +258,11 @@ def _inverse(e: Float[Array, "*B C C"]) -> Float[Array, "*B C C"]:
     return jnp.concatenate([top, jnp.concatenate([cross, second], -1)], -2)
 
 
-def _inverse_forward(e):
-    x = _inverse(e)
-    return x, isolate(x)[0]
-
-
-def _inverse_backward(x, d_x):
-    return (-x.mT @ d_x @ x.mT,)
-
-
-_inverse.defvjp(_inverse_forward, _inverse_backward)
+@_inverse.defjvp
+def _inverse_derivative(primals, tangents):
+    x = _inverse(*primals)
+    finite = isolate(x)[0]
+    return x, -finite @ (tangents[0] @ finite)
 
 
 def _prepared(form, learned, tokens):

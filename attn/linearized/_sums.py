@@ -102,6 +102,11 @@ def _by_chunks(f, shared, tokens, shown):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _chunks(f, chunk, shared, tokens, shown):
+    return _chunks_forward(f, chunk, shared, tokens, shown)[0]
+
+
+# never through `_chunks` again: forward over reverse differentiates what stands here
+def _chunks_forward(f, chunk, shared, tokens, shown):
     """Slices are cut and written in place: transposing the whole would cost more than the sums."""
     count = shown.shape[1] // chunk
     # under shard_map what is carried must vary over the mesh axes that the tokens vary over
@@ -112,11 +117,7 @@ def _chunks(f, chunk, shared, tokens, shown):
         lambda x: many(x) + zero.astype(x.dtype), f(shared, *_cut((tokens, shown), 0, chunk))
     )
     body = lambda out, c: (_put(out, f(shared, *_cut((tokens, shown), c, chunk)), c), None)
-    return lax.scan(body, start, jnp.arange(count))[0]
-
-
-def _chunks_forward(f, chunk, shared, tokens, shown):
-    return _chunks(f, chunk, shared, tokens, shown), (shared, tokens, shown)
+    return lax.scan(body, start, jnp.arange(count))[0], (shared, tokens, shown)
 
 
 def _chunks_backward(f, chunk, saved, d_out):

@@ -48,7 +48,7 @@ def assert_close(got, oracle, *, dtype, what: str, kind: str = "output", room: f
     if kind == "output":
         rows = np.sqrt(np.mean(np.square(got - oracle), -1))
         sizes = np.maximum(np.sqrt(np.mean(np.square(oracle), -1)), size)
-        worst = float((rows / sizes).max()) / eps
+        worst = float((rows / sizes).max(initial=0)) / eps
         if worst > bounds["row"] * room:
             raise BrokenLaw(
                 f"{what}: the worst row is off by {worst:.3g} eps ({name}), "

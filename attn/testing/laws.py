@@ -33,12 +33,17 @@ def _with_gradients(call):
     return run
 
 
+@functools.lru_cache(maxsize=4)
+def _jitted(reference):
+    """Compiled once for the dtypes that a variant is tried in: the definition is in float64."""
+    return jax.jit(_with_gradients(reference))
+
+
 def _compare(mechanism, run, arrays, mask, bias, *, dtype, what, jit_reference=False):
     """Output and every gradient of a jitted `run` against the float64 reference (compiled only
     where shapes change from call to call: eager operations of one shape are cached)."""
     out, gradients = run(arrays, mask, bias)
-    reference = _with_gradients(mechanism.reference)
-    reference = jax.jit(reference) if jit_reference else reference
+    reference = (_jitted if jit_reference else _with_gradients)(mechanism.reference)
     with jax.enable_x64(True):
         oracle, exact = reference(widen(arrays), mask, widen(bias))
         oracle, exact = jax.tree.map(np.asarray, (oracle, exact))
@@ -284,18 +289,10 @@ def transforms_agree(mechanism: Mechanism) -> None:
         out = call(q, k, v, learned, mask)
         close(mechanism(q, k, v, mask=mask, **learned), out, what="eager against jit")
 
-        heads = lambda x: jnp.repeat(x, 2, axis=-2)
+        grouped_equals_repeated(mechanism, call, (q, k, v, learned), mask)
         shapes = mechanism.gates(num_heads=4, num_kv_heads=2, head_dim=8)
         gates = {name: learned[name] for name in shapes}
         learned = {name: x for name, x in learned.items() if name not in shapes}
-        # learned arrays are one a key head, or one a query head (as gates are), or shared
-        if all(x.shape[0] in (2, 4) for x in learned.values()):
-            again = {n: jnp.repeat(x, 2, 0) if len(x) == 2 else x for n, x in learned.items()}
-            what = "repeated key heads against grouped"
-            # heads that choose together do so apart once their keys are repeated
-            one = jnp.repeat(q[..., ::2, :], 2, axis=-2) if mechanism.shares_selection else q
-            grouped = call(one, k, v, {**learned, **gates}, mask)
-            close(call(one, heads(k), heads(v), {**again, **gates}, mask), grouped, what=what)
 
         base = base_mask(mechanism)
         plain = jax.jit(lambda q, k, v, g: mechanism(q, k, v, mask=base, **g, **learned))
@@ -323,6 +320,29 @@ def transforms_agree(mechanism: Mechanism) -> None:
             raise BrokenLaw("scan over layers: the value or the gradient is not finite")
         if not learned:
             _shard_map_works(mechanism, q, k, v, out=plain(q, k, v, {}), close=close)
+
+
+def grouped_equals_repeated(mechanism: Mechanism, call, arrays, mask) -> None:
+    """Two key heads under four query heads equal four key heads, each of the two twice, for
+    `call(q, k, v, learned, mask)`; where each learned array belongs to a head, or to all."""
+    q, k, v, learned = arrays
+    heads = lambda x: jnp.repeat(x, 2, axis=-2)
+    shapes = mechanism.gates(num_heads=4, num_kv_heads=2, head_dim=q.shape[-1])
+    gates = {name: learned[name] for name in shapes}
+    learned = {name: x for name, x in learned.items() if name not in shapes}
+    # learned arrays are one a key head, or one a query head (as gates are), or shared
+    if not all(x.shape[0] in (2, 4) for x in learned.values()):
+        return
+    again = {n: jnp.repeat(x, 2, 0) if len(x) == 2 else x for n, x in learned.items()}
+    # heads that choose together do so apart once their keys are repeated
+    one = jnp.repeat(q[..., ::2, :], 2, axis=-2) if mechanism.shares_selection else q
+    assert_close(
+        call(one, heads(k), heads(v), {**again, **gates}, mask),
+        call(one, k, v, {**learned, **gates}, mask),
+        dtype=q.dtype,
+        what="repeated key heads against grouped",
+        room=mechanism.room,
+    )
 
 
 def _shard_map_works(mechanism, q, k, v, *, out, close):
@@ -423,22 +443,28 @@ def steps_equal_parallel(mechanism: Mechanism) -> None:
 
 def weights_give_output(mechanism: Mechanism) -> None:
     """10. The effective matrix times the values is the output, where the variant has a matrix."""
-    q, k, v, learned = inputs(mechanism)
-    call, weights = jax.jit(mechanism), jax.jit(mechanism.weights)
+    arrays = inputs(mechanism)
+    named = masks_for(mechanism, T=19, S=19)
+    for name in sorted({"FULL", "Causal", "Padding", "all joined"} & set(named)):
+        try:
+            weights_times_values(mechanism, arrays, named[name], what=f"mask {name}")
+        except NotImplementedError:
+            return
+
+
+def weights_times_values(mechanism: Mechanism, arrays, mask, *, what: str) -> None:
+    """`weights` @ v equals the output under one mask."""
+    q, k, v, learned = arrays
     with _precise():
-        named = masks_for(mechanism, T=19, S=19)
-        for name in sorted({"FULL", "Causal", "Padding", "all joined"} & set(named)):
-            mask = named[name]
-            try:
-                w = weights(q, k, mask=mask, **learned)
-            except NotImplementedError:
-                return
-            if w.shape != (2, 4, 19, 19):
-                raise BrokenLaw(f"weights: expected shape [2, 4, 19, 19], got {list(w.shape)}")
-            out = jnp.einsum("bnts,bsnd->btnd", w, jnp.repeat(v, 2, axis=-2))
-            want = call(q, k, v, mask=mask, **learned)
-            what = f"weights @ v, mask {name}"
-            assert_close(out, want, dtype=q.dtype, what=what, room=2 * mechanism.room)
+        w = jax.jit(mechanism.weights)(q, k, mask=mask, **learned)
+        shape = (*q.shape[:-3], q.shape[-2], q.shape[-3], k.shape[-3])
+        if w.shape != shape:
+            raise BrokenLaw(f"weights: expected shape {list(shape)}, got {list(w.shape)}")
+        values = jnp.repeat(v, q.shape[-2] // v.shape[-2], axis=-2)
+        out = jnp.einsum("bnts,bsnd->btnd", w, values)
+        want = jax.jit(mechanism)(q, k, v, mask=mask, **learned)
+        what = f"weights @ v, {what}"
+        assert_close(out, want, dtype=q.dtype, what=what, room=2 * mechanism.room)
 
 
 def traces_once_and_keeps_dtype(mechanism: Mechanism) -> None:

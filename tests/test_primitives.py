@@ -1,0 +1,223 @@
+"""Primitives under odd shapes, odd numbers, odd settings of jax and Python, and many threads.
+
+A few stand for the engines: softmax by blocks, one with a bias, states, pieces that are merged,
+features, fewer keys.
+"""
+
+import ast
+import functools
+import pathlib
+import subprocess
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import attn
+from attn.masks import FULL, Causal, Padding
+from attn.testing.cases import base_mask, inputs, masks_for, widen
+from attn.testing.contract import assert_close, assert_same_bits
+from attn.testing.guarantees import COLUMNS, verdict
+
+ROOT = pathlib.Path(__file__).parent.parent
+TINY = {"T": 9, "S": 9, "H": 4, "D": 3}
+SOFTMAX = attn.Softmax(implementation="blockwise", block=4)
+
+
+def definition(mechanism, arrays, mask):
+    with jax.enable_x64(True):
+        q, k, v, learned = widen(arrays)
+        return np.asarray(mechanism.reference(q, k, v, mask=mask, **learned))
+
+
+@functools.cache
+def jitted(mechanism):
+    """One for all examples, so that equal shapes are compiled once."""
+    return jax.jit(mechanism)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        pytest.param(SOFTMAX, marks=pytest.mark.slow),
+        pytest.param(attn.GatedDeltaNet(chunk=2), marks=pytest.mark.slow),
+        pytest.param(attn.Linear(chunk=2), marks=pytest.mark.thorough),
+        pytest.param(attn.Linformer(features=2), marks=pytest.mark.thorough),
+    ],
+    ids=lambda m: m.name,
+)
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(
+    lengths=st.sampled_from([(0, 1), (1, 0), (1, 1), (5, 1), (5, 5)]),
+    heads=st.sampled_from([(1, 1), (2, 1)]),
+    dtype=st.sampled_from(["float32", "bfloat16"]),
+    causal=st.booleans(),
+    seen=st.sampled_from([None, (0, 5), (1, 2)]),
+    seed=st.integers(0, 9),
+)
+def test_any_small_shape_mask_and_dtype(mechanism, lengths, heads, dtype, causal, seen, seed):
+    (T, S), (N, K) = lengths, heads
+    mask = base_mask(mechanism)
+    mask = mask & Causal() if causal and Causal in mechanism.honours else mask
+    mask = mask if seen is None else mask & Padding(jnp.minimum(jnp.array(seen), S))
+    shape = {"T": T, "S": S, "N": N, "K": K, "H": 4, "D": 3}
+    q, k, v, learned = inputs(mechanism, dtype=jnp.dtype(dtype), seed=seed, **shape)
+    out = jitted(mechanism)(q, k, v, mask=mask, **learned)
+    assert (out.dtype, out.shape) == (q.dtype, (2, T, N, 3))
+    want = definition(mechanism, (q, k, v, learned), mask)
+    assert_close(out, want, dtype=out.dtype, what=mechanism.name, room=mechanism.room)
+
+
+EXTREME = [
+    pytest.param(attn.Softmax(implementation="materialized"), marks=pytest.mark.thorough),
+    pytest.param(SOFTMAX, marks=pytest.mark.slow),
+    pytest.param(attn.SlidingWindow(left=3, right=2, block=8), marks=pytest.mark.slow),
+    pytest.param(attn.Sigmoid(), marks=pytest.mark.thorough),
+    pytest.param(attn.StridedPattern(stride=4, block=8), marks=pytest.mark.thorough),
+    pytest.param(attn.TopK(keys=4), marks=pytest.mark.thorough),
+]
+
+
+@pytest.mark.parametrize("mechanism", EXTREME, ids=repr)
+def test_logits_of_ten_thousand(mechanism):
+    # whole numbers, so that every score is exact: up to 1e4 either way, and ties among them
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.integers(-71, 72, shape), jnp.float32)
+    q, k = draw(2, 9, 4, 4).at[..., 1:].set(0) * 4, draw(2, 9, 2, 4)
+    q, k = q.at[0, 0].set(142.0), k.at[0, :2].set(71.0).at[0, 2].set(-71.0)
+    scores = np.asarray(q[0, 0, 0] @ k[0, :3, 0].T) / 2
+    assert scores.tolist() == [20164, 20164, -20164]
+    v = jnp.asarray(rng.normal(size=(2, 9, 2, 3)), jnp.float32)
+    loss = lambda *qkv: (mechanism(*qkv) ** 2).sum()
+    with jax.default_matmul_precision("highest"):
+        out = jax.jit(mechanism)(q, k, v)
+        gradients = jax.jit(jax.grad(loss, (0, 1, 2)))(q, k, v)
+    want = definition(mechanism, (q, k, v, {}), FULL)
+    assert_close(out, want, dtype=out.dtype, what="scores up to 2e4", room=mechanism.room)
+    assert all(np.isfinite(x).all() for x in gradients)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mechanism", [SOFTMAX, attn.Linear(chunk=4), attn.Nystrom(landmarks=4)])
+def test_subnormal_numbers_are_as_good_as_zero(mechanism):
+    q, k, v, _ = inputs(mechanism, **TINY)
+    call, tiny = jax.jit(mechanism), 1e-40
+    nothing = call(0 * q, 0 * k, v)
+    assert_close(call(tiny * q, tiny * k, v), nothing, dtype=v.dtype, what="subnormal scores")
+    least = float(np.finfo(np.float32).tiny)
+    assert (np.abs(call(q, k, tiny * v)) <= 10 * least).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mechanism",
+    [SOFTMAX, attn.GatedDeltaNet(chunk=4), attn.StridedPattern(), attn.Reformer(buckets=4)],
+    ids=lambda m: m.name,
+)
+def test_eight_threads_get_the_bits_of_one(mechanism):
+    q, k, v, learned = inputs(mechanism, **TINY)
+    mask = base_mask(mechanism)
+    make = lambda: jax.jit(lambda q: mechanism(q, k, v, mask=mask, **learned))
+    shared, alone, start = make(), make(), threading.Barrier(8)
+    found = {}
+
+    def work(n):
+        start.wait(60)  # none has been compiled yet
+        found[n] = [np.asarray(shared(q * (n + 1 + i))) for i in range(10)]
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(600)
+    assert sorted(found) == list(range(8))
+    for n, outs in found.items():
+        for i, out in enumerate(outs):
+            assert_same_bits(out, alone(q * (n + 1 + i)), what=f"thread {n}, call {i}")
+
+
+def tiers(few, every):
+    """CI tries a few, `scripts/test --all` every one."""
+    mark = lambda name: pytest.mark.slow if name in few else pytest.mark.thorough
+    return [pytest.param(name, marks=mark(name)) for name in every]
+
+
+@pytest.mark.parametrize(
+    "name", tiers(("softmax", "forgetting", "gla", "kda", "strided", "nystrom"), attn.MECHANISMS)
+)
+def test_traced_under_strict_promotion_it_leaks_no_tracer(name):
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    named = masks_for(mechanism, T=9, S=9)
+    mask = named.get("all joined", named.get("Padding", base_mask(mechanism)))
+    q, k, v, learned = inputs(mechanism, dtype=jnp.bfloat16, **TINY)
+    call = lambda q, k, v: mechanism(q, k, v, mask=mask, **learned)
+    with jax.numpy_dtype_promotion("strict"), jax.checking_leaks():
+        assert jax.eval_shape(call, q, k, v).dtype == q.dtype
+
+
+@pytest.mark.optimised
+@pytest.mark.parametrize(
+    "name",
+    tiers(
+        ("softmax", "gated_delta_net"),
+        ("softmax", "forgetting", "gated_delta_net", "strided", "performer"),
+    ),
+)
+def test_no_nan_is_made_on_the_way(name):
+    mechanism = SOFTMAX if name == "softmax" else attn.MECHANISMS[name]()
+    # a batch row that sees nothing, where 0 / 0 and -inf - -inf would be
+    mask = base_mask(mechanism) & Padding(jnp.array([0, 5]))
+    q, k, v, learned = inputs(mechanism, **TINY)
+    loss = lambda q, k, v: (mechanism(q, k, v, mask=mask, **learned) ** 2).sum()
+    with jax.debug_nans(True):
+        mechanism(q, k, v, mask=mask, **learned)  # operation by operation
+        jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(q, k, v)
+
+
+def test_no_assert_carries_a_check():
+    """`python -O` leaves them out."""
+    for path in sorted((ROOT / "attn").rglob("*.py")) + sorted(
+        (ROOT / "experiments").rglob("*.py")
+    ):
+        found = [
+            n.lineno for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Assert)
+        ]
+        assert not found, f"{path}: {found}"
+
+
+@pytest.mark.slow
+def test_without_asserts_and_with_warnings_as_errors_refusals_are_the_same():
+    program = """
+import jax.numpy as jnp
+import attn
+q = jnp.ones((1, 3, 2, 4))
+out = attn.dot_product_attention(q, q, q, mask=attn.Causal() & attn.Padding(jnp.array([2])))
+print(out.shape, float(out[0, 0, 0, 0]))
+for call in (
+    lambda: attn.linear_attention(q, q, q, mask=attn.Window(1, 1)),
+    lambda: attn.dot_product_attention(q, q[..., :3], q),
+    lambda: attn.dot_product_attention(q, q.astype(int), q),
+    lambda: attn.masks.Window(-1, 0),
+):
+    try:
+        call()
+        print("accepted")
+    except (NotImplementedError, ValueError, TypeError) as error:
+        print(type(error).__name__)
+"""
+    command = [sys.executable, "-O", "-W", "error", "-c", program]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    said = ["(1, 3, 2, 4) 1.0", "NotImplementedError", "ValueError", "TypeError", "ValueError"]
+    assert run.stdout.splitlines() == said, run.stderr
+
+
+@pytest.mark.slow
+def test_blockwise_softmax_has_a_second_derivative_in_forward_mode():
+    """Its maximum was differentiated: no score is equal to it where XLA rounds them anew, and the
+    derivative of max divides by how many are."""
+    assert verdict(attn.Forgetting(block=8), COLUMNS["second order"]) == ("forward", "")
