@@ -22,7 +22,7 @@ from typing import Any
 from absl import flags
 from rich.console import Console
 
-from experiments import cli, records, redact, seen, slurm, workers
+from experiments import cli, records, redact, seen
 from experiments.alike import alike
 from experiments.cells import Cells, Run, begin, forget_failures
 from experiments.config import Experiment
@@ -30,24 +30,19 @@ from experiments.config_file import Sweep, read_comparison
 from experiments.errors import InUseError, LabError
 from experiments.fairness import Fairness
 from experiments.gathered import dates, on_machines, sights, without_run
+from experiments.launch import Launch, define_launch, here, launch_of
 from experiments.lock import held
 from experiments.report import Comparison, write
 from experiments.report.costs import costs
 from experiments.report.data import failures, variants
 from experiments.report.merge import apart
 from experiments.report.table import terminal
-from experiments.search import chosen, combinations, search
+from experiments.search import chosen, search
 from experiments.sinks import define_sinks
 from experiments.sweep import Planned, plan
 
 EQUAL = Fairness()  # as the config file has them
-# where `work(*arguments)` is called, in so many places at most
-Launch = Callable[[Callable[..., None], tuple, int], None]
 Measure = Callable[[dict[str, Experiment], Path], dict[str, dict[str, Any]]]
-
-
-def here(work: Callable[..., None], arguments: tuple, most: int) -> None:
-    work(*arguments)
 
 
 def compare(
@@ -128,25 +123,10 @@ def _costs(measure: Measure, chosen: dict[str, Experiment], cache: Path, console
 def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("config", None, "a file with get_config() and sweep()", flag_values=values)
     flags.DEFINE_string("workdir", None, "where runs and report are kept", flag_values=values)
-    flags.DEFINE_integer(
-        "processes", 1, "how many runs at a time", lower_bound=1, flag_values=values
-    )
-    many = "submit --processes jobs, with submitit's parameters, as timeout_min=600"
-    flags.DEFINE_list("slurm", [], many, flag_values=values)
+    define_launch(values)
     flags.DEFINE_boolean("dry_run", False, "list what would be run", flag_values=values)
     flags.DEFINE_boolean("retry_failed", False, "run again what failed", flag_values=values)
     define_sinks(values)
-
-
-def _launch(values: flags.FlagValues) -> Launch:
-    """As --processes and --slurm say."""
-    if values.slurm:
-        parameters, logs = slurm.settings(values.slurm), Path(values.workdir) / "slurm"
-        submit = functools.partial(slurm.run, folder=logs, parameters=parameters)
-        return lambda work, arguments, most: submit(work, arguments, min(values.processes, most))
-    if values.processes == 1:
-        return here
-    return lambda work, arguments, most: workers.run(work, arguments, min(values.processes, most))
 
 
 def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
@@ -155,9 +135,11 @@ def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
     sweep, rules = comparison
     planned = plan(sweep)
     if values.dry_run:
-        print_estimate(planned, rules, Path(values.workdir))
+        from experiments.dry_run import dry_run
+
+        dry_run(planned, rules, Path(values.workdir))
         return
-    launch = _launch(values)
+    launch = launch_of(values)
     found = compare(
         planned,
         Path(values.workdir),
@@ -175,25 +157,6 @@ def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
     if failed:
         names = ", ".join(cell.name for cell in failed)
         raise LabError(f"{len(failed)} of {len(planned)} runs failed: {names}")
-
-
-def print_estimate(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> None:
-    """Every run with its folder, then what those that have not ended would take."""
-    from experiments.dry_run import estimate
-
-    planned = alike(sweep, rules, workdir)
-    listed = combinations(planned, rules) if rules.search and not rules.trials else planned
-    cells = Cells(workdir, tuple(listed))
-    left, console = cells.unfinished(), Console()
-    for p in cells.planned:
-        what = "to run" if p in left else "ended"
-        console.print(f"{what}  {cells.folder(p)}", highlight=False, soft_wrap=True)
-    if rules.trials:
-        console.print(f"before them {rules.trials} trials of each variant, which optuna draws")
-    elif rules.search:
-        console.print("then each variant's other seeds, with what was best on validation")
-    if left:
-        console.print(estimate(left))
 
 
 def _about(path: str) -> str:

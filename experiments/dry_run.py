@@ -2,13 +2,36 @@
 
 import datetime
 from collections.abc import Sequence
+from pathlib import Path
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from experiments.alike import alike
+from experiments.cells import Cells
+from experiments.fairness import Fairness
 from experiments.quantities import Step, in_turns
 from experiments.report.table import number
+from experiments.search import combinations
 from experiments.sweep import Planned
+
+
+def dry_run(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> None:
+    """Prints every run with its folder, then what those that have not ended would take."""
+    planned = alike(sweep, rules, workdir)
+    listed = combinations(planned, rules) if rules.search and not rules.trials else planned
+    cells = Cells(workdir, tuple(listed))
+    left, console = cells.unfinished(), Console()
+    for p in cells.planned:
+        what = "to run" if p in left else "ended"
+        console.print(f"{what}  {cells.folder(p)}", highlight=False, soft_wrap=True)
+    if rules.trials:
+        console.print(f"before them {rules.trials} trials of each variant, which optuna draws")
+    elif rules.search:
+        console.print("then each variant's other seeds, with what was best on validation")
+    if left:
+        console.print(estimate(left))
 
 
 def estimate(planned: Sequence[Planned]) -> Table:
