@@ -330,10 +330,11 @@ def grouped_equals_repeated(mechanism: Mechanism, call, arrays, mask) -> None:
     shapes = mechanism.gates(num_heads=4, num_kv_heads=2, head_dim=q.shape[-1])
     gates = {name: learned[name] for name in shapes}
     learned = {name: x for name, x in learned.items() if name not in shapes}
-    # learned arrays are one a key head, or one a query head (as gates are), or shared
-    if not all(x.shape[0] in (2, 4) for x in learned.values()):
-        return
-    again = {n: jnp.repeat(x, 2, 0) if len(x) == 2 else x for n, x in learned.items()}
+    sizes = {"num_heads": 4, "head_dim": q.shape[-1], "value_dim": v.shape[-1], "max_length": 32}
+    init = lambda K: mechanism.init(jax.random.key(0), num_kv_heads=K, **sizes)
+    few, many = jax.eval_shape(lambda: (init(2), init(4)))
+    of_key_heads = {name for name in few if few[name].shape != many[name].shape}
+    again = {n: jnp.repeat(x, 2, 0) if n in of_key_heads else x for n, x in learned.items()}
     # heads that choose together do so apart once their keys are repeated
     one = jnp.repeat(q[..., ::2, :], 2, axis=-2) if mechanism.shares_selection else q
     assert_close(
