@@ -1,10 +1,9 @@
 """The picture of the study: each model's accuracy here and there, the paper's best on top."""
 
 from experiments.report import plots
-from experiments.report.stats import interval
 from experiments.studies.lra.published import ACCURACY
 from experiments.studies.lra.runs import SETTINGS
-from experiments.studies.lra.tables import ordered
+from experiments.studies.lra.tables import ordered, spread
 from experiments.studies.record import Figures, saved
 
 
@@ -24,14 +23,14 @@ def panel(ax, task: str, found: dict) -> None:
     published = [(ACCURACY[task][n], i) for i, n in enumerate(names) if n in ACCURACY[task]]
     ax.plot(*zip(*published), "x", color=plots.COLOURS[6], label="paper, full size")
     for n, (key, colour) in enumerate(zip(SETTINGS, plots.COLOURS)):
-        rows = found["settings"][key]
+        rows, label = found["settings"][key], key
         for i, name in enumerate(names):
             if name in rows:
-                mean, half = interval(rows[name]["accuracy"])
+                mean, half = spread(rows[name]["accuracy"], found["test rows"])
                 style = {"fmt": "os"[n], "ms": 4, "color": colour, "elinewidth": 1}
-                label = key if i == 0 else None
                 at = i + 0.3 * (n - 0.5)
-                ax.errorbar(100 * mean, at, xerr=100 * (half or 0), label=label, **style)
+                ax.errorbar(100 * mean, at, xerr=100 * half, label=label, **style)
+                label = None
     for name, x in found["without learning"].items():
         ax.axvline(100 * x, color=plots.INK, lw=0.7, ls=":")
         ax.text(100 * x, len(names) - 0.4, name, rotation=90, fontsize=6, va="bottom", ha="right")

@@ -26,24 +26,28 @@ class Reduced:
     sizes: dict[str, Any]
     batch_size: int
     rate: float
+    seeds: dict[str, int]  # of each model but the first, in each setting: what there was time for
 
 
 TASKS = {
     "listops": Reduced(
-        task("listops", min_length=10, max_length=64, train=20_000, validation=1_000),
+        task("listops", min_length=10, max_length=64, train=20_000, validation=1_000, test=2_000),
         {"layers": 2, "width": 64, "mlp_width": 128, "pooling": "cls"},
         dict(block=8, summary=2, window=8, keys=16, features=32, buckets=8, chunk=8)
         | dict(bigbird=(8, 1, 1)),
         batch_size=32,
         rate=2e-3,
+        seeds={AS_PUBLISHED: 1, EQUAL_SIZE: 1},
     ),
     "pathfinder": Reduced(
-        task("pathfinder", resolution=16, dashes=6, train=16_384, test=2_000),
-        {"layers": 2, "width": 32, "mlp_width": 64, "pooling": "mean"},
+        task("pathfinder", resolution=16, dashes=6, train=8_192),
+        # the published model
+        {"layers": 1, "width": 32, "heads": 2, "head_dim": 8, "mlp_width": 32, "pooling": "mean"},
         dict(block=16, summary=2, window=16, keys=16, features=32, buckets=16, chunk=16)
         | dict(bigbird=(16, 1, 1)),
         batch_size=32,
         rate=4e-3,
+        seeds={AS_PUBLISHED: 1, EQUAL_SIZE: 1},
     ),
 }
 
@@ -54,7 +58,7 @@ class Settings:
 
     seeds: int = 3
     steps: int = 300
-    tasks: tuple[str, ...] = tuple(TASKS)
+    tasks: tuple[str, ...] = ("listops",)  # pathfinder was not run: see the README
     models: tuple[str, ...] = (*models(), *MODERN)
 
     def planned(self, name: str) -> list[Planned]:
@@ -102,21 +106,26 @@ def near(planned: list[Planned]) -> set[str]:
 
 
 def measure(s: Settings, workdir: Path, tell=print) -> dict[str, Any]:
-    return {name: measured(s.planned(name), workdir / name, tell) for name in s.tasks}
+    return {name: measured(s, name, workdir / name, tell) for name in s.tasks}
 
 
-def measured(planned: list[Planned], folder: Path, tell=print) -> dict[str, Any]:
+def measured(s: Settings, name: str, folder: Path, tell=print) -> dict[str, Any]:
     """Trains what has not ended yet: test accuracies [seed] of each setting and model, of the
-    checkpoint best on validation; errors; validation accuracy without learning."""
-    plans = dict(zip(SETTINGS, (planned, equal_size(planned, folder))))
+    checkpoint best on validation; why others have none; validation accuracy without learning."""
+    planned = s.planned(name)
+    first = planned[0].variant
+    plans = {AS_PUBLISHED: planned, EQUAL_SIZE: equal_size(planned, folder)}
+    for key, most in TASKS[name].seeds.items():
+        plans[key] = [p for p in plans[key] if p.experiment.seed < most or p.variant == first]
     cells = Cells(folder, tuple({p.name: p for plan in plans.values() for p in plan}.values()))
     cells.work(functools.partial(train.run, progress=False), "", tell)
     found = {cell.name: cell for cell in cells.found()}
     done = [cell.result for cell in found.values() if cell.result]
     return {
         "settings": {name: rows(plan, found) for name, plan in plans.items()},
-        "failed": {name: cell.error for name, cell in found.items() if cell.error},
+        "without result": {name: cell.error for name, cell in found.items() if cell.error},
         "without learning": planned[0].experiment.posed.baselines(),
+        "test rows": planned[0].experiment.posed.size("test"),
         "runs": len(found),
         "seconds": sum(result["wall_seconds"] for result in done),
     }

@@ -1,5 +1,7 @@
 """The README's numbers, from results.json alone."""
 
+import math
+from statistics import fmean
 from typing import Any
 
 from experiments.report.against import against
@@ -24,10 +26,11 @@ def blocks(r: dict) -> Blocks:
 def settings(r: dict) -> str:
     s, tasks = r["settings"], r["tasks"].values()
     runs, seconds = (sum(found[key] for found in tasks) for key in ("runs", "seconds"))
-    failed = sum(len(found["failed"]) for found in tasks)
+    missing = sum(len(found["without result"]) for found in tasks)
     return (
-        f"{s['seeds']} seeds; {s['steps']} steps; {runs} different runs, {failed} failed, "
-        f"{seconds / 60:.0f} minutes on one core with compilation."
+        f"{s['steps']} steps; one seed, unless the table says several; {runs} different runs, "
+        f"{missing} of them without a result; "
+        f"{seconds / 60:.0f} minutes on a share of one core with compilation."
     )
 
 
@@ -38,20 +41,17 @@ def ordered(rows: dict[str, Any], task: str) -> list[str]:
 
 
 def accuracy(task: str, found: dict) -> str:
-    head = ["", "paper", AS_PUBLISHED, "against softmax", "parameters"]
-    head += [EQUAL_SIZE, "against softmax", "parameters"]
-    settings = found["settings"]
-    told = {key: differences(rows) for key, rows in settings.items()}
+    head = ["", "paper", AS_PUBLISHED, "parameters", EQUAL_SIZE, "parameters"]
+    settings, tested = found["settings"], found["test rows"]
     lines = []
     for name in ordered(settings[AS_PUBLISHED], task):
         line = [name, f"{ACCURACY[task][name]:.1f}" if name in ACCURACY[task] else ""]
         for key in SETTINGS:
             row = settings[key].get(name)
             if not row or (key == EQUAL_SIZE and not row["matched"]):
-                line += ["the same" if row else "–", "", ""]
+                line += ["the same" if row else "–", ""]
             else:
-                line += [percent(row["accuracy"]), told[key].get(name, "")]
-                line += [f"{row['parameters']:,}"]
+                line += [percent(row["accuracy"], tested), f"{row['parameters']:,}"]
         lines.append(line)
     return table(head, lines)
 
@@ -62,9 +62,17 @@ def differences(rows: dict[str, Any]) -> dict[str, str]:
     return {name: found.text() for name, found in against(scores).items()}
 
 
-def percent(values: list[float]) -> str:
+def spread(values: list[float], rows: int) -> tuple[float, float]:
+    """(mean, half width of its 95% interval): Student's over seeds; of one seed the binomial one of
+    the test's rows, which does not know of seeds."""
     mean, half = interval(values)
-    return f"{100 * mean:.1f}" + ("" if half is None else f" ± {100 * half:.1f}")
+    return mean, 1.96 * math.sqrt(mean * (1 - mean) / rows) if half is None else half
+
+
+def percent(values: list[float], rows: int) -> str:
+    mean, half = spread(values, rows)
+    many = f" ({len(values)} seeds)" if len(values) > 1 else ""
+    return f"{100 * mean:.1f} ± {100 * half:.1f}{many}"
 
 
 def ladder(found: dict) -> str:
@@ -90,12 +98,16 @@ def with_p(agreed: dict, name: str) -> str:
 
 
 def answer(task: str, found: dict) -> str:
-    """How the ranks agree, and who differs from softmax beyond the noise."""
+    """How the ranks agree; the best and the worst; who differs from softmax, where seeds tell."""
     parts = []
     for key, rows in found["settings"].items():
-        agreed = found["ranks"][key]["task"]
-        what = f"{task}, {key}: rho {with_p(agreed, 'rho')} over {agreed['models']} models"
-        apart = [f"{n} ({x})" for n, x in differences(rows).items() if not x.startswith("tie")]
-        told = "; apart from softmax: " + ", ".join(apart) if apart else "; all tie with softmax"
-        parts.append(f"* {what}{told}.")
+        agreed = found["ranks"][key]
+        rho = [with_p(agreed[other], "rho") for other in ("task", "average")]
+        text = f"* {task}, {key}: rho {rho[0]} with the paper's {task}, {rho[1]} with its average, "
+        text += f"over {agreed['task']['models']} models"
+        mean = {name: fmean(row["accuracy"]) for name, row in rows.items()}
+        high, low = max(mean, key=mean.get), min(mean, key=mean.get)
+        text += f"; from {low} {100 * mean[low]:.1f} to {high} {100 * mean[high]:.1f}"
+        tested = [f"{name} {x}" for name, x in differences(rows).items()]
+        parts.append(text + ("; against softmax: " + ", ".join(tested) if tested else "") + ".")
     return "\n".join(parts)
