@@ -6,7 +6,14 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Int, Int32, UInt8
 
-from experiments.tasks.base import Batch, Task, check_split, majority, require
+from experiments.tasks.base import (
+    Batch,
+    Task,
+    check_split,
+    majority,
+    require,
+    require_int,
+)
 from experiments.tasks.drawn import Drawn, whole_split
 from experiments.tasks.pathfinder_files import FOLDERS, read
 from experiments.tasks.pathfinder_images import GEOMETRIES, draw
@@ -17,9 +24,10 @@ class Pathfinder(Drawn):
     """Pixel by pixel, value v in 0..255 is token v + 1; label 1 if the dots are connected. `dashes`
     of each target curve make it Long Range Arena's easy (6), intermediate (9) or hard (14).
 
-    Drawn afresh, half connected, by a generator of our own; example numbers 2 i and 2 i + 1 are
-    twins (`pathfinder_images.draw`). Or read, if data_dir names LRA's folder (pathfinder32,
-    64 or 128); validation and test are then a tenth each, whatever the fields say.
+    Half connected, by a generator of our own; example numbers 2 i and 2 i + 1 are twins
+    (`pathfinder_images.draw`). Drawn afresh for every step, or with `train` so many for all. Or
+    read, if data_dir names LRA's folder (pathfinder32, 64 or 128); validation and test are then a
+    tenth each, whatever the fields say.
     """
 
     head: ClassVar[str] = "classification"
@@ -29,6 +37,7 @@ class Pathfinder(Drawn):
     resolution: int = 32
     dashes: int = 14
     data_dir: str = ""
+    train: int = 0
     validation: int = 1_000
     test: int = 1_000
 
@@ -38,6 +47,7 @@ class Pathfinder(Drawn):
             value = getattr(self, name)
             expected = f"one of {', '.join(map(str, known))}"
             require(type(value) is int and value in known, name, expected, value)
+        require_int("train", self.train, 0)
         require(isinstance(self.data_dir, str), "data_dir", "a folder or ''", self.data_dir)
 
     @property
@@ -46,10 +56,12 @@ class Pathfinder(Drawn):
 
     def size(self, split: str) -> int | None:
         check_split(split)
-        return self._files[split].labels.size if self.data_dir else super().size(split)
+        if self.data_dir:
+            return self._files[split].labels.size
+        return self.train or None if split == "train" else super().size(split)
 
     def batch(self, seed: int, step: int, batch_size: int) -> Batch:
-        kind = Task if self.data_dir else Drawn
+        kind = Task if self.data_dir or self.train else Drawn
         return kind.batch(self, seed, step, batch_size)
 
     def examples(self, split: str, indices: Int[np.ndarray, "B"]) -> Batch:

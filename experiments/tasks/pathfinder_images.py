@@ -15,6 +15,7 @@ from experiments.tasks.strokes import paint
 
 FAINTEST = 0.6  # of a dash; drawn for each alone, so that it does not tell its curve
 GEOMETRIES = {
+    16: Geometry(16, dash=1.1, gap=0.6, width=0.7, dot=1.0, clear=2.0, short=8, cells=2),
     32: Geometry(32, dash=1.6, gap=0.9, width=0.7, dot=1.5, clear=2.2, short=20, cells=2),
     64: Geometry(64, dash=3.5, gap=1.5, width=1.0, dot=2.5, clear=3.5, short=22, cells=1),
     128: Geometry(128, dash=5.0, gap=2.5, width=1.5, dot=3.0, clear=6.0, short=35, cells=1),

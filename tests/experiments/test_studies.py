@@ -1,6 +1,7 @@
 """The studies: their identities at a small size, their commands, and READMEs that say what was
 measured."""
 
+import dataclasses
 import functools
 import json
 import re
@@ -25,6 +26,8 @@ from experiments.studies.heads import (
     training,
 )
 from experiments.studies.heads.inputs import Sizes
+from experiments.studies.lra import __main__ as lra_command
+from experiments.studies.lra import runs as lra
 from experiments.studies.lra_defects import __main__ as defects_command
 from experiments.studies.lra_defects import measure as defects
 from experiments.studies.pretraining import __main__ as pretraining_command
@@ -32,10 +35,19 @@ from experiments.studies.pretraining import runs as pretraining
 
 SMALL = Sizes(width=12, heads=4, length=7, batch=2)
 ROUNDING = 1e-5
+LISTOPS = lra.TASKS["listops"]
+SHORT = {"min_length": 3, "max_length": 12, "train": 200, "validation": 20, "test": 20}
+TINY_LISTOPS = dataclasses.replace(
+    LISTOPS,
+    task=LISTOPS.task | SHORT,
+    model={"layers": 1, "width": 8, "mlp_width": 16},
+    batch_size=4,
+)
 COMMANDS = {
     "heads": heads_command,
     "conversion": conversion_command,
     "pretraining": pretraining_command,
+    "lra": lra_command,
 }
 WRITTEN = COMMANDS | {"lra_defects": defects_command}
 
@@ -166,6 +178,10 @@ def test_the_command_runs_from_end_to_end(name, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(pretraining_command, "CELLS", tmp_path / "cells")
     small = functools.partial(pretraining.Settings, variants=("softmax",), width=8, batch_size=4)
     monkeypatch.setattr(pretraining_command, "Settings", small)
+    monkeypatch.setattr(lra, "TASKS", {"listops": TINY_LISTOPS})
+    monkeypatch.setattr(lra_command, "CELLS", tmp_path / "cells")
+    some = functools.partial(lra.Settings, tasks=("listops",), models=("softmax", "local", "gla"))
+    monkeypatch.setattr(lra_command, "Settings", some)
     assert COMMANDS[name].main([f"--out={tmp_path}", "--seeds=1", "--steps=10"]) == 0
     assert "README.md" in capsys.readouterr().out
     written = (tmp_path / "README.md").read_text()

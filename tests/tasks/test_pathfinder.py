@@ -33,7 +33,7 @@ def connected(images, row: int, geometry) -> bool:
     return 0 < ink[a[1], a[0]] == ink[b[1], b[0]]
 
 
-@pytest.mark.parametrize(("size", "dashes"), [(32, 6), (32, 14), (64, 9), (128, 14)])
+@pytest.mark.parametrize(("size", "dashes"), [(16, 6), (32, 6), (32, 14), (64, 9), (128, 14)])
 def test_the_label_is_whether_the_dots_are_connected(size, dashes):
     geometry = GEOMETRIES[size]
     images = draw(np.random.default_rng(1), 10, geometry, dashes)
@@ -68,8 +68,9 @@ def test_twins_have_the_same_dots_and_as_much_to_draw():
     assert all((0 <= c.min()) and (c.max() <= 31) for c in images.curves[:2])
 
 
-def test_neither_dots_nor_ink_tell_the_label():
-    images = draw(np.random.default_rng(0), 400, GEOMETRIES[32], 6)
+@pytest.mark.parametrize(("size", "dashes"), [(16, 6), (32, 6)])
+def test_neither_dots_nor_ink_tell_the_label(size, dashes):
+    images = draw(np.random.default_rng(0), 400, GEOMETRIES[size], dashes)
     labels = np.arange(800) % 2
     distance = np.linalg.norm(images.dots[:, 0] - images.dots[:, 1], axis=1)
     ink = images.pixels.reshape(800, -1)
@@ -102,7 +103,7 @@ def test_curves_turn_by_bounded_angles():
     assert 0.7 < np.abs(turns).max() <= 0.8
 
 
-@pytest.mark.parametrize("size", [32, 64, 128])
+@pytest.mark.parametrize("size", [16, 32, 64, 128])
 def test_curves_that_found_no_way_never_leave_the_map(size):
     # Rows whose curves were all dead went on growing, and past the end of the map.
     canvas = Canvas(3, GEOMETRIES[size])
@@ -131,6 +132,17 @@ def test_labels_alternate_across_batches():
     task = Pathfinder(dashes=6, validation=7, test=5)
     labels = np.concatenate([task.batch(0, step, 3).labels for step in range(3)])
     assert labels.tolist() == [0, 1] * 4 + [0]
+
+
+def test_a_training_set_of_its_own_comes_again_each_epoch():
+    task = Pathfinder(resolution=16, dashes=6, train=8, validation=6, test=6)
+    assert [task.size(split) for split in ("train", "validation", "test")] == [8, 6, 6]
+    rows = lambda batch: {(t.tobytes(), int(y)) for t, y in zip(batch.tokens, batch.labels)}
+    first, second = (rows(task.batch(0, step, 8)) for step in (0, 1))
+    assert first == second == rows(task.examples("train", np.arange(8)))
+    assert len(first) == 8
+    assert not first & rows(task.examples("test", np.arange(6)))
+    assert Pathfinder(train=0).size("train") is None
 
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 32, 32), np.uint8)
@@ -196,7 +208,15 @@ def test_images_cut_off_or_of_another_size_are_named(folder):
         Pathfinder(dashes=6, resolution=64, data_dir=str(folder)).baselines()
 
 
-@pytest.mark.parametrize("fields", [{"resolution": 33}, {"dashes": 6.0}, {"data_dir": 1}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"resolution": 33},
+        {"dashes": 6.0},
+        {"train": -1},
+        {"data_dir": 1},
+    ],
+)
 def test_bad_fields_are_refused(fields):
     with pytest.raises(ValueError, match=f"^{next(iter(fields))}: expected .*, got "):
         Pathfinder(**fields)

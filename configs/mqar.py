@@ -1,0 +1,58 @@
+"""Multi-query associative recall at Zoology's own size (Arora et al. 2023, arXiv:2312.04927).
+
+    python -m experiments.train --config=configs/mqar.py:256 --workdir=runs/mqar
+    python -m experiments.compare --config=configs/mqar.py:256 --workdir=runs/mqar-256
+
+The argument is the length: 64 with 4 pairs, 128 with 8, 256 with 16. Published in figure 2: softmax
+solves all three at every width; models with a fixed state need a width that grows with the length
+(a figure, no table). Beside that setting: rows are drawn afresh where it has 100,000 of them 64
+times over, so no dropout (.1 there); the output's weights are not the embedding's; and mixers
+without a short convolution of their own have one in the layer before, as its Based has. Not run: it
+wants an accelerator.
+"""
+
+from experiments.config import mechanism, task
+
+BATCH = {64: 512, 128: 512, 256: 256}
+WITH_CONVOLUTION = ("mamba2", "gated_delta_net")
+OTHERS = ("linear", "based", "gla", "rwkv6")
+
+search = {"optimizer.learning_rate": [1e-4, 4.64e-4, 2.15e-3, 1e-2]}
+
+
+def get_config(arg="64"):
+    length = int(arg)
+    return {
+        "seed": 0,
+        "task": task("recall", vocab_size=8192, length=length, pairs=(length // 16,)),
+        "model": {
+            "attention": mechanism("softmax"),
+            "causal": True,
+            "layers": 2,
+            "width": 64,
+            "heads": 1,
+            "mlp_width": 0,
+            "positions": "learned",
+        },
+        "optimizer": {"learning_rate": 2.15e-3, "weight_decay": 0.1},
+        "train": {
+            "steps": 64 * 100_000 // BATCH[length],
+            "batch_size": BATCH[length],
+            "eval_every": 100_000 // BATCH[length],
+        },
+    }
+
+
+def sweep():
+    first = mechanism("depthwise_conv", kernel=4)
+    mixers = {"softmax": mechanism("softmax")}
+    mixers |= {name: mechanism(name) for name in WITH_CONVOLUTION}
+    mixers |= {name: [first, mechanism(name)] for name in OTHERS}
+    for name, attention in mixers.items():
+        for width in (64, 128, 256, 512):
+            positions = "learned" if name == "softmax" else "none"
+            yield {
+                "model.attention": attention,
+                "model.width": width,
+                "model.positions": positions,
+            }

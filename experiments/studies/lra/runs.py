@@ -1,0 +1,142 @@
+"""The runs of the study: two tasks of Long Range Arena cut down, its models in two settings."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+from experiments import quantities, train
+from experiments.alike import NEAR, alike
+from experiments.cells import Cells
+from experiments.config import task
+from experiments.fairness import Fairness
+from experiments.studies.lra.published import MODERN, models, variants
+from experiments.sweep import Planned
+from experiments.validation import from_dict
+
+AS_PUBLISHED, EQUAL_SIZE = SETTINGS = ("as published", "equal size")
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduced:
+    """A task at a length for two cores, and its models' settings at that length."""
+
+    task: dict[str, Any]
+    model: dict[str, Any]  # pooling is the published one
+    sizes: dict[str, Any]
+    batch_size: int
+    rate: float
+    seeds: dict[str, int]  # of each model but the first, in each setting: what there was time for
+
+
+TASKS = {
+    "listops": Reduced(
+        task("listops", min_length=10, max_length=64, train=20_000, validation=1_000, test=2_000),
+        {"layers": 2, "width": 64, "mlp_width": 128, "pooling": "cls"},
+        dict(block=8, summary=2, window=8, keys=16, features=32, buckets=8, chunk=8)
+        | dict(bigbird=(8, 1, 1)),
+        batch_size=32,
+        rate=2e-3,
+        seeds={AS_PUBLISHED: 1, EQUAL_SIZE: 1},
+    ),
+    "pathfinder": Reduced(
+        task("pathfinder", resolution=16, dashes=6, train=8_192),
+        # the published model
+        {"layers": 1, "width": 32, "heads": 2, "head_dim": 8, "mlp_width": 32, "pooling": "mean"},
+        dict(block=16, summary=2, window=16, keys=16, features=32, buckets=16, chunk=16)
+        | dict(bigbird=(16, 1, 1)),
+        batch_size=32,
+        rate=4e-3,
+        seeds={AS_PUBLISHED: 1, EQUAL_SIZE: 1},
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """`steps` are of each run; a run of another number of seeds is the same run."""
+
+    seeds: int = 3
+    steps: int = 300
+    tasks: tuple[str, ...] = ("listops",)  # pathfinder was not run: see the README
+    models: tuple[str, ...] = (*models(), *MODERN)
+
+    def planned(self, name: str) -> list[Planned]:
+        """Seed by seed: each model with the same fields, as Long Range Arena's are."""
+        reduced = TASKS[name]
+        first = {
+            "task": reduced.task,
+            "model": {"positions": "learned", **reduced.model},
+            "optimizer": {
+                "learning_rate": reduced.rate,
+                "warmup_steps": max(1, self.steps // 10),
+                "weight_decay": 0.05,
+            },
+            "train": {
+                "steps": self.steps,
+                "batch_size": reduced.batch_size,
+                "eval_every": max(1, self.steps // 3),
+                "save_every": self.steps,
+            },
+        }
+        changes = variants(**reduced.sizes)
+        start = {model: Planned(model, from_dict(first)) for model in self.models}
+        one = {model: start[model].having(changes[model]) for model in self.models}
+        return [one[m].having({"seed": seed}) for seed in range(self.seeds) for m in self.models]
+
+
+def equal_size(planned: list[Planned], folder: Path) -> list[Planned]:
+    """The runs with as many parameters as the first: what is within 2% of it as it stands, and the
+    others with another width of their MLPs, but for what is larger without one."""
+    alike_already = near(planned)
+    others = [p for p in planned if p.variant not in alike_already]
+    solved = alike([planned[0], *others], Fairness(match="params"), folder)
+    possible = near(solved)
+    made = {(p.variant, p.experiment.seed): p for p in solved[1:]}
+    found = [made.get((p.variant, p.experiment.seed), p) for p in planned]
+    return [p for p in found if p.variant in alike_already | possible]
+
+
+def near(planned: list[Planned]) -> set[str]:
+    """The variants with as many parameters as the first, within 2%."""
+    size = {p.variant: p.experiment for p in reversed(planned)}
+    size = {variant: quantities.params(experiment) for variant, experiment in size.items()}
+    first = size[planned[0].variant]
+    return {variant for variant, n in size.items() if abs(n / first - 1) <= NEAR}
+
+
+def measure(s: Settings, workdir: Path, tell=print) -> dict[str, Any]:
+    return {name: measured(s, name, workdir / name, tell) for name in s.tasks}
+
+
+def measured(s: Settings, name: str, folder: Path, tell=print) -> dict[str, Any]:
+    """Trains what has not ended yet: test accuracies [seed] of each setting and model, of the
+    checkpoint best on validation; why others have none; validation accuracy without learning."""
+    planned = s.planned(name)
+    first = planned[0].variant
+    plans = {AS_PUBLISHED: planned, EQUAL_SIZE: equal_size(planned, folder)}
+    for key, most in TASKS[name].seeds.items():
+        plans[key] = [p for p in plans[key] if p.experiment.seed < most or p.variant == first]
+    cells = Cells(folder, tuple({p.name: p for plan in plans.values() for p in plan}.values()))
+    cells.work(functools.partial(train.run, progress=False), "", tell)
+    found = {cell.name: cell for cell in cells.found()}
+    done = [cell.result for cell in found.values() if cell.result]
+    return {
+        "settings": {name: rows(plan, found) for name, plan in plans.items()},
+        "without result": {name: cell.error for name, cell in found.items() if cell.error},
+        "without learning": planned[0].experiment.posed.baselines(),
+        "test rows": planned[0].experiment.posed.size("test"),
+        "runs": len(found),
+        "seconds": sum(result["wall_seconds"] for result in done),
+    }
+
+
+def rows(plan: list[Planned], found: dict[str, Any]) -> dict[str, Any]:
+    """By model; one of which no run ended is not there."""
+    table: dict[str, Any] = {}
+    for p in plan:
+        if result := found[p.name].result:
+            row = table.setdefault(p.variant, {"accuracy": [], "matched": p.notes.get("matched")})
+            row["accuracy"].append(result["test"]["accuracy"])
+            row["parameters"] = result["parameters"]
+    return table

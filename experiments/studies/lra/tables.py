@@ -1,0 +1,113 @@
+"""The README's numbers, from results.json alone."""
+
+import math
+from statistics import fmean
+from typing import Any
+
+from experiments.report.against import against
+from experiments.report.stats import interval
+from experiments.studies.lra.published import ACCURACY, MODERN
+from experiments.studies.lra.runs import AS_PUBLISHED, EQUAL_SIZE, SETTINGS
+from experiments.studies.record import Blocks, run_line, table
+
+
+def blocks(r: dict) -> Blocks:
+    tasks = r["tasks"]
+    return {
+        "accuracy": "\n\n".join(f"{name}:\n\n{accuracy(name, x)}" for name, x in tasks.items()),
+        "run": run_line(r),
+        "settings": settings(r),
+        "ladder": "\n".join(f"* {name}: {ladder(found)}." for name, found in tasks.items()),
+        "ranks": ranks(tasks),
+        "answer": "\n".join(answer(name, found) for name, found in tasks.items()),
+    }
+
+
+def settings(r: dict) -> str:
+    s, tasks = r["settings"], r["tasks"].values()
+    runs, seconds = (sum(found[key] for found in tasks) for key in ("runs", "seconds"))
+    missing = sum(len(found["without result"]) for found in tasks)
+    return (
+        f"{s['steps']} steps; one seed, unless the table says several; {runs} different runs, "
+        f"{missing} of them without a result; "
+        f"{seconds / 60:.0f} minutes on a share of one core with compilation."
+    )
+
+
+def ordered(rows: dict[str, Any], task: str) -> list[str]:
+    """The paper's best first, then the modern ones."""
+    paper = ACCURACY[task]
+    return sorted(rows, key=lambda name: (name in MODERN, -paper.get(name, 0)))
+
+
+def accuracy(task: str, found: dict) -> str:
+    head = ["", "paper", AS_PUBLISHED, "parameters", EQUAL_SIZE, "parameters"]
+    settings, tested = found["settings"], found["test rows"]
+    lines = []
+    for name in ordered(settings[AS_PUBLISHED], task):
+        line = [name, f"{ACCURACY[task][name]:.1f}" if name in ACCURACY[task] else ""]
+        for key in SETTINGS:
+            row = settings[key].get(name)
+            if not row or (key == EQUAL_SIZE and not row["matched"]):
+                line += ["the same" if row else "–", ""]
+            else:
+                line += [percent(row["accuracy"], tested), f"{row['parameters']:,}"]
+        lines.append(line)
+    return table(head, lines)
+
+
+def differences(rows: dict[str, Any]) -> dict[str, str]:
+    """Each against softmax, paired by seed, corrected for being many."""
+    scores = {name: dict(enumerate(row["accuracy"])) for name, row in rows.items()}
+    return {name: found.text() for name, found in against(scores).items()}
+
+
+def spread(values: list[float], rows: int) -> tuple[float, float]:
+    """(mean, half width of its 95% interval): Student's over seeds; of one seed the binomial one of
+    the test's rows, which does not know of seeds."""
+    mean, half = interval(values)
+    return mean, 1.96 * math.sqrt(mean * (1 - mean) / rows) if half is None else half
+
+
+def percent(values: list[float], rows: int) -> str:
+    mean, half = spread(values, rows)
+    many = f" ({len(values)} seeds)" if len(values) > 1 else ""
+    return f"{100 * mean:.1f} ± {100 * half:.1f}{many}"
+
+
+def ladder(found: dict) -> str:
+    return ", ".join(f"{name} {100 * x:.1f}" for name, x in found["without learning"].items())
+
+
+def ranks(tasks: dict) -> str:
+    head = ["", "rho, the task", "tau, the task", "rho, the average", "tau, the average"]
+    head += ["rho, our seeds"]
+    lines = []
+    for task, found in tasks.items():
+        for key, agreed in found["ranks"].items():
+            line = [f"{task}, {key}"]
+            for other in ("task", "average"):
+                line += [with_p(agreed[other], "rho"), with_p(agreed[other], "tau")]
+            seeds = agreed["between seeds"]
+            lines.append([*line, "" if seeds is None else f"{seeds:+.2f}"])
+    return table(head, lines)
+
+
+def with_p(agreed: dict, name: str) -> str:
+    return f"{agreed[name]:+.2f} (p {agreed[f'{name} p']:.2g})" if name in agreed else "no order"
+
+
+def answer(task: str, found: dict) -> str:
+    """How the ranks agree; the best and the worst; who differs from softmax, where seeds tell."""
+    parts = []
+    for key, rows in found["settings"].items():
+        agreed = found["ranks"][key]
+        rho = [with_p(agreed[other], "rho") for other in ("task", "average")]
+        text = f"* {task}, {key}: rho {rho[0]} with the paper's {task}, {rho[1]} with its average, "
+        text += f"over {agreed['task']['models']} models"
+        mean = {name: fmean(row["accuracy"]) for name, row in rows.items()}
+        high, low = max(mean, key=mean.get), min(mean, key=mean.get)
+        text += f"; from {low} {100 * mean[low]:.1f} to {high} {100 * mean[high]:.1f}"
+        tested = [f"{name} {x}" for name, x in differences(rows).items()]
+        parts.append(text + ("; against softmax: " + ", ".join(tested) if tested else "") + ".")
+    return "\n".join(parts)

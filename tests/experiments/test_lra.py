@@ -1,0 +1,44 @@
+"""The study of Long Range Arena cut down: its ranks, its sizes made equal, its tables."""
+
+import pytest
+
+from experiments.alike import NEAR
+from experiments.quantities import params
+from experiments.studies.lra import ranks, runs, tables
+
+
+def test_orders_alike_reversed_and_with_two_neighbours_swapped():
+    theirs = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
+    of = lambda *values: ranks.agreement(dict(zip("abcde", values)), theirs)
+    alike = of(0.1, 0.2, 0.3, 0.9, 0.5)
+    assert (alike["models"], alike["rho"], alike["tau"]) == (4, 1, 1)
+    assert of(4, 3, 2, 1)["rho"] == -1
+    swapped = of(1, 3, 2, 4)
+    assert swapped["rho"] == pytest.approx(1 - 6 * 2 / (4 * 15))
+    assert swapped["tau"] == pytest.approx(1 - 2 * 1 / 6)
+    assert of(1, 1, 1, 1) == {"models": 4}
+
+
+def test_what_is_as_large_as_it_stands_is_one_run_in_both_settings(tmp_path):
+    s = runs.Settings(seeds=2, models=("softmax", "linear", "gla", "synthesizer"))
+    planned = s.planned("pathfinder")
+    equal = runs.equal_size(planned, tmp_path)
+    # of images a synthesizer's logits alone are more than the whole model
+    assert [(p.variant, p.experiment.seed) for p in equal] == [
+        (model, seed) for seed in (0, 1) for model in ("softmax", "linear", "gla")
+    ]
+    assert [p in planned for p in equal] == 2 * [True, True, False]
+    sizes = [params(p.experiment) for p in equal[:3]]
+    assert max(sizes) / min(sizes) - 1 <= NEAR
+
+
+def test_an_interval_and_what_was_not_trained_twice_are_said():
+    row = lambda *accuracy: {"accuracy": accuracy, "matched": None, "parameters": 1000}
+    settings = {
+        runs.AS_PUBLISHED: {"softmax": row(0.5, 0.6), "linear": row(0.6)},
+        runs.EQUAL_SIZE: {"softmax": row(0.5, 0.6)},
+    }
+    found = {"settings": settings, "test rows": 100}
+    text = tables.accuracy("listops", found).splitlines()
+    assert "| softmax | 36.4 | 55.0 ± 63.5 (2 seeds) | 1,000 | the same |" in text[2]
+    assert text[3] == "| linear | 16.1 | 60.0 ± 9.6 | 1,000 | – |  |"

@@ -1,0 +1,87 @@
+"""Long Range Arena and MQAR at full size: the published settings, each of which takes a step."""
+
+import math
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from small_files import colours, pairs, reviews
+
+from experiments.config_file import read, read_sweep
+from experiments.learner import Learner
+from experiments.studies.lra import published
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+# width, heads, layers, qkv, MLP, dropout; length, batch, steps; rate, its schedule and decay; pool
+FULL_SIZE = {
+    "listops": (512, 8, 4, 512, 1024, 0.1, 2000, 32, 5_000, 0.05, "rsqrt", 1000, 0.1, "cls"),
+    "text": (256, 4, 4, 256, 1024, 0.1, 4000, 32, 20_000, 0.05, "rsqrt", 8000, 0.1, "cls"),
+    "retrieval": (128, 4, 4, 128, 512, 0.1, 4000, 32, 5_000, 0.05, "rsqrt", 8000, 0.1, "cls"),
+    "image": (32, 1, 1, 32, 64, 0.3, 1024, 256, 35_000, 5e-4, "cosine", 175, 0, "cls"),
+    "pathfinder": (32, 2, 1, 16, 32, 0.1, 1024, 512, 62_400, 1e-3, "cosine", 312, 0, "mean"),
+}
+# what makes a step small: lengths where two cores would take long, and the sizes of small files
+SHORT = ("task.max_length=128",)
+CUT = {
+    "listops": (*SHORT, "task.min_length=9", "task.train=8", "task.validation=4", "task.test=4"),
+    "text": (*SHORT, "task.validation=20"),
+    "retrieval": SHORT,
+    "image": ("task.train=200", "task.validation=100", "task.test=60"),
+    "pathfinder": ("task.validation=4", "task.test=4"),
+    "mqar": ("task.validation=4", "task.test=4"),
+}
+FILES = {"text": reviews, "retrieval": pairs, "image": colours}
+VARIANTS = [(name, "softmax") for name in FULL_SIZE] + [("image", "linear"), ("mqar", "256")]
+
+
+@pytest.mark.parametrize("name", FULL_SIZE)
+def test_a_full_size_config_is_as_published(name):
+    path = f"{CONFIGS / name}.py"
+    e = read(f"{path}:softmax")
+    m, o = e.model, e.optimizer
+    qkv = m.heads * (m.head_dim or m.width // m.heads)
+    sizes = (m.width, m.heads, m.layers, qkv, m.mlp_width, m.dropout)
+    how = (o.learning_rate, o.schedule, o.warmup_steps, o.weight_decay, m.pooling)
+    assert (*sizes, e.task.length, e.train.batch_size, e.train.steps, *how) == FULL_SIZE[name]
+    assert (o.b1, o.b2, o.eps, o.clip_norm) == (0.9, 0.98, 1e-9, None)
+    ways = {one.model.attention for _, one in read_sweep(path)}
+    assert len(ways) == len(published.models()) + len(published.MODERN)
+
+
+@pytest.mark.parametrize(
+    ("length", "pairs", "batch"), [(64, 4, 512), (128, 8, 512), (256, 16, 256)]
+)
+def test_recall_at_full_size_is_as_published(length, pairs, batch):
+    e = read(f"{CONFIGS}/mqar.py:{length}")
+    task, m = e.task, e.model
+    assert (task.vocab_size, task.length, task.pairs, task.alpha) == (8192, length, (pairs,), 0.01)
+    assert (m.layers, m.heads, m.mlp_width, e.train.batch_size) == (2, 1, 0, batch)
+    assert e.train.steps == 64 * 100_000 // batch
+    assert {x.model.width for _, x in read_sweep(f"{CONFIGS}/mqar.py")} == {64, 128, 256, 512}
+
+
+def test_published_averages_are_those_of_the_tasks():
+    of = published.ACCURACY
+    mean = {name: np.mean([of[task][name] for task in FULL_SIZE]) for name in of["average"]}
+    off = {name for name, x in of["average"].items() if abs(mean[name] - x) > 0.011}
+    assert off == {"sinkhorn"}  # 51.29 there, where its five have a mean of 51.48
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "argument"), VARIANTS)
+def test_a_full_size_config_takes_a_step(name, argument, tmp_path):
+    small = ["train.batch_size=2", "train.eval_batch_size=2", *CUT[name]]
+    if name in FILES:
+        small.append(f"task.data_dir={FILES[name](tmp_path)}")
+    e = read(f"{CONFIGS / name}.py:{argument}", [f"--config.{x}" for x in small])
+    learner = Learner(e)
+    state = jax.jit(learner.init)()
+    batch = e.task.batch(e.seed, 0, e.train.batch_size)
+    state, found = jax.jit(learner.train_step)(state, batch, np.int32(0))
+    assert int(state.step) == 1
+    assert found["finite"].all()
+    assert found["gradient_norm"] > 0
+    chance = math.log(e.task.classes)
+    assert chance / 2 < found["loss"] < 2 * chance
