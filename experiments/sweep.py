@@ -61,9 +61,11 @@ def plan(sweep: Sequence[tuple[dict[str, Any], Experiment]]) -> list[Planned]:
 
 
 def variants(settings: Sequence[dict[str, Any]]) -> list[str]:
-    """A name for each: those of its records, such as a mechanism's, and what else sets it apart."""
+    """A name for each: its own, or those of its records, such as a mechanism's; and what else sets it
+    apart from others of that name."""
     values = [flat({k: _numbered(v) for k, v in x.items()}) for x in settings]
-    briefs = [" ".join(v for k, v in x.items() if k.endswith("name")) for x in values]
+    of_records = lambda x: " ".join(v for k, v in x.items() if k.endswith("name"))
+    briefs = [x.get("name") or of_records(x) for x in values]
     names = []
     for brief, mine in zip(briefs, values):
         alike = [x for x, other in zip(values, briefs) if other == brief]
