@@ -61,7 +61,7 @@ def plan(sweep: Sequence[tuple[dict[str, Any], Experiment]]) -> list[Planned]:
 
 
 def variants(settings: Sequence[dict[str, Any]]) -> list[str]:
-    """A name for each: its own, or those of its records, such as a mechanism's; and what else sets it
+    """A name for each: its own, or those of its records, such as a mechanism's; and what sets it
     apart from others of that name."""
     values = [flat({k: _numbered(v) for k, v in x.items()}) for x in settings]
     of_records = lambda x: " ".join(v for k, v in x.items() if k.endswith("name"))
