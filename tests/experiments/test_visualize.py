@@ -72,6 +72,7 @@ def test_the_effective_matrix_of_a_linear_variant_is_shown(trained):
     assert seen.image.shape == (8, 8)
 
 
+@pytest.mark.slow
 def test_the_error_to_softmax_is_that_of_the_outputs(trained):
     learner, params, _ = load(trained)
     encoder = nnx.merge(learner.graph, params)
