@@ -16,9 +16,9 @@ nanoGPT calls validation (the mean of our two halves of it); chance after the la
 | gated_delta_net (9% more parameters) | 1.673 | 1.756 | 1.714 | 49.2 |
 
 nanoGPT's own code under torch 2.13 comes to 1.886; ours scores all of the text and does not tie the
-weights of the output. Whole runs one after the other on a quiet machine: softmax 3:03 with
-compilation (12.9 steps/s), nanoGPT 2:24, so 1.27 times its time. With JAX_NUM_CPU_DEVICES=2, a batch
-split in two, it was 3:11.
+weights of the output. Whole commands one after the other on a quiet machine: softmax 3:11 with
+compilation (12.9 steps/s), nanoGPT 2:24, so 1.3 times its time; with JAX_NUM_CPU_DEVICES=2, a batch
+split in two, 3:19.
 Without a path the text is Python's own documentation.
 """
 
