@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import records
+from experiments import disk, records
 from experiments.config import Experiment
 from experiments.errors import ConfigError
 from experiments.fairness import Fairness
@@ -35,7 +35,7 @@ def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Plan
                 key = f"{digest(first)} {digest(planned.experiment)} {planned.match} {rules}"
                 if key not in kept:
                     kept[key] = _fields(planned, first, rules)
-                    records.write_json(workdir / "alike.json", kept)
+                    disk.write_json(workdir / "alike.json", kept)
                 found[planned.variant] = kept[key]
         made = [found[planned.variant] for planned in sweep]
     return [p.having(x["fields"], **x["notes"]) for p, x in zip(sweep, made)]

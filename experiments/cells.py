@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import records
+from experiments import disk, records
 from experiments.errors import Interrupted, InUseError, LabError, RunDirectoryError
 from experiments.fairness import Fairness
 from experiments.lock import held, held_soon
@@ -37,7 +37,7 @@ def begin(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> None:
                 "\n  ".join([f"{workdir} holds another comparison:", *lines])
                 + "\ngive another --workdir, or the configuration that it was started with"
             )
-        records.write_json(workdir / "sweep.json", now)
+        disk.write_json(workdir / "sweep.json", now)
 
 
 def _changed(before: dict, now: dict) -> list[str]:
@@ -104,7 +104,7 @@ class Cells:
                 name = f"{planned.variant}, seed {planned.experiment.seed}"
                 tell(f"{run_of}: {name} ({left} to run{pace.rest(left)})")
                 if error := _attempt(run, planned, self.folder(planned), command):
-                    records.write_json(self.folder(planned) / FAILURE, {"error": error})
+                    disk.write_json(self.folder(planned) / FAILURE, {"error": error})
                     tell(f"  failed: {error.splitlines()[0]}")
 
     def found(self) -> tuple[Cell, ...]:

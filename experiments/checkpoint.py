@@ -17,7 +17,7 @@ from absl import logging
 from jaxtyping import PyTree
 from orbax.checkpoint import v1 as ocp
 
-from experiments import manifest
+from experiments import disk, manifest
 from experiments.config import Experiment
 from experiments.errors import CheckpointError, NonFiniteError
 from experiments.validation import digest
@@ -58,14 +58,14 @@ class Checkpoints:
             "arrays": {name: _describe(x) for name, x in arrays.items()},
         }
         try:
-            self.directory.mkdir(exist_ok=True)
+            disk.make(self.directory)
             self._clear()
             with _unlogged():
                 ocp.save(partial.absolute(), arrays)
             manifest.write(partial, body)
             _discard(final)
             partial.rename(final)
-            manifest.sync(self.directory)
+            disk.sync(self.directory)
             # A kept one needs the best that it knows of, or it is no good to go on from.
             latest = sorted(self.steps())[-self.keep :]
             for old in set(self.steps()) - {*latest, *map(self._best_of, latest)}:

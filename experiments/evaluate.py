@@ -64,15 +64,17 @@ def _define(values: flags.FlagValues) -> None:
 
 
 def _run(values: flags.FlagValues) -> None:
-    import jax
+    from experiments.compiled import Compiled
 
-    learner, params, step = load(values.workdir)
+    learner, params, at = load(values.workdir)
     task, train = learner.experiment.posed, learner.experiment.train
     if task.size(values.split) is None:
         what = "expected validation or test: training rows are drawn without end"
         raise ConfigError([f"--split: {what}, got {values.split}"])
-    result = evaluate(jax.jit(learner.eval_step), params, task, values.split, train.eval_batch_size)
-    print(json.dumps({"split": values.split, "step": step, **result}, indent=1))
+    first = next(task.evaluation(values.split, train.eval_batch_size))
+    step = Compiled.of(learner.eval_step, params, first)
+    result = evaluate(step, params, task, values.split, train.eval_batch_size)
+    print(json.dumps({"split": values.split, "step": at, **result}, indent=1))
 
 
 if __name__ == "__main__":

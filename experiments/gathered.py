@@ -12,9 +12,10 @@ from experiments.errors import RunDirectoryError
 from experiments.manifest import digest
 from experiments.records import read_object
 from experiments.report import Comparison
-from experiments.report.data import Cell, flat
+from experiments.report.data import Cell
 from experiments.report.sight import Sight
 from experiments.sweep import variants
+from experiments.validation import flat
 
 
 def gathered(workdir: Path) -> Comparison:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from experiments import disk
 from experiments.errors import InUseError, RunDirectoryError
 
 LOCK = "lock"
@@ -18,7 +19,7 @@ def held(workdir: Path, name: str = LOCK) -> Iterator[None]:
     """Makes the directory and holds its lock of that name. Raises InUseError naming who does
     already, RunDirectoryError if it cannot be made."""
     try:
-        workdir.mkdir(parents=True, exist_ok=True)
+        disk.make(workdir)
         lock = (workdir / name).open("a+", encoding="utf-8")
     except OSError as error:
         raise RunDirectoryError(f"{workdir} cannot be written to: {error}") from None

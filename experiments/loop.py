@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import records
+from experiments import disk, records
 from experiments.checkpoint import Checkpoints
 from experiments.compiled import Compiled
 from experiments.config import Experiment
@@ -60,7 +60,7 @@ def run(
             try:
                 # Not before the model could be built: until then the directory is nobody's.
                 write_config(workdir, experiment)
-                records.write_json(workdir / "environment.json", records.environment(command))
+                disk.write_json(workdir / "environment.json", records.environment(command))
                 return session.run()
             except OSError as error:
                 raise RunDirectoryError(f"{workdir} cannot be written to: {error}") from error
@@ -282,5 +282,5 @@ class Session:
             "wall_seconds": seconds["wall"],
         }
         result = records.sealed(found)
-        records.write_json(self.workdir / RESULT, result)
+        disk.write_json(self.workdir / RESULT, result)
         return result

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from experiments import disk
+
 NAME = "manifest.json"
 
 
@@ -17,9 +19,9 @@ def write(folder: Path, body: dict[str, Any]) -> None:
     """Hashes every file, then writes `body` with the hashes; all of it is on the disk after."""
     files = {str(p.relative_to(folder)): _entry(p, sync=True) for p in _files(folder)}
     body = {**body, "files": files}
-    write_json(folder / NAME, {"sha256": digest(body), "body": body})
+    disk.write_json(folder / NAME, {"sha256": digest(body), "body": body})
     for path in [p for p in folder.rglob("*") if p.is_dir()] + [folder, folder.parent]:
-        sync(path)
+        disk.sync(path)
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -32,7 +34,7 @@ def read(folder: Path) -> dict[str, Any]:
         raise Damaged(f"{NAME} is missing") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Damaged(f"{NAME} cannot be read: {error}") from None
-    if found != digest(body) or content != _text(manifest):
+    if found != digest(body) or content != disk.as_json(manifest):
         raise Damaged(f"{NAME} is not what was written")
     return body
 
@@ -49,30 +51,6 @@ def verify(folder: Path) -> dict[str, Any]:
         if _entry(path)["sha256"] != expected["sha256"]:
             raise Damaged(f"{name} is not what was written")
     return body
-
-
-def write_json(path: Path, value: Any) -> None:
-    """All of it or nothing, whenever the process is killed."""
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(_text(value))
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Waits until a file or a folder's list of names is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, indent=1) + "\n"
 
 
 def _files(folder: Path) -> list[Path]:

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from experiments import disk
 from experiments.manifest import digest
-from experiments.manifest import write_json as write_json
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "pydantic")
 ROOT = Path(__file__).parents[1]
@@ -130,9 +130,7 @@ def repair_metrics(path: Path, step: int) -> None:
     for row in read_metrics(path):
         if (rows[-1]["step"] if rows else 0) < row["step"] <= step:
             rows.append(row)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text("".join(_line(row) for row in rows), encoding="utf-8")
-    partial.replace(path)
+    disk.write_text(path, "".join(_line(row) for row in rows))
 
 
 def append_metrics(path: Path, rows: Iterable[dict[str, Any]], *, sync: bool) -> None:

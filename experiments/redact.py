@@ -10,14 +10,15 @@ from collections.abc import Sequence
 HIDDEN = "[redacted]"
 NAME = r"(?<![\w.-])(?:[\w.-]*[._-])?(?:api_?key|key|token|secret|passw(?:or)?d|passphrase)"
 VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s,;&'"()\[\]{}]*[^\s,;:&'"()\[\]{}])"""
-GIVEN = re.compile(rf"({NAME}=){VALUE}", re.IGNORECASE)
+GIVEN = re.compile(rf"({NAME}=|(?=--){NAME}\s+){VALUE}", re.IGNORECASE)
 QUOTED = re.compile(rf"""(["']{NAME}["']\s*:\s*){VALUE}""", re.IGNORECASE)
 URL = re.compile(r"(\w://)[^/\s@]+@")  # a user's name and password
 ARGUMENT = re.compile(rf"(-*{NAME}=).*", re.IGNORECASE | re.DOTALL)
+FLAG = re.compile(rf"(?=--){NAME}", re.IGNORECASE)  # its value is the next argument
 
 
 def redacted(text: str) -> str:
-    """The text with HIDDEN for the values of `NAME=value` and `"NAME": value`, and in URLs."""
+    """The text with HIDDEN for values of `NAME=value`, `--NAME value`, `"NAME": value`, in URLs."""
     for pattern, instead in ((GIVEN, HIDDEN), (QUOTED, HIDDEN), (URL, f"{HIDDEN}@")):
         text = pattern.sub(rf"\1{instead}", text)
     return text
@@ -27,4 +28,6 @@ def command(module: str, arguments: Sequence[str]) -> str:
     """`python -m module arguments`, to be copied into a shell, but for the secrets in it."""
     # a secret argument whole, for its value may have spaces
     kept = [ARGUMENT.sub(rf"\1{HIDDEN}", a) if ARGUMENT.fullmatch(a) else a for a in arguments]
-    return shlex.join(["python", "-m", module, *map(redacted, kept)])
+    follows = [False, *map(bool, map(FLAG.fullmatch, arguments))]
+    kept = [HIDDEN if secret else redacted(a) for a, secret in zip(kept, follows)]
+    return shlex.join(["python", "-m", module, *kept])

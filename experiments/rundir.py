@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config import Experiment
+from experiments.disk import write_json
 from experiments.errors import ConfigError, RunDirectoryError
 from experiments.lock import held
-from experiments.manifest import write_json
 from experiments.validation import differences, from_dict, to_dict
 
 CONFIG = "config.json"

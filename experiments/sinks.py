@@ -68,7 +68,7 @@ class Sinks:
         self.sinks: dict[str, Sink | None] = dict.fromkeys(names)  # None: not opened yet
 
     def write(self, rows: Sequence[dict[str, Any]]) -> None:
-        from experiments.report.data import flat  # not for a command's mistake: it draws
+        from experiments.validation import flat  # not for a command's mistake: it imports jax
 
         for name in [*self.sinks]:
             with self._left_out_if_it_fails(name):

@@ -27,7 +27,7 @@ import jax
 import numpy as np
 from absl import flags
 
-from experiments import cli, loop, manifest, records, train
+from experiments import cli, disk, loop, manifest, records, train
 from experiments.checkpoint import Checkpoints, flatten
 from experiments.config import Experiment
 from experiments.errors import ConfigError, LabError
@@ -85,7 +85,7 @@ class Worker:
         loop.Session.run = self._during(TRAINING, loop.Session.run)
         Checkpoints.save = self._during(SAVING, Checkpoints.save)
         train.run(experiment, self.workdir, progress=False)
-        records.write_json(self.workdir / "outcome.json", _outcome(experiment, self.workdir))
+        disk.write_json(self.workdir / "outcome.json", _outcome(experiment, self.workdir))
 
     def _during(self, phase: int, function: Callable) -> Callable:
         @functools.wraps(function)

@@ -13,8 +13,7 @@ from experiments.config import Experiment
 from experiments.config_file import set_field
 from experiments.errors import ConfigError
 from experiments.manifest import digest
-from experiments.report.data import flat
-from experiments.validation import from_dict, to_dict
+from experiments.validation import flat, from_dict, to_dict
 
 
 @dataclasses.dataclass(frozen=True)

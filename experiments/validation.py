@@ -35,17 +35,19 @@ def digest(experiment: Experiment) -> str:
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """One line for each field that differs, `model.layers: 2 there, 4 here`."""
-    before, after = _leaves(old), _leaves(new)
+    before, after = flat(old), flat(new)
     names = [n for n in {**before, **after} if before.get(n) != after.get(n)]
     show = lambda leaves, name: repr(leaves[name]) if name in leaves else "nothing"
     return [f"{n}: {show(before, n)} there, {show(after, n)} here" for n in names]
 
 
-def _leaves(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict):
-        return {prefix: value}
-    inside = [_leaves(v, f"{prefix}.{k}" if prefix else k) for k, v in value.items()]
-    return {k: v for leaves in inside for k, v in leaves.items()}
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dicts as one, with dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        inner = flat(value, f"{prefix}{key}.") if isinstance(value, dict) else None
+        found |= {f"{prefix}{key}": value} if inner is None else inner
+    return found
 
 
 def from_dict(raw: dict[str, Any], *, where: str = "") -> Experiment:

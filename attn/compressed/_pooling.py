@@ -40,8 +40,9 @@ class PooledState:
         cls, batch, K: int, H: int, D: int, *, stride: int, max_length: int, dtype
     ) -> "PooledState":
         exact = jnp.promote_types(dtype, jnp.float32)
-        far = _cache.empty(batch, K, H, D, -(-max_length // stride), exact)
-        return cls(far, _cache.empty(batch, K, H, D, min(stride, max_length), dtype))
+        blocks, near = _sizes(stride, max_length)
+        far = _cache.empty(batch, K, H, D, blocks, exact)
+        return cls(far, _cache.empty(batch, K, H, D, near, dtype))
 
     @classmethod
     def of(cls, k, v, kernels, *, stride: int, max_length: int) -> "PooledState":
@@ -50,8 +51,8 @@ class PooledState:
         cut = lambda x: lax.slice_in_dim(wide(x), 0, whole * stride, axis=n)
         seen = jnp.ones((whole, stride), bool)
         pooled = [pool(in_blocks(cut(x), stride, n), seen, w) for x, w in zip((k, v), kernels)]
-        far = _cache.fill(*pooled, -(-max_length // stride))
-        return cls(far, _cache.fill(k, v, min(stride, max_length)))
+        blocks, near = _sizes(stride, max_length)
+        return cls(_cache.fill(*pooled, blocks), _cache.fill(k, v, near))
 
     def step(self, q, k, v, kernels, stride: int) -> tuple["PooledState", Float[Array, "*B 1 N D"]]:
         """One token more, which sees what is pooled and its own block's tokens up to itself."""
@@ -71,6 +72,11 @@ class PooledState:
         """The pooled blocks, with the present one where token t is its last."""
         seen = jnp.ones((1, k.shape[-3]), bool)
         cut = lambda w: w if w is None else w[:, : k.shape[-3]]
-        block = (pool(wide(x)[..., None, :, :, :], seen, cut(w)) for x, w in zip((k, v), kernels))
-        grow = lambda far: _cache.append(far, *block)
+        block = lambda x, w: pool(wide(x)[..., None, :, :, :], seen, cut(w))
+        grow = lambda far: _cache.append(far, *map(block, (k, v), kernels))
         return lax.cond((t + 1) % stride == 0, grow, lambda far: far, self.far)
+
+
+def _sizes(stride: int, max_length: int) -> tuple[int, int]:
+    """How many blocks, and how many tokens of one, are ever kept."""
+    return -(-max_length // stride), min(stride, max_length)

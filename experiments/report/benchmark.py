@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.disk import write_json
 from experiments.errors import RunDirectoryError
-from experiments.records import read_object, write_json
+from experiments.records import read_object
 from experiments.report import crossover
 from experiments.report.measurements import (
     Row,

@@ -8,15 +8,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.records import read_object, write_json
+from experiments.disk import write_json
+from experiments.records import read_object
 from experiments.report import benchmark, plots
-from experiments.report.data import Cell, Variant, failures, flat, variants
+from experiments.report.data import Cell, Variant, failures, variants
 from experiments.report.page import facts, page, picture, words
 from experiments.report.pictures import Captioned, pictures
 from experiments.report.plots import drawn_files
 from experiments.report.sight import ATTENDING, Sight, attending, is_sight
 from experiments.report.sortable import hypertext
 from experiments.report.table import comma_separated, markdown
+from experiments.validation import flat
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from attn import FULL, Causal
-from experiments import records
+from experiments import disk, records
 from experiments.config import Experiment
 from experiments.manifest import digest
 from experiments.measure import cost
@@ -40,7 +40,7 @@ def costs(experiments: dict[str, Experiment], cache: Path) -> dict[str, Costs]:
         for name, step in _steps(experiments).items()
     }
     with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not results
-        records.write_json(cache, {"key": key, "costs": measured})
+        disk.write_json(cache, {"key": key, "costs": measured})
     return measured
 
 

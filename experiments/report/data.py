@@ -85,12 +85,3 @@ def failures(rows: Sequence[Variant]) -> list[Cell]:
 def summary(error: str) -> str:
     """The message of an error on one line, for a table, without its traceback."""
     return " ".join(error.strip().partition("\n\n")[0].split()) or "no message"
-
-
-def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested dicts as one, with dotted names."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        inner = flat(value, f"{prefix}{key}.") if isinstance(value, dict) else None
-        found |= {f"{prefix}{key}": value} if inner is None else inner
-    return found

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tiny_experiment import STEPS, rows, state_digest, tiny
 
-from experiments import loop, manifest, records, train
+from experiments import disk, loop, manifest, train
 from experiments.checkpoint import Checkpoints
 from experiments.errors import CheckpointError, Interrupted, LabError, RunDirectoryError
 from experiments.records import read_metrics, repair_metrics
@@ -48,7 +48,7 @@ OWNERS = {
     "checkpoints": Checkpoints,
     "loop": loop,
     "manifest": manifest,
-    "records": records,
+    "disk": disk,
 }
 
 
@@ -88,7 +88,7 @@ POINTS = {
     "before the last step": ("session._train", STEPS),
     "before the last checkpoint": ("manifest.write", 5),
     "before the result": ("session._finish", 1),
-    "while the result is written": ("records.write_json", 2),
+    "while the result is written": ("disk.write_json", 7),
 }
 
 
@@ -231,7 +231,7 @@ def test_another_model_is_refused_by_the_paths_that_differ(kind: str, whole: Pat
     # and where someone takes the configuration away, by the arrays or the configuration's hash
     workdir = shutil.copytree(whole, tmp_path / "run")
     (workdir / "result.json").unlink()
-    manifest.write_json(workdir / "config.json", to_dict(other))
+    disk.write_json(workdir / "config.json", to_dict(other))
     with pytest.raises(CheckpointError, match=r"other arrays|other config") as error:
         train.run(other, workdir, progress=False)
     assert error.value.code == 4

@@ -19,6 +19,8 @@ from experiments.tasks import TASKS
 SECRETS = [
     "WANDB_API_KEY=hunter2",
     "--token=hunter2",
+    "--token hunter2",
+    "--config.x.api_key 'hunter2' --seed=1",
     "slurm_setup=export HF_TOKEN='hunter2'",
     "db-password=hunter2, x=3",
     '{"secret": "hunter2"}',
@@ -33,6 +35,8 @@ HARMLESS = [
     "tokens=1e6",
     "topk keys=16",
     "token_width=3",
+    "--tokens 3",
+    "expected a token after it",
     "monkey=3",
     "unknown token: 'x'",
     "listops.tsv:3: expected a token, got 'x'",
@@ -68,6 +72,8 @@ def test_a_command_is_kept_but_for_its_secrets():
         f"python -m experiments.x '--config=c.py:a b' '--slurm=slurm_setup=WANDB_API_KEY={HIDDEN}'"
     )
     assert command("experiments.x", given) == f"{kept} '--a.password={HIDDEN}'"
+    two = command("experiments.x", ["--token", "b c", "--seed", "1"])
+    assert two == f"python -m experiments.x --token '{HIDDEN}' --seed 1"
     assert command("experiments.x", given[:1]) == "python -m experiments.x '--config=c.py:a b'"
 
 

@@ -14,12 +14,13 @@ import rich.console
 
 from experiments import report
 from experiments.report import Comparison, plots
-from experiments.report.data import Cell, Variant, curves, flat, variants
+from experiments.report.data import Cell, Variant, curves, variants
 from experiments.report.pictures import pictures
 from experiments.report.sight import Sight
 from experiments.report.stats import interval
 from experiments.report.table import comma_separated, markdown, number, terminal, told
 from experiments.report.tradeoff import Point, tradeoff
+from experiments.validation import flat
 
 NASTY = "<script>alert('x')</script>"
 COSTS = {

@@ -1,7 +1,7 @@
 """python -m experiments.studies.lra [--out=DIR] [--seeds=3] [--steps=300]
 
 Do Long Range Arena's models rank as in its paper, at a length that two cores can train? Trains its
-eleven models and modern ones on ListOps and Pathfinder cut down, with the same fields and with as
+eleven models and modern ones on tasks cut down (`Settings.tasks`), with the same fields and with as
 many parameters; writes results.json, README.md and the figures;
 --out=experiments/studies/lra renews the study itself. Runs that are finished, in runs/studies/lra,
 are not run again.

@@ -1,0 +1,43 @@
+"""Files and folders that are on the disk, whole, once these return, and never there in part."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def write_json(path: Path, value: Any) -> None:
+    """All of it or nothing, whenever the process is killed or the power fails."""
+    write_text(path, as_json(value))
+
+
+def write_text(path: Path, text: str) -> None:
+    """All of it or what was there before, whenever the process is killed or the power fails."""
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    sync(path.parent)
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, indent=1) + "\n"
+
+
+def make(folder: Path) -> None:
+    """The folder, with those above it that are missing."""
+    if not folder.is_dir():
+        make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync(folder.parent)
+
+
+def sync(path: Path) -> None:
+    """Waits until a file or a folder's list of names is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
