@@ -5,6 +5,7 @@ goes on as if it had not been. Optuna's own tools read the journal.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def journal(workdir: Path) -> Iterator[None]:
     with held_soon(workdir, "searching", seconds=60):
         path = workdir / JOURNAL
         if path.exists() and not (content := path.read_bytes()).endswith(b"\n"):
-            path.write_bytes(content[: content.rfind(b"\n") + 1])
+            os.truncate(path, content.rfind(b"\n") + 1)
         yield
 
 
