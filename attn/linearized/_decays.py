@@ -36,8 +36,7 @@ def per_head(
     g, C = log_decay, log_decay.shape[-1]
     after = np.tri(C, k=-1, dtype=bool)  # [l, j]: l is after j
     # from key j, or from before the chunk, to row i
-    after, each = aligned(after, g[..., None])
-    terms = jnp.concatenate([jnp.where(after, each, 0), each], -1)
+    terms = jnp.concatenate([jnp.where(*aligned(after, g[..., None]), 0), g[..., None]], -1)
     sums = _sums(np.tri(C, k=0 if own else -1), terms)
     a = jnp.einsum("...rim,...jm->...rij", rows, keys) * jnp.exp(sums[..., None, :, :C])
     now = rows * jnp.exp(sums[..., None, :, C:])
