@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from attn._axes import aligned
 from attn._dropout import Dropout
 from attn.biases import Bias, as_bias
 from attn.masks import FULL, Mask
@@ -104,6 +105,7 @@ def masked_softmax(
 ) -> Float[Array, "*B N T S"]:
     """Softmax over the seen keys of each row; exactly 0 where unseen and for rows that see none.
     A sink is one logit more in each row of its head, whose weight goes nowhere."""
+    s, seen = aligned(s, seen)
     # NaN is taken out and added to the weights: XLA's max and exp on a CPU can lose it (exp(nan) is
     # 1 in some fusions), and in a row that nobody asks about 0 * NaN would reach every gradient
     lost = (seen & jnp.isnan(s)).any(-1, keepdims=True)
@@ -112,7 +114,7 @@ def masked_softmax(
     # -inf alone would make a row that sees nothing NaN: its maximum is set to 0 instead
     top = jnp.max(jnp.where(seen, s, -jnp.inf), axis=-1, keepdims=True, initial=-jnp.inf)
     if sinks is not None:
-        sinks = sinks.astype(s.dtype)[:, None, None]
+        _, sinks = aligned(s, sinks.astype(s.dtype)[:, None, None])
         top = jnp.maximum(top, sinks)
     top = jax.lax.stop_gradient(jnp.where(top == -jnp.inf, 0, top))
     e = jnp.where(seen, jnp.exp(jnp.where(seen, s - top, 0)), 0)
@@ -135,6 +137,7 @@ def apply_weights(
     w: Float[Array, "*B N T S"], v: Float[Array, "*B S K D"], seen: Bool[Array, "*#B 1 T S"]
 ) -> Float[Array, "*B T N D"]:
     """`mix`, where a NaN or Inf in v reaches only the queries that see it."""
+    w, seen = aligned(w, seen)
     v, poison = isolate(v)
     poison = jnp.repeat(jnp.moveaxis(poison, -1, -2), w.shape[-3] // v.shape[-2], axis=-2)
     return mix(w + jnp.where(seen, poison[..., None, :], 0), v)
@@ -158,9 +161,15 @@ def dense_scores(q, k, mask, bias, scale, logit_cap):
     s = scores(scaled(q, scale), wide(k))
     if logit_cap is not None:
         s = logit_cap * jnp.tanh(s / logit_cap)
-    if bias is not None:
-        s = s + bias.array(*s.shape[-2:]).astype(s.dtype)
-    return s, seen_array(mask, *s.shape[-2:])
+    s = biased(s, bias)
+    return aligned(s, seen_array(mask, *s.shape[-2:]))
+
+
+def biased(s: Float[Array, "*B N T S"], bias: Bias | None) -> Float[Array, "*B N T S"]:
+    """The scores with the bias, drawn whole."""
+    if bias is None:
+        return s
+    return jnp.add(*aligned(s, bias.array(*s.shape[-2:]).astype(s.dtype)))
 
 
 def attend_materialized(
@@ -173,6 +182,7 @@ def attend_materialized(
 ) -> Float[Array, "*B T N D"]:
     """softmax(s) v over the seen keys. Rows that see a NaN, in a score or a value, are worked out
     with zeros and made NaN at the end: 0 * NaN in between would reach every gradient."""
+    s, seen = aligned(s, seen)
     v, poison = isolate(wide(v))
     poison = jnp.repeat(jnp.moveaxis(poison, -1, -2), s.shape[-3] // v.shape[-2], axis=-2)
     lost = (seen & jnp.isnan(s + poison[..., None, :].astype(s.dtype))).any(-1)
@@ -267,4 +277,4 @@ def scaled(q: Float[Array, "*B T N H"], scale: float | Array | None) -> Float[Ar
         raise TypeError(f"scale: expected a number or an array, got {scale!r}")
     if jnp.shape(scale) not in ((), (N,)):
         raise ValueError(f"scale: expected a number or shape [{N}], got {list(jnp.shape(scale))}")
-    return q * jnp.asarray(scale, q.dtype).reshape(-1, 1)
+    return jnp.multiply(*aligned(q, jnp.asarray(scale, q.dtype).reshape(-1, 1)))

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from attn._axes import aligned
+
 SCALINGS = ("none", "linear", "ntk", "yarn")
 XPOS_LENGTH, XPOS_GAMMA = 512.0, 0.4  # of the paper's code
 
@@ -34,8 +36,11 @@ def rotary(
     turned = 2 * len(rates)
     if turned > x.shape[-1]:
         raise ValueError(f"rates: expected at most {x.shape[-1] // 2}, got {len(rates)}")
-    rates = jnp.asarray(rates, jnp.float32)
-    angle = positions.astype(jnp.float32)[..., None, None] * rates  # [*B, T, 1, R/2]
+    positions, rates = positions.astype(jnp.float32), jnp.asarray(rates, jnp.float32)
+    x, positions, rates = aligned(x, positions[..., None, None], rates)
+    angle = positions * rates  # [*B, T, 1, R/2]
+    if jnp.ndim(scale):
+        _, scale = aligned(x, scale)
     wide = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
     cos, sin = (jnp.cos(angle) * scale).astype(wide), (jnp.sin(angle) * scale).astype(wide)
     a, b = jnp.split(x[..., :turned].astype(wide), 2, axis=-1)
@@ -50,7 +55,7 @@ def xpos_scale(
     et al. 2022, arXiv:2212.10554, and its code). float32, so |t - centre| up to 35,000."""
     zeta = (np.arange(half) / half + XPOS_GAMMA) / (1 + XPOS_GAMMA)
     power = (positions.astype(jnp.float32) - centre) / XPOS_LENGTH
-    return jnp.exp(power[..., None, None] * np.log(zeta).astype(np.float32))
+    return jnp.exp(jnp.multiply(*aligned(power[..., None, None], np.log(zeta).astype(np.float32))))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from attn._axes import conjunction
 from attn._core import isolate
 from attn._dropout import Dropout, keep
 
@@ -100,7 +101,7 @@ class Tiling:
         if not masked:
             return s, None
         seen = mask.at(i, j)  # [b, c] or [R or 1, b, c]
-        seen = seen if self.S % self.block_k == 0 else seen & (j < self.S)
+        seen = seen if self.S % self.block_k == 0 else conjunction(seen, j < self.S)
         seen = seen[None] if seen.ndim == 2 else seen
         return s, self.arrange(seen[:, None], transposed)
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from attn._axes import conjunction
 from attn._core import isolate, wide
 from attn.masks import Padding
 
@@ -48,7 +49,8 @@ def any_past(x: Bool[Array, "*B S"], T: int, offset: int) -> Bool[Array, "*B T"]
     """Whether any x is True that query t, at t + offset, sees under `Causal`."""
     S = x.shape[-1]
     place = jnp.arange(T) + max(min(offset, S), -T)
-    return jnp.take(spread(x, x.ndim - 1), jnp.clip(place, 0, S - 1), axis=-1) & (place >= 0)
+    found = jnp.take(spread(x, x.ndim - 1), jnp.clip(place, 0, S - 1), axis=-1)
+    return conjunction(found, place >= 0)
 
 
 def matrix_of(

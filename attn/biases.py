@@ -86,7 +86,7 @@ class Alibi(Bias):
 
     def at(self, i, j):
         slopes = self.slopes.reshape((-1,) + (1,) * max(jnp.ndim(i), jnp.ndim(j)))
-        return -slopes * jnp.abs(i - j).astype(self.slopes.dtype)
+        return -slopes * jnp.abs(i - j)[None].astype(self.slopes.dtype)
 
     def of_heads(self, heads):
         return Alibi(self.slopes[heads])

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn._axes import aligned
 from attn._core import wide
 
 Initializer = Callable[..., Array]  # (key, shape, dtype), as those of jax.nn.initializers
@@ -91,7 +92,7 @@ class Gate(Shaped):
     def __call__(self, x: Float[Array, "*B W"], *, bias=None, **arrays) -> Float[Array, "..."]:
         x = wide(x)
         y = self.project(x, **{name: array.astype(x.dtype) for name, array in arrays.items()})
-        y = y if bias is None else y + bias.astype(x.dtype)
+        y = y if bias is None else jnp.add(*aligned(y, bias.astype(x.dtype)))
         return self.scale * self.activation(y.reshape(*x.shape[:-1], *self.shape))
 
 
@@ -118,7 +119,8 @@ class StepDecay(Shaped):
     def __call__(self, x: Float[Array, "*B W"], *, a_log, **arrays) -> Float[Array, "..."]:
         step = self.step(x, **arrays)
         rate = jnp.exp(a_log.astype(step.dtype))
-        return -rate.reshape(-1, *(1,) * (len(self.shape) - 1)) * step
+        rate, step = aligned(rate.reshape(-1, *(1,) * (len(self.shape) - 1)), step)
+        return -rate * step
 
 
 def time_step(shape: tuple[int, ...], project: Dense | LowRank = Dense()) -> Gate:
@@ -164,6 +166,6 @@ class Ramp:
     zigzag: float = 0.0
 
     def __call__(self, key: Array, shape: tuple[int, int], dtype) -> Float[Array, "N H"]:
-        s = jnp.linspace(-1, 1, shape[-1], dtype=dtype)
+        s = jnp.linspace(-1, 1, shape[-1], dtype=dtype)[None]
         ramp = jnp.linspace(self.low, self.high, math.prod(shape), dtype=dtype)
         return ramp.reshape(shape) + self.zigzag * s * jnp.abs(s)

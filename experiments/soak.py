@@ -103,12 +103,16 @@ def _outcome(experiment: Experiment, workdir: Path) -> dict[str, Any]:
     like = jax.eval_shape(Learner(experiment).init)
     state = Checkpoints.of(workdir, experiment).load(experiment.train.steps, like)
     digest = lambda x: hashlib.sha256(np.asarray(x).tobytes()).hexdigest()
-    timeless = lambda d: {k: v for k, v in d.items() if "second" not in k}
     return {
         "state": {name: digest(x) for name, x in flatten(state).items()},
-        "metrics": [timeless(row) for row in records.read_metrics(workdir / loop.METRICS)],
-        "result": timeless(read_json(workdir / loop.RESULT)),
+        "metrics": [_timeless(row) for row in records.read_metrics(workdir / loop.METRICS)],
+        "result": _timeless(read_json(workdir / loop.RESULT)),
     }
+
+
+def _timeless(values: dict[str, Any]) -> dict[str, Any]:
+    """Without times, nor the seal over them."""
+    return {k: v for k, v in values.items() if "second" not in k and k != "sha256"}
 
 
 def _live(

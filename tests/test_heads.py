@@ -87,7 +87,7 @@ def test_attend_is_any_function():
 
 def test_any_leading_axes_and_dtype():
     w = [x.astype(jnp.bfloat16) for x in weights()]
-    with jax.numpy_dtype_promotion("strict"):
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         for f in (attn.multi_head, attn.multi_head_by_head):
             y = f(X.astype(jnp.bfloat16)[None], *w, num_heads=N)
             assert (y.shape, y.dtype) == ((1, B, T, W), jnp.bfloat16)

@@ -10,6 +10,7 @@ import attn
 from attn import FULL, Bias, Causal, Padding, Segments
 from attn._core import (
     apply_weights,
+    biased,
     check_qkv,
     dense_attention,
     masked_softmax,
@@ -32,8 +33,7 @@ class Dense(attn.Mechanism):
     def __call__(self, q, k, v, *, mask=FULL, bias=None):
         mask, bias = check_qkv(q, k, v, mask, bias)
         seen = seen_array(self.see(mask), q.shape[-3], k.shape[-3])
-        s = self.score(wide(q), wide(k))
-        s = s if bias is None else s + bias.array(*s.shape[-2:])
+        s = biased(self.score(wide(q), wide(k)), bias)
         return self.mix(s, seen, wide(v)).astype(self.out(q))
 
     def see(self, mask):
@@ -136,6 +136,11 @@ class PoisonedByPadding(Dense):
 class NoKeyGradient(Dense):
     def score(self, q, k):
         return super().score(q, jax.lax.stop_gradient(k))
+
+
+class BroadcastsWithoutAWord(Dense):
+    def score(self, q, k):
+        return super().score(q, k) + jnp.zeros(k.shape[-3])
 
 
 class WidensDtype(Dense):
@@ -249,6 +254,8 @@ MUTANTS = [
     (SeesOneAhead(), "is_strictly_causal"),
     (PoisonedByPadding(), "does_not_leak"),
     (NoKeyGradient(), "equals_reference"),
+    (BroadcastsWithoutAWord(), "refuses_the_rest"),
+    (BroadcastsWithoutAWord(), "traces_once_and_keeps_dtype"),
     (WidensDtype(), "traces_once_and_keeps_dtype"),
     (RefusesSilently(), "refuses_the_rest"),
     (ClaimsLinearMemory(), "memory_is_linear"),

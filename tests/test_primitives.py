@@ -150,14 +150,16 @@ def tiers(few, every):
 @pytest.mark.parametrize(
     "name", tiers(("softmax", "forgetting", "gla", "kda", "strided", "nystrom"), attn.MECHANISMS)
 )
-def test_traced_under_strict_promotion_it_leaks_no_tracer(name):
+def test_traced_under_strict_promotions_it_leaks_no_tracer(name):
     mechanism = attn.MECHANISMS[name].examples()[0]
     named = masks_for(mechanism, T=9, S=9)
     mask = named.get("all joined", named.get("Padding", base_mask(mechanism)))
     q, k, v, learned = inputs(mechanism, dtype=jnp.bfloat16, **TINY)
-    call = lambda q, k, v: mechanism(q, k, v, mask=mask, **learned)
-    with jax.numpy_dtype_promotion("strict"), jax.checking_leaks():
-        assert jax.eval_shape(call, q, k, v).dtype == q.dtype
+    loss = lambda q, k, v: mechanism(q, k, v, mask=mask, **learned).sum()
+    strict = jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise")
+    with strict[0], strict[1], jax.checking_leaks():
+        found = jax.eval_shape(jax.value_and_grad(loss, (0, 1, 2)), q, k, v)
+    assert {x.dtype for x in jax.tree.leaves(found)} == {q.dtype}
 
 
 @pytest.mark.optimised

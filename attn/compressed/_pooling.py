@@ -8,6 +8,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from attn import _cache
+from attn._axes import aligned
 from attn._cache import Cache
 from attn._core import dense_attention, wide
 from attn._tokens import in_blocks
@@ -23,7 +24,7 @@ def pool(
     if kernel is not None:
         return jnp.einsum("...pckh,kche->...pke", x, kernel.astype(x.dtype))
     count = jnp.maximum(seen.sum(-1, dtype=jnp.int32), 1).astype(x.dtype)
-    return x.sum(-3) / count[..., None, None]
+    return jnp.divide(*aligned(x.sum(-3), count[..., None, None]))
 
 
 @jax.tree_util.register_dataclass

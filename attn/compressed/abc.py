@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from attn._axes import conjunction
 from attn._core import (
     apply_weights,
     check_count,
@@ -135,7 +136,7 @@ def _chunk(state, q, k, v, seen, control):
     shown = jnp.where(seen[..., None, :, None], a, low)
     top = lax.cummax(lax.stop_gradient(shown), axis=a.ndim - 2)
     top = jnp.maximum(top, state.top[..., None, :])
-    past = jnp.tril(jnp.ones((C, C), bool)) & seen[..., None, None, :]  # [*B, 1, C, C]
+    past = conjunction(jnp.tril(jnp.ones((C, C), bool)), seen[..., None, None, :])  # [*B, 1, C, C]
     # f of token i as row t holds it: against the largest of t's own past, and nothing later
     apart = a[..., None, :, :] - top[..., :, None, :]
     f = jnp.where(past[..., None], jnp.exp(jnp.where(past[..., None], apart, 0)), 0)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn._axes import aligned, conjunction
 from attn._core import (
     check_count,
     check_qkv,
@@ -48,7 +49,7 @@ def linformer_attention(
     T, S = q.shape[-3], k.shape[-3]
     v = wide(v)
     if padding is not None:
-        v = jnp.where(padding.seen_keys(S)[..., None, None], v, 0)
+        v = _shown(v, padding.seen_keys(S))
     projected = jnp.einsum("krs,...skd->...rkd", f, v)
     *batch, N, _, R = w.shape
     K = k.shape[-2]
@@ -83,10 +84,16 @@ def _weights(q, k, padding, key_projection, value_projection):
     live = jnp.full((T,), S > 0)
     if padding is not None:
         seen = padding.seen_keys(S)
-        live = padding.seen_queries(T) & seen.any(-1, keepdims=True)
-        k = jnp.where(seen[..., None, None], k, 0)
+        live = conjunction(padding.seen_queries(T), seen.any(-1, keepdims=True))
+        k = _shown(k, seen)
     s = scores(q * q.shape[-1] ** -0.5, jnp.einsum("krs,...skh->...rkh", e, k))
     return masked_softmax(s, live[..., None, :, None]), f
+
+
+def _shown(x, seen):
+    """x [*B, S, K, H], 0 where it is hidden."""
+    seen, x = aligned(seen[..., None, None], x)
+    return jnp.where(seen, x, 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,9 +135,9 @@ class Linformer(Mechanism):
         (padding,), _ = mask.take(*HONOURS)
         padding = padding if padding is not None else Padding(jnp.int32(k.shape[-3]))
         seen = padding.seen_keys(k.shape[-3])
-        live = padding.seen_queries(q.shape[-3]) & seen.any(-1, keepdims=True)
+        live = conjunction(padding.seen_queries(q.shape[-3]), seen.any(-1, keepdims=True))
         e, f = _projections(key_projection, value_projection, *k.shape[-3:-1])
-        k, v = (jnp.where(seen[..., None, None], wide(x), 0) for x in (k, v))
+        k, v = (_shown(wide(x), seen) for x in (k, v))
         k, v = jnp.einsum("krs,...skh->...rkh", e, k), jnp.einsum("krs,...skd->...rkd", f, v)
         return dense_attention(wide(q), k, v, mask=Padding(queries=live))
 
@@ -144,7 +151,8 @@ class Linformer(Mechanism):
         full = jnp.einsum("...kgtr,krs->...kgts", w, f).reshape(*batch, N, T, f.shape[-1])
         if padding is None:
             return full
-        return jnp.where(padding.seen_keys(f.shape[-1])[..., None, None, :], full, 0)
+        seen, full = aligned(padding.seen_keys(f.shape[-1])[..., None, None, :], full)
+        return jnp.where(seen, full, 0)
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         # variance 1 / R, as the Johnson-Lindenstrauss argument of the paper has it

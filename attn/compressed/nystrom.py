@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from attn._axes import aligned
 from attn._core import (
     apply_weights,
     check_count,
@@ -98,7 +99,8 @@ def averages(seen: Bool[Array, "*B S"], landmarks: int, dtype) -> Float[Array, "
     beyond = place - longer * (size + 1)
     late = longer + beyond // jnp.maximum(size, 1)
     segment = jnp.where(beyond < 0, place // (size + 1), late)[..., None, :]
-    member = seen[..., None, :] & (segment == jnp.arange(landmarks, dtype=jnp.int32)[:, None])
+    number = jnp.arange(landmarks, dtype=jnp.int32)[:, None]
+    member = seen[..., None, :] & jnp.equal(*aligned(segment, number))
     member = member.astype(dtype)
     return member / jnp.maximum(member.sum(-1, keepdims=True), 1)
 
@@ -106,7 +108,7 @@ def averages(seen: Bool[Array, "*B S"], landmarks: int, dtype) -> Float[Array, "
 def pseudo_inverse(a: Float[Array, "*B M L"], iterations: int) -> Float[Array, "*B L M"]:
     """Z <- Z (13 I - A Z (15 I - A Z (7 I - A Z))) / 4 from Z = A^T / |A|_1, of a softmax A."""
     most = a.sum(-2).max(-1)[..., None, None]
-    eye = jnp.eye(a.shape[-2], dtype=a.dtype)
+    _, eye = aligned(a, jnp.eye(a.shape[-2], dtype=a.dtype))
 
     def better(z, _):
         az = a @ z
@@ -149,8 +151,9 @@ def _convolved(v, conv, T, N):
     C, S = conv.shape[-1], v.shape[-3]
     ends = [(0, 0)] * (v.ndim - 3) + [(C // 2, max(T + C // 2 - S, 0)), (0, 0), (0, 0)]
     v = jnp.pad(v, ends)
-    tap = lambda c: conv[:, c, None] * jax.lax.slice_in_dim(v, c, c + T, axis=v.ndim - 3)
-    return jnp.repeat(sum(map(tap, range(C))), N // conv.shape[0], axis=-2)
+    v, conv = aligned(v, conv)
+    tap = lambda c: conv[..., c, None] * jax.lax.slice_in_dim(v, c, c + T, axis=v.ndim - 3)
+    return jnp.repeat(sum(map(tap, range(C))), N // v.shape[-2], axis=-2)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -197,10 +200,10 @@ class Nystrom(Mechanism):
         w = jnp.where(_few(means.few_keys), exact_k, f @ pseudo_inverse(a, self.iterations) @ b)
         w = jnp.where(means.own_row[..., None, :, None], exact_q, w)
         if conv is not None:
-            tap = jnp.arange(S) - jnp.arange(T)[:, None] + conv.shape[1] // 2  # [T, S]
+            tap = jnp.arange(S)[None] - jnp.arange(T)[:, None] + conv.shape[1] // 2  # [T, S]
             near = (tap >= 0) & (tap < conv.shape[1])
-            band = jnp.where(near, conv[:, jnp.clip(tap, 0, conv.shape[1] - 1)], 0)
-            w = w + jnp.repeat(band, N // K, axis=0).astype(w.dtype)
+            band = jnp.where(near[None], conv[:, jnp.clip(tap, 0, conv.shape[1] - 1)], 0)
+            w = jnp.add(*aligned(w, jnp.repeat(band, N // K, axis=0).astype(w.dtype)))
         shown = asks[..., None, :, None] & seen[..., None, None, :]
         return apply_weights(jnp.where(shown, w, 0), wide(v), shown)
 

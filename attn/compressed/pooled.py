@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn._axes import conjunction
 from attn._blockwise import blockwise
 from attn._cache import check_one_token
 from attn._core import (
@@ -137,7 +138,7 @@ def _causal(q, k, v, there, near, stride, offset):
     past = spread(in_blocks(jnp.isnan(near[3]), C, n).any(n + 1), n)  # [*B, blocks of keys, N]
     before = jnp.arange(P) + first - 1
     past = jnp.take(past, jnp.clip(before, 0, past.shape[n] - 1), axis=n)
-    met = met | (past & (before >= 0)[:, None])[..., None, :]
+    met = met | conjunction(past, (before >= 0)[:, None])[..., None, :]
     met = jnp.where(met, jnp.nan, 0).astype(q.dtype)
     flat = lambda x: x.reshape(*batch, P * C, *x.shape[n + 2 :])
     back = lambda x: jax.lax.slice_in_dim(flat(x), lead, lead + T, axis=n)
@@ -147,7 +148,8 @@ def _causal(q, k, v, there, near, stride, offset):
 def _local(q, k, v, seen):
     """Causal softmax within blocks: the output [*B, P, C, N, D] and log-sum-exp [*B, P, C, N]."""
     C = q.shape[-3]
-    shown = jnp.tril(jnp.ones((C, C), bool)) & seen[..., None, None, :]  # [*B, P, 1, C, C]
+    past = jnp.tril(jnp.ones((C, C), bool))
+    shown = conjunction(past, seen[..., None, None, :])  # [*B, P, 1, C, C]
     return softmax_part(dots(q, k), shown, v)
 
 
@@ -186,9 +188,10 @@ class Pooled(Mechanism):
         shown = blocks(seen).any(-1)[..., None, :] & asks[..., None]
         if causal is not None:
             place = jnp.arange(T)[:, None] + causal.offset
-            j = jnp.arange(S)
-            shown = shown & (jnp.arange(shown.shape[-1]) < place // C)
-            own = (j // C == place // C) & (j <= place) & seen[..., None, :] & asks[..., None]
+            j, block = jnp.arange(S)[None], jnp.arange(shown.shape[-1])[None]
+            shown = conjunction(shown, block < place // C)
+            own = (j // C == place // C) & (j <= place)
+            own = conjunction(own, seen[..., None, :], asks[..., None])
             pooled = [jnp.concatenate([x, y], -3) for x, y in zip(pooled, (k, v))]
             shown = jnp.concatenate([shown, own], -1)
         return dense_attention(wide(q), *pooled, mask=ArrayMask(shown))

@@ -19,8 +19,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from attn._axes import aligned
 from attn._core import (
     apply_weights,
+    biased,
     check_block,
     check_qkv,
     isolate,
@@ -140,16 +142,19 @@ def _meeting(form, q, k, v_poison):
 def _weights(form, rows, columns, i, j, mask, bias):
     """The weights of a tile; NaN [*B, N, b] for rows that see what is not finite; what is seen."""
     (rows, q_poison), (columns, k_poison) = rows, columns
-    seen = mask.at(i[:, None], j[None])[..., None, :, :]
-    if form.near is not None:
-        seen = seen & form.near(rows, j)
-    dtype = q_poison.dtype
-    add = 0.0 if bias is None else bias.at(i[:, None], j[None]).astype(dtype)
-    w = form.weigh(Tile(rows, columns, j, seen, add))
     N, K = q_poison.shape[-2], k_poison.shape[-2]
     heads_first = lambda x: jnp.swapaxes(x[..., 0], -1, -2)
+    q_poison = heads_first(q_poison)[..., None]
     k_poison = jnp.repeat(heads_first(k_poison), N // K, axis=-2)[..., None, :]
-    poison = jnp.where(seen, heads_first(q_poison)[..., None] + k_poison, 0)
+    here = i[:, None], j[None]
+    _, seen = aligned(q_poison, mask.at(*here)[..., None, :, :])
+    if form.near is not None:
+        seen = seen & form.near(rows, j)
+    add = 0.0
+    if bias is not None:
+        _, add = aligned(q_poison, bias.at(*here).astype(q_poison.dtype))
+    w = form.weigh(Tile(rows, columns, j, seen, add))
+    poison = jnp.where(seen, q_poison + k_poison, 0)
     return w, poison.sum(-1), seen
 
 
@@ -202,9 +207,9 @@ def tanh_scores(
 def whole(s, q, k, v, *, mask, bias, dropout, weigh=masked_softmax) -> Float[Array, "*B T N D"]:
     """weigh(s + bias) v of scores [*B, N, T, S] drawn whole: how references end."""
     mask, bias = check_qkv(q, k, v, mask, bias)
-    seen = seen_array(mask, *s.shape[-2:])
     s = jnp.broadcast_to(s, (*q.shape[:-3], *s.shape[-3:]))
-    w = weigh(s if bias is None else s + bias.array(*s.shape[-2:]).astype(s.dtype), seen)
+    s, seen = aligned(biased(s, bias), seen_array(mask, *s.shape[-2:]))
+    w = weigh(s, seen)
     return apply_weights(w if dropout is None else dropout.of_scores(w), wide(v), seen)
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
+from attn._axes import aligned
 from attn._core import check_block, check_qkv, dense_attention, dense_weights, isolate, wide
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn._merge import merged
@@ -97,6 +98,7 @@ def _drain(out, lse, sinks):
     sinks, dtype = wide(jnp.asarray(sinks)).astype(lse.dtype), out.dtype
     if sinks.shape != lse.shape[-1:]:
         raise ValueError(f"sinks: expected [{lse.shape[-1]}], got {list(sinks.shape)}")
+    lse, sinks = aligned(lse, sinks)
     # a row that is NaN and that nobody asks about must not reach the sinks: 0 * NaN
     out, poison = isolate(wide(out))
     empty, lost = lse == -jnp.inf, jnp.isnan(lse)

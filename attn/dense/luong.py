@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
+from attn._axes import aligned
 from attn._core import check_block, check_count, check_qkv, dots, masked_softmax, wide
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
@@ -88,7 +89,7 @@ def _form(q, k, mask, score, local, window, arrays):
 
     def distance(rows, j):
         p = jnp.swapaxes(rows[1], -3, -2)
-        return j.astype(p.dtype) - p  # [*B, N, b, c]
+        return jnp.subtract(*aligned(j.astype(p.dtype), p))  # [*B, N, b, c]
 
     def weigh(tile):
         (q, _), k = tile.rows, tile.columns
@@ -104,7 +105,7 @@ def _position(q, real, position_projection, position_vector, **_):
     """p_i = S sigmoid(a . tanh(W q_i)) [*B, T, N, 1]."""
     hidden = jnp.tanh(jnp.einsum("...tnh,nhp->...tnp", q, position_projection))
     p = jax.nn.sigmoid(jnp.einsum("...tnp,np->...tn", hidden, position_vector))
-    return (real[..., None, None] * p)[..., None]
+    return jnp.multiply(*aligned(real[..., None, None], p))[..., None]
 
 
 def _softmax(s, seen):
@@ -209,11 +210,11 @@ class Luong(Mechanism):
         if self.local == "p":
             hidden = jnp.tanh(jnp.einsum("...tnh,nhp->...ntp", q, a["position_projection"]))
             p = jax.nn.sigmoid(jnp.einsum("...ntp,np->...nt", hidden, a["position_vector"]))
-            p = (_real_keys(mask, len(j)).astype(p.dtype)[..., None, None] * p)[
-                ..., None
-            ]  # [*B, N, T, 1]
-            fall = jnp.exp(-2 * jnp.square((j - p) / self.window))
-            weigh = lambda s, seen: _softmax(s, seen & (abs(j - p) <= self.window)) * fall
+            length = _real_keys(mask, len(j)).astype(p.dtype)[..., None, None]
+            p = jnp.multiply(*aligned(length, p))[..., None]  # [*B, N, T, 1]
+            apart = jnp.subtract(*aligned(j, p))
+            fall = jnp.exp(-2 * jnp.square(apart / self.window))
+            weigh = lambda s, seen: _softmax(s, seen & (abs(apart) <= self.window)) * fall
         mask = _narrowed(mask, self.local, self.window)
         dropout = dropout_of(self, dropout_key, q, k)
         return _rows.whole(s, q, k, v, mask=mask, bias=bias, dropout=dropout, weigh=weigh)

@@ -9,6 +9,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from attn import _cache
+from attn._axes import aligned
 from attn._core import check_block, check_count, check_qkv, dots, masked_softmax, wide
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
@@ -77,7 +78,8 @@ def _form(q, k, *, w1=None, b1=None, w2=None, b2=None, logits=None):
         return jnp.moveaxis(logits[:, :T, :S].astype(dtype), 0, 1), ()  # [T, N, S]
 
     def dense(q, k):
-        hidden = jnp.einsum("...tnh,nha->...tna", q, w1.astype(dtype)) + b1.astype(dtype)
+        hidden = jnp.einsum("...tnh,nha->...tna", q, w1.astype(dtype))
+        hidden = jnp.add(*aligned(hidden, b1.astype(dtype)))
         # to the hidden layer, W2 and b2 are a key for each position
         keys = jnp.moveaxis(w2[..., :S].astype(dtype), -1, 0)  # [S, N, A]
         return jax.nn.relu(hidden), (keys, b2[:, :S].astype(dtype).T[..., None])
@@ -88,7 +90,8 @@ def _form(q, k, *, w1=None, b1=None, w2=None, b2=None, logits=None):
             e = jnp.broadcast_to(e, (*tile.seen.shape[:-3], *e.shape))
         else:
             keys, offset = tile.columns
-            e = dots(tile.rows, keys) + jnp.moveaxis(offset, -3, -1)  # [N, 1, c]
+            offset = jnp.moveaxis(offset, -3, -1)  # [N, 1, c]
+            e = jnp.add(*aligned(dots(tile.rows, keys), offset))
         return masked_softmax(e + tile.bias, tile.seen)
 
     return _rows.Form(weigh, dense if logits is None else random)
@@ -138,8 +141,9 @@ class Synthesizer(Mechanism):
             e = learned["logits"][:, :T, :S]
         else:
             hidden = jnp.einsum("...tnh,nha->...nta", wide(q), learned["w1"])
-            hidden = jnp.maximum(hidden + learned["b1"][:, None], 0)
-            e = jnp.einsum("...nta,nas->...nts", hidden, learned["w2"]) + learned["b2"][:, None]
+            hidden = jnp.maximum(jnp.add(*aligned(hidden, learned["b1"][:, None])), 0)
+            e = jnp.einsum("...nta,nas->...nts", hidden, learned["w2"])
+            e = jnp.add(*aligned(e, learned["b2"][:, None]))
         dropout = dropout_of(self, dropout_key, q, k)
         return _rows.whole(e[..., :S], q, k, v, mask=mask, bias=bias, dropout=dropout)
 

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from attn import _cache
 from attn._core import (
     apply_weights,
+    biased,
     check_block,
     check_qkv,
     dense_scores,
@@ -100,9 +101,7 @@ def _dense_weights(q, k, mask, bias, logit_mixing, weight_mixing, dropout=None):
     _check(q, logit_mixing, weight_mixing)
     s, seen = dense_scores(q, k, mask, None, None, None)
     mix = lambda x, p: jnp.einsum("...lts,ln->...nts", x, wide(p).astype(x.dtype))
-    s = mix(s, logit_mixing)
-    s = s if bias is None else s + bias.array(*s.shape[-2:]).astype(s.dtype)
-    w = masked_softmax(s, seen)
+    w = masked_softmax(biased(mix(s, logit_mixing), bias), seen)
     w = w if dropout is None else dropout.of_scores(w)
     return mix(w, weight_mixing), seen
 

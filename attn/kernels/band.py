@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
+from attn._axes import conjunction
 from attn.kernels.segments import sees_own_segment
 from attn.masks import FULL, And, Causal, Mask, Padding, Segments, Window
 
@@ -70,7 +71,7 @@ class Band:
             seen = sees_own_segment(
                 self.segments.query_ids, self.segments.key_ids, keys, first, past
             )
-        return seen if padding is None else seen & padding.seen_queries(self.T)
+        return seen if padding is None else conjunction(seen, padding.seen_queries(self.T))
 
     def keys(self) -> Bool[jax.Array, "*#B S"] | None:
         """Which keys may be seen; None if all may. Those of other segments count as seen."""
@@ -78,7 +79,7 @@ class Band:
         near = j < (self.S if self.right is None else self.T + self.right)
         if self.padding is None:
             return None if near.all() else jnp.asarray(near)
-        return self.padding.seen_keys(self.S) & near
+        return conjunction(self.padding.seen_keys(self.S), near)
 
 
 def split(mask: Mask, T: int, S: int) -> Band:

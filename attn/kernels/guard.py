@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from attn._axes import aligned
 from attn._core import isolate
 from attn.kernels.call import Call
 from attn.masks import Mask
@@ -49,7 +50,10 @@ def guarded(
 
 def _shown(x, rows):
     """x where rows are, else 0; so is its gradient."""
-    return x if rows is None else jnp.where(rows[..., None, None], x, 0)
+    if rows is None:
+        return x
+    rows, x = aligned(rows[..., None, None], x)
+    return jnp.where(rows, x, 0)
 
 
 @jax.custom_vjp

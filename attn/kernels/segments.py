@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from attn._axes import aligned
+
 
 def sees_own_segment(
     query_ids: Int[Array, "*#B T"],
@@ -23,7 +25,8 @@ def sees_own_segment(
     both = lambda a, b: jnp.concatenate([spread(a), spread(b)], -1)
     ids = both(query_ids, key_ids)
     hidden = S  # no run reaches this far
-    position = both(jnp.asarray(first, jnp.int32), jnp.where(keys, jnp.arange(S), hidden))
+    keys, place = aligned(keys, jnp.arange(S))
+    position = both(jnp.asarray(first, jnp.int32), jnp.where(keys, place, hidden))
     is_key = both(jnp.zeros(T, jnp.int32), jnp.ones(S, jnp.int32))
     end = both(jnp.asarray(past, jnp.int32), jnp.zeros(S, jnp.int32))
     index = both(jnp.arange(T), T + jnp.arange(S))
@@ -31,7 +34,8 @@ def sees_own_segment(
     ids, position, is_key, end, index = jax.lax.sort(
         (ids, position, is_key, end, index), dimension=-1, num_keys=3
     )
-    at = jnp.where(is_key == 1, jnp.arange(T + S), T + S)
+    is_key, place = aligned(is_key, jnp.arange(T + S))
+    at = jnp.where(is_key == 1, place, T + S)
     following = jax.lax.cummin(at, axis=at.ndim - 1, reverse=True)
     there = jnp.minimum(following, T + S - 1)
     take = lambda x: jnp.take_along_axis(x, there, -1)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from attn._axes import aligned, conjunction
 from attn._core import scaled
 from attn.kernels.band import Band, names, split
 from attn.kernels.call import Call
@@ -118,7 +119,7 @@ def _ids(band: Band, B: int) -> tuple[Int[Array, "B T"], Int[Array, "B S"]] | No
         queries, keys = (jnp.broadcast_to(x, (*batch, x.shape[1])) for x in (queries, keys))
         queries, keys = jax.vmap(_ranks)(queries, keys)
     if band.padding is not None:
-        keys = jnp.where(band.padding.seen_keys(S), keys, -1)
+        keys = jnp.where(*aligned(band.padding.seen_keys(S), keys), -1)
     elif band.segments is None and S % LANES == 0:
         return None
     queries, keys = _padded(queries, -1), _padded(keys, -1, -1)
@@ -138,10 +139,10 @@ def _rows(band: Band):
     first, reached = seen_first(band.others, band.T, band.S)
     keys = jnp.ones(band.S, bool) if band.padding is None else band.padding.seen_keys(band.S)
     past = keys.sum(-1, keepdims=True)  # lengths: the real keys are the first ones
-    queries = jnp.asarray(first) < past
+    queries = jnp.less(*aligned(jnp.asarray(first), past))
     if band.padding is not None:
-        queries = queries & band.padding.seen_queries(band.T)
-    return queries, keys & reached
+        queries = conjunction(queries, band.padding.seen_queries(band.T))
+    return queries, conjunction(keys, reached)
 
 
 @functools.lru_cache(maxsize=32)

@@ -18,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from attn._axes import aligned
+
 # exp of it is 0 in every dtype, and sums of it are finite
 FLOOR = -1e9
 
@@ -34,7 +36,7 @@ def per_head(
     g, C = log_decay, log_decay.shape[-1]
     after = np.tri(C, k=-1, dtype=bool)  # [l, j]: l is after j
     # from key j, or from before the chunk, to row i
-    terms = jnp.concatenate([jnp.where(after, g[..., None], 0), g[..., None]], -1)
+    terms = jnp.concatenate([jnp.where(*aligned(after, g[..., None]), 0), g[..., None]], -1)
     sums = _sums(np.tri(C, k=0 if own else -1), terms)
     a = jnp.einsum("...rim,...jm->...rij", rows, keys) * jnp.exp(sums[..., None, :, :C])
     now = rows * jnp.exp(sums[..., None, :, C:])

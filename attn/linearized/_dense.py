@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn._axes import aligned, conjunction
 from attn._core import seen_array, wide
 from attn.linearized._decays import FLOOR
 from attn.linearized._recurrence import beside, divide, low, to_heads
@@ -22,14 +23,16 @@ def weights(form, q, k, gates, learned, mask: Mask) -> Float[Array, "*B N T S"]:
     q, k = jnp.where(beside(seen.any(-1)[..., 0, :], q, len(batch)), wide(q), 0), hide(k)
     t = form.terms(q, k, **arrays)
     ids = jnp.zeros(S, jnp.int32) if segments is None else segments.key_ids
-    together = (ids[..., :, None] == ids[..., None, :]) & shown[..., None, :]  # [*B, j, l]
-    at, j = jnp.arange(T) + (causal.offset if causal else 0), jnp.arange(S)
+    together = conjunction(ids[..., :, None] == ids[..., None, :], shown[..., None, :])
+    _, together = aligned(seen[..., 0, :, :], together)  # [*B, j, l]
+    at, place = jnp.arange(T) + (causal.offset if causal else 0), jnp.arange(S)
+    i, j = at[:, None], place[None]
     apart = 1 if form.reads_before else 0
     w = _scores(t, t.q, t.k, at, together, apart)
-    w = jnp.where(seen & (j <= at[:, None] - apart), w, 0)
+    w = jnp.where(conjunction(seen, j <= i - apart), w, 0)
     if causal is None:
         after = _scores(t, t.q, t.k, at, together, apart, back=True)
-        w = jnp.where(seen & (j > at[:, None]), after, w)
+        w = jnp.where(conjunction(seen, j > i), after, w)
     if t.log_weight is not None:
         weight = jnp.swapaxes(to_heads(t.log_weight, N, -1), -1, -2)[..., None, :]
         top = jnp.where(seen, weight, low(weight.dtype)).max(-1, keepdims=True)
@@ -38,21 +41,21 @@ def weights(form, q, k, gates, learned, mask: Mask) -> Float[Array, "*B N T S"]:
         w = divide(w, w.sum(-1))
     if t.erase is not None:
         # what token j wrote is v_j less what it erased: w (I + E)^-1
-        strictly = (j < j[:, None]) & together[..., None, :, :]
+        strictly = conjunction(j < j.T, together[..., None, :, :])
         scores = lambda rows, keys, at, own: _scores(t, rows, keys, at, together, own)
         before = 0 if t.remove is None else 1
         erase = to_heads(t.erase, N, -2)
-        written = jnp.where(strictly, scores(erase, t.k, j, before), 0)
+        written = jnp.where(strictly, scores(erase, t.k, place, before), 0)
         key = t.k if t.remove is None else t.remove
-        removed = jnp.where(strictly, scores(erase, key, j, before), 0)
-        reads = jnp.where(seen & (j <= at[:, None]), scores(t.q, key, at, apart), 0)
+        removed = jnp.where(strictly, scores(erase, key, place, before), 0)
+        reads = jnp.where(conjunction(seen, j <= i), scores(t.q, key, at, apart), 0)
         eye = jnp.broadcast_to(jnp.eye(S, dtype=w.dtype), removed.shape)
         w = w - reads @ jax.scipy.linalg.solve_triangular(eye + removed, written, lower=True)
     if form.adds_own:
         own = lambda x: jnp.take(x, jnp.clip(at, 0, S - 1), axis=len(batch))
         arrays = {name: own(x) if name in gates else x for name, x in arrays.items()}
         alone = jnp.swapaxes(form.own(q, own(k), **arrays), -1, -2)[..., None]
-        w = w + jnp.where(seen & (j == at[:, None]), alone, 0)
+        w = w + jnp.where(conjunction(seen, j == i), alone, 0)
     return w
 
 
@@ -63,11 +66,11 @@ def _scores(t, rows, keys, at, together, apart, *, back=False):
     if t.log_decay is None:
         return jnp.einsum("...inm,...jnm->...nij", rows, keys)
     g = jnp.maximum(to_heads(t.log_decay, N, -2), FLOOR)
-    j = other = jnp.arange(keys.shape[-3])
-    i = at[:, None, None]
-    before = (other > j[:, None]) & (other <= i - apart)
-    between = (other >= i + apart) & (other < j[:, None]) if back else before
-    between = (between & together[..., None, :, :]).astype(g.dtype)
+    other = jnp.arange(keys.shape[-3])[None, None]
+    i, j = at[:, None, None], other.mT
+    before = (other > j) & (other <= i - apart)
+    between = (other >= i + apart) & (other < j) if back else before
+    between = conjunction(between, together[..., None, :, :]).astype(g.dtype)
     decay = jnp.exp(jnp.einsum("...ijl,...lnm->...ijnm", between, g))
     decay = jnp.broadcast_to(decay, decay.shape[:-1] + rows.shape[-1:])
     return jnp.einsum("...inm,...jnm,...ijnm->...nij", rows, keys, decay)

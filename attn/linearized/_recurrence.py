@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from attn._axes import aligned
 from attn._core import isolate
 from attn.linearized import _decays
 
@@ -250,7 +251,7 @@ def _inverse(e: Float[Array, "*B C C"]) -> Float[Array, "*B C C"]:
     C = e.shape[-1]
     h = C // 2
     if C <= 2:
-        return jnp.eye(C, dtype=e.dtype) - e
+        return jnp.subtract(*aligned(jnp.eye(C, dtype=e.dtype), e))
     both = _inverse(jnp.stack([e[..., :h, :h], e[..., h:, h:]], -3))
     first, second = both[..., 0, :, :], both[..., 1, :, :]
     cross = -second @ (e[..., h:, :h] @ first)
@@ -303,8 +304,9 @@ def to_heads(x, heads: int, axis: int):
 
 
 def beside(seen, x, n: int):
-    """seen [*B, L] beside x [*B, L, ...], with n batch axes."""
-    return seen.reshape(seen.shape + (1,) * (x.ndim - n - 1))
+    """seen [*B, L], or [L], beside x [*B, L, ...], with n batch axes."""
+    before, after = n + 1 - seen.ndim, x.ndim - n - 1
+    return seen.reshape((1,) * before + seen.shape + (1,) * after)
 
 
 def isolated_terms(form, learned, q, k, gates: dict[str, Array], n: int):
@@ -348,7 +350,8 @@ def _decayed(t: _Ready, reads_before: bool, order: Order, top):
             rows = jnp.concatenate([asked * jnp.exp(g)[:, :, None], erased], 2)
             a, now, kept, total = scores(rows, keys, False)
             own = (asked * keys[:, :, None]) @ jnp.ones(keys.shape[-1], keys.dtype)
-            a1 = jnp.where(np.eye(a.shape[-1], dtype=bool), own[..., None], a[:, :, :-1])
+            diagonal = np.eye(a.shape[-1], dtype=bool)[None, None, None]
+            a1 = jnp.where(diagonal, own[..., None], a[:, :, :-1])
             return jnp.concatenate([a1, a[:, :, -1:]], 2), now, kept, total
 
         plain = lambda rows, keys: scores(rows, keys, not reads_before)

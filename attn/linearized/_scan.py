@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from attn._axes import aligned, conjunction
 from attn._core import isolate, wide
 from attn.linearized import _sums, _work
 from attn.linearized._recurrence import (
@@ -186,9 +187,10 @@ def _own_value(weigh, learned, tokens: Tokens, segments, offset):
     p = jnp.arange(T) + offset
     place = jnp.clip(p, 0, S - 1)
     own = lambda x: jnp.take(x, place, axis=n)
-    there = own(tokens.seen) & (p == place)
+    there = conjunction(own(tokens.seen), p == place)
     if segments is not None:
-        there = there & (segments.query_ids == jnp.take(segments.key_ids, place, -1))
+        ids = segments.query_ids, jnp.take(segments.key_ids, place, -1)
+        there = conjunction(there, jnp.equal(*aligned(*ids)))
     (q, q_poison), (k, k_poison), (v, v_poison) = map(
         isolate, (tokens.q, own(tokens.k), own(tokens.v))
     )

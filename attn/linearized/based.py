@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
+from attn._axes import conjunction
 from attn._blockwise import blockwise, visited_scores
-from attn._core import check_count, dense_scores, isolate, wide
+from attn._core import check_count, dense_scores, isolate, seen_array, wide
 from attn.linearized import _work
 from attn.linearized._family import Linearized
 from attn.linearized._recurrence import State, Terms, check_state, divide
@@ -101,7 +102,7 @@ class Based(Linearized):
     def weights(self, q, k, *, mask=FULL, bias=None):
         mask, _, _ = self._checked(q, k, k, mask, bias, {})
         s, seen = dense_scores(q, k, mask, None, None, None)
-        near = seen & self._near_mask(q, k, mask).array(*s.shape[-2:])[..., None, :, :]
+        near = conjunction(seen, seen_array(self._near_mask(q, k, mask), *s.shape[-2:]))
         s = jnp.where(seen, s, 0)
         # all times exp(-top), at which no exponential overflows and not all of a row underflow
         top = jnp.where(near, s, -jnp.inf).max(-1, keepdims=True, initial=-jnp.inf)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from attn._axes import aligned
 from attn._core import check_count, check_qkv, wide
 from attn.linearized._family import Linearized
 from attn.linearized._recurrence import State, Terms, check_state
@@ -107,7 +108,8 @@ class Cosformer(Linearized):
         qa, ka = (_with_angle(x, at, state.length) for x in (q, k))
         sums, out = super().step(state.sums, qa, ka, wide(v))
         # past `length` weights would turn negative: say so loudly
-        out = jnp.where((at.astype(state.length.dtype) < state.length)[:, None, None], out, jnp.nan)
+        out, within = aligned(out, (at.astype(state.length.dtype) < state.length)[:, None, None])
+        out = jnp.where(within, out, jnp.nan)
         return Placed(sums, state.position + len(at), state.length), out.astype(q.dtype)
 
     @classmethod

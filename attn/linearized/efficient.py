@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from attn._axes import aligned
 from attn._core import isolate, masked_softmax, seen_array, wide
 from attn.linearized import _dense, _scan
 from attn.linearized._family import Linearized
@@ -70,11 +71,11 @@ class Efficient(Linearized):
         mask, _, _ = self._checked(q, k, k, mask, bias, {})
         *batch, T, N, H = q.shape
         S, K = k.shape[-3:-1]
-        seen = seen_array(mask, T, S)
+        q, seen = aligned(wide(q), seen_array(mask, T, S))
         logits = jnp.moveaxis(wide(k), -3, -1).reshape(*batch, K * H, 1, S)
         share = masked_softmax(jnp.broadcast_to(logits, (*batch, K * H, T, S)), seen)
         share = jnp.repeat(share.reshape(*batch, K, H, T, S), N // K, axis=-4)
-        q = jnp.where(jnp.swapaxes(seen.any(-1), -1, -2)[..., None], wide(q), 0)
+        q = jnp.where(jnp.swapaxes(seen.any(-1), -1, -2)[..., None], q, 0)
         return jnp.einsum("...inh,...nhij->...nij", jax.nn.softmax(q, axis=-1), share)
 
     def loop(self, q, k, v):
@@ -112,7 +113,7 @@ class Efficient(Linearized):
 
 def _logits(k, shown: Bool[Array, "*#B S"]):
     """Keys, in float32 or wider, that are nothing where hidden or not finite; NaN there, else 0."""
-    shown = shown[..., None, None]
+    k, shown = aligned(k, shown[..., None, None])
     k, poison = isolate(jnp.where(shown, wide(k), 0))
     poison = poison[..., None]
     return jnp.where(shown & (poison == 0), k, low(k.dtype)), jax.lax.stop_gradient(poison)

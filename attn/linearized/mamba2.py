@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn._axes import aligned
 from attn.gates import time_step
 from attn.linearized._family import Linearized, spread
 from attn.linearized._recurrence import Terms
@@ -54,7 +55,8 @@ class Mamba2(Linearized):
 
     def terms(self, q, k, dt, a_log, d) -> Terms:
         dt_k = dt[..., None] * spread(k, q.shape[-2])
-        return Terms(q, dt_k, -jnp.exp(a_log)[:, None] * dt[..., None])
+        log_decay = jnp.multiply(*aligned(-jnp.exp(a_log)[:, None], dt[..., None]))
+        return Terms(q, dt_k, log_decay)
 
     def own(self, q, k, dt, a_log, d):
         return jnp.broadcast_to(d, q.shape[:-1])

@@ -6,6 +6,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn._axes import aligned
 from attn.gates import ZEROS, Gate, LowRank, Ramp, Uniform, minus_exp
 from attn.linearized._family import Linearized, spread
 from attn.linearized._recurrence import Terms
@@ -62,6 +63,7 @@ class RWKV6(Linearized):
         return Terms(q, k, log_decay)
 
     def own(self, q, k, log_decay, bonus):
+        q, bonus = aligned(q, bonus)
         return (q * bonus * spread(k, q.shape[-2])).sum(-1)
 
     @classmethod

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn._axes import aligned
 from attn.gates import ZEROS, Gate, LowRank, Ramp, identity
 from attn.linearized._family import Linearized, spread
 from attn.linearized._recurrence import Terms
@@ -81,7 +82,7 @@ class RWKV7(Linearized):
         }
 
     def terms(self, q, k, log_decay, a, k_k, k_a) -> Terms:
-        k = spread(k, q.shape[-2])
+        k, k_k, k_a = aligned(spread(k, q.shape[-2]), k_k, k_a)
         kappa = unit(k * k_k)[0]
         return Terms(q, k * (1 + (a - 1) * k_a), log_decay, erase=kappa, remove=a * kappa)
 

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Array as JaxArray
 from jaxtyping import Bool, Int
 
+from attn._axes import aligned, conjunction
 from attn.masks.language import Mask, _array, _term
 
 
@@ -30,10 +31,11 @@ class Padding(Mask):
         if not isinstance(other, Padding):
             return None
         join = lambda f, a, b: b if a is None else a if b is None else f(a, b)
+        shorter = lambda a, b: jnp.minimum(*aligned(a, b))
         return Padding(
-            join(jnp.minimum, self.lengths, other.lengths),
-            keys=join(jnp.logical_and, self.keys, other.keys),
-            queries=join(jnp.logical_and, self.queries, other.queries),
+            join(shorter, self.lengths, other.lengths),
+            keys=join(conjunction, self.keys, other.keys),
+            queries=join(conjunction, self.queries, other.queries),
         )
 
     def _check(self, batch, T, S):
@@ -42,22 +44,24 @@ class Padding(Mask):
         _fits("Padding.queries", self.queries, batch, (T,))
 
     def _at(self, i, j):
-        rank = max(i.ndim, j.ndim)
-        seen = jnp.ones((1,) * rank, bool)
+        seen = []
         if self.lengths is not None:
-            seen &= j < self.lengths.reshape(self.lengths.shape + (1,) * rank)
+            lengths = self.lengths.reshape(self.lengths.shape + (1,) * j.ndim)
+            seen.append(jnp.less(*aligned(j, lengths)))
         if self.keys is not None:
-            seen &= _look(self.keys, j, rank)
+            seen.append(_look(self.keys, j))
         if self.queries is not None:
-            seen &= _look(self.queries, i, rank)
-        return seen
+            seen.append(_look(self.queries, i))
+        return conjunction(*seen)
 
     def seen_keys(self, S: int) -> Bool[JaxArray, "*B S"]:
         """Which of S keys are real."""
-        seen = jnp.ones(S, bool)
+        seen = [jnp.ones(S, bool)]
         if self.lengths is not None:
-            seen = seen & (jnp.arange(S) < self.lengths[..., None])
-        return seen if self.keys is None else seen & self.keys
+            seen.append(jnp.less(*aligned(jnp.arange(S), self.lengths[..., None])))
+        if self.keys is not None:
+            seen.append(self.keys)
+        return conjunction(*seen)
 
     def seen_queries(self, T: int) -> Bool[JaxArray, "*B T"]:
         """Which of T queries may see anything."""
@@ -83,9 +87,9 @@ class Segments(Mask):
         _fits("Segments.key_ids", self.key_ids, batch, (S,))
 
     def _at(self, i, j):
-        rank = max(i.ndim, j.ndim)
         inside = _inside(i, self.query_ids.shape[-1]) & _inside(j, self.key_ids.shape[-1])
-        return (_look(self.query_ids, i, rank) == _look(self.key_ids, j, rank)) & inside
+        same = jnp.equal(*aligned(_look(self.query_ids, i), _look(self.key_ids, j)))
+        return conjunction(same, inside)
 
 
 @_term
@@ -117,7 +121,7 @@ class Array(Mask):
         if T == 0 or S == 0:
             return jnp.zeros(np.broadcast_shapes(i.shape, j.shape), bool)
         seen = self.seen[..., jnp.clip(i, 0, T - 1), jnp.clip(j, 0, S - 1)]
-        return seen & _inside(i, T) & _inside(j, S)
+        return conjunction(seen, _inside(i, T), _inside(j, S))
 
 
 def _as_array(term, name, kind):
@@ -147,11 +151,11 @@ def _inside(index, size):
     return (index >= 0) & (index < size)
 
 
-def _look(x, index, rank):
-    """x[..., index] with its index axes padded to `rank`; False or 0 outside."""
+def _look(x, index):
+    """x[..., index]; False or 0 outside."""
     size = x.shape[-1]
-    lead = x.shape[:-1] + (1,) * (rank - index.ndim)
     if size == 0:
-        return jnp.zeros(lead + index.shape, x.dtype)
-    got = jnp.take(x, jnp.clip(index, 0, size - 1), axis=-1).reshape(lead + index.shape)
-    return jnp.where(_inside(index, size), got, jnp.zeros((), x.dtype))
+        return jnp.zeros(x.shape[:-1] + index.shape, x.dtype)
+    got = jnp.take(x, jnp.clip(index, 0, size - 1), axis=-1)
+    inside, got = aligned(_inside(index, size), got)
+    return jnp.where(inside, got, jnp.zeros((), x.dtype))

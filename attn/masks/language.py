@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
+from attn._axes import aligned, conjunction
+
 
 class Mask:
     """A predicate on (i, j): True where query i may see key j."""
@@ -25,7 +27,7 @@ class Mask:
         """
         concrete = self.static and not any(isinstance(x, jax.Array) for x in (i, j))
         xp = np if concrete else jnp
-        i, j = xp.asarray(i), xp.asarray(j)
+        i, j = aligned(xp.asarray(i), xp.asarray(j))
         for name, index in (("i", i), ("j", j)):
             if not xp.issubdtype(index.dtype, np.integer):
                 raise TypeError(f"{name}: expected integer indices, got {index.dtype}")
@@ -35,6 +37,7 @@ class Mask:
         return xp.broadcast_to(seen, np.broadcast_shapes(seen.shape, i.shape, j.shape))
 
     def _at(self, i, j):
+        """`at` of indices with as many axes each."""
         raise NotImplementedError(f"{type(self).__name__} must define _at(i, j)")
 
     def _tiles(self, i0, i1, j0, j1):
@@ -253,7 +256,7 @@ class And(Mask):
     mask_terms: tuple[Mask, ...] = dataclasses.field(metadata={"child": True})
 
     def _at(self, i, j):
-        return functools.reduce(operator.and_, (m._at(i, j) for m in self.mask_terms))
+        return conjunction(*(m._at(i, j) for m in self.mask_terms))
 
     def _tiles(self, *bounds):
         some, every = zip(*(m._tiles(*bounds) for m in self.mask_terms))
@@ -274,7 +277,7 @@ class Or(Mask):
     mask_terms: tuple[Mask, ...] = dataclasses.field(metadata={"child": True})
 
     def _at(self, i, j):
-        return functools.reduce(operator.or_, (m._at(i, j) for m in self.mask_terms))
+        return functools.reduce(operator.or_, aligned(*(m._at(i, j) for m in self.mask_terms)))
 
     def _tiles(self, *bounds):
         some, every = zip(*(m._tiles(*bounds) for m in self.mask_terms))

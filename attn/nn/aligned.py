@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from attn._axes import aligned
 from attn.dense.additive import Additive
 from attn.dense.luong import Luong
 from attn.masks import FULL, Mask, Padding
@@ -136,7 +137,7 @@ class Aligned(nnx.Module, abc.ABC):
                 raise ValueError(
                     f"lengths: expected shape {list(source.shape[:-1])}, got {list(lengths.shape)}"
                 )
-            real = jnp.arange(source.shape[-1]) < lengths[..., None]
+            real = jnp.less(*aligned(jnp.arange(source.shape[-1]), lengths[..., None]))
             source = jnp.where(real, source, 0)
         x = look_up(self.source_table[...], source)
         x = dropout(x, self.rate, fold(key, "source"))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from attn._axes import aligned
 from attn.biases import Bias
 from attn.dense.dot_product import dot_product_attention
 from attn.masks import FULL, Causal, Mask
@@ -230,7 +231,7 @@ class Attention(nnx.Module):
             activation = OUTPUT_GATES[self.mechanism.output_gate]
             y = y * activation(x.astype(self.dtype) @ self.out_gate[...].astype(self.dtype))
         y = y @ self.out[...].astype(self.dtype)
-        return y if self.bias is None else y + self.bias.out[...].astype(self.dtype)
+        return y if self.bias is None else self._plus(y, self.bias.out[...])
 
     def weights(
         self,
@@ -282,7 +283,10 @@ class Attention(nnx.Module):
 
     def _qkv(self, x, columns=slice(None)) -> Float[Array, "*B T C"]:
         y = x.astype(self.dtype) @ self.qkv[:, columns].astype(self.dtype)
-        return y if self.bias is None else y + self.bias.qkv[columns].astype(self.dtype)
+        return y if self.bias is None else self._plus(y, self.bias.qkv[columns])
+
+    def _plus(self, y, bias):
+        return jnp.add(*aligned(y, bias.astype(self.dtype)))
 
     @property
     def _columns(self) -> tuple[slice, slice, slice]:

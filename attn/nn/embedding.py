@@ -6,6 +6,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from attn._axes import aligned
 from attn.nn.config import EncoderConfig
 from attn.nn.dropout import dropout
 from attn.nn.keys import fold
@@ -56,16 +57,17 @@ class Embedding(nnx.Module):
         if self.bias is None:
             x = look_up(table, tokens)
         else:
-            x = jnp.asarray(tokens, jnp.float32) @ table + self.bias[...]
+            x = jnp.add(*aligned(jnp.asarray(tokens, jnp.float32) @ table, self.bias[...]))
         if self.cls is not None:
             cls = jnp.broadcast_to(self.cls[...], (*x.shape[:-2], 1, x.shape[-1]))
             x = jnp.concatenate([cls, x], axis=-2)
         L = x.shape[-2]
         at = lambda x: x[:L] if start is None else jax.lax.dynamic_slice_in_dim(x, start, L)
         if self.positions is not None:
-            x = x + at(self.positions[...])
+            x = jnp.add(*aligned(x, at(self.positions[...])))
         if self.config.positions in ("sinusoidal", "grid"):
-            x = x + at(jnp.asarray(self._fixed(L if start is None else self.config.positions_held)))
+            fixed = self._fixed(L if start is None else self.config.positions_held)
+            x = jnp.add(*aligned(x, at(jnp.asarray(fixed))))
         x = x if self.norm is None else self.norm(x)
         return dropout(x.astype(self.dtype), self.rate, dropout_key)
 

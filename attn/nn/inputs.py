@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from attn._axes import aligned
 from attn.masks import Mask, Padding
 from attn.nn.config import EncoderConfig
 
@@ -41,10 +42,11 @@ def prepare(
         return tokens, jnp.ones((1,) * len(batch) + (L,), bool), mask
     lengths = jnp.asarray(lengths, jnp.int32)  # a narrow integer would wrap at + 1
     # whatever stands in the padding, even ids outside the vocabulary, is the same to the layers
-    real = jnp.arange(T) < lengths[..., None]
+    real = jnp.less(*aligned(jnp.arange(T), lengths[..., None]))
     tokens = jnp.where(real if F is None else real[..., None], tokens, 0)
     lengths = lengths + (L - T)
-    return tokens, jnp.arange(L) < lengths[..., None], mask & Padding(lengths)
+    real = jnp.less(*aligned(jnp.arange(L), lengths[..., None]))
+    return tokens, real, mask & Padding(lengths)
 
 
 def _check_dtype(name: str, x: Array, what: str) -> None:

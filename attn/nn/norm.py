@@ -7,6 +7,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float
 
+from attn._axes import aligned
 from attn._core import wide
 
 EPSILON = 1e-6
@@ -27,6 +28,7 @@ class LayerNorm(nnx.Module):
         y = y - y.mean(-1, keepdims=True)
         y = y * lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + self.epsilon)
         scale, bias = self.scale[...].astype(y.dtype), self.bias[...].astype(y.dtype)
+        y, scale, bias = aligned(y, scale, bias)
         return (y * scale + bias).astype(x.dtype)
 
 
@@ -40,7 +42,8 @@ class RMSNorm(nnx.Module):
     def __call__(self, x: Float[Array, "*B W"]) -> Float[Array, "*B W"]:
         y = wide(x)
         y = y * lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + self.epsilon)
-        return (y * self.scale[...].astype(y.dtype)).astype(x.dtype)
+        y, scale = aligned(y, self.scale[...].astype(y.dtype))
+        return (y * scale).astype(x.dtype)
 
 
 NORMS = {"layer": LayerNorm, "rms": RMSNorm}

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
+from attn._axes import aligned, conjunction
 from attn._core import wide
 from attn.gates import Uniform
 from attn.masks import Mask, Padding, Segments
@@ -27,9 +28,11 @@ class ShortConv(nnx.Module):
         padding, segments = _tokens_of(mask, x)
         y = wide(x)
         if padding is not None:
-            y = jnp.where(padding.seen_keys(x.shape[-2])[..., None], y, 0)
-        kernel = self.kernel[...].astype(y.dtype)
-        y = sum(kernel[j] * _back(y, j, segments) for j in range(kernel.shape[0]))
+            seen, y = aligned(padding.seen_keys(x.shape[-2])[..., None], y)
+            y = jnp.where(seen, y, 0)
+        y, kernel = aligned(y, self.kernel[...].astype(y.dtype))
+        taps = kernel.shape[-2]
+        y = sum(kernel[..., j, None, :] * _back(y, j, segments) for j in range(taps))
         return jax.nn.silu(y).astype(x.dtype)
 
     def last(self, x: Float[Array, "*B T C"]) -> Float[Array, "*B taps-1 C"]:
@@ -42,7 +45,8 @@ class ShortConv(nnx.Module):
         """(what the next token needs, the output of one token)."""
         x = jnp.concatenate([before, x], -2)
         y = wide(x)
-        y = (self.kernel[...].astype(y.dtype)[::-1] * y).sum(-2, keepdims=True)
+        y, kernel = aligned(y, self.kernel[...].astype(y.dtype)[::-1])
+        y = (kernel * y).sum(-2, keepdims=True)
         return x[..., 1:, :], jax.nn.silu(y).astype(x.dtype)
 
 
@@ -64,7 +68,8 @@ def _tokens_of(mask, x) -> tuple[Padding | None, Segments | None]:
 
 def _back(x: Float[Array, "*B T C"], j: int, segments: Segments | None) -> Float[Array, "*B T C"]:
     """x_{t-j} at t, 0 where that is before the first token or in another document."""
-    return jnp.where(_same(j, x.shape[-2], segments)[..., None], jnp.roll(x, j, axis=-2), 0)
+    same, back = aligned(_same(j, x.shape[-2], segments)[..., None], jnp.roll(x, j, axis=-2))
+    return jnp.where(same, back, 0)
 
 
 def _same(j: int, T: int, segments: Segments | None) -> Bool[Array, "*B T"]:
@@ -72,5 +77,5 @@ def _same(j: int, T: int, segments: Segments | None) -> Bool[Array, "*B T"]:
     if segments is not None:
         # a token asks by its query id and is read by its key id: neither may differ
         for ids in (segments.query_ids, segments.key_ids):
-            same = same & (ids == jnp.roll(ids, j, axis=-1))
+            same = conjunction(same, ids == jnp.roll(ids, j, axis=-1))
     return same

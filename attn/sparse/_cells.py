@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from attn._axes import aligned, conjunction
 from attn._core import dots, masked_softmax, mix, softmax_part
 from attn._tokens import clean, in_blocks, to_heads
 
@@ -74,7 +75,7 @@ def part(rows: Rows, tokens, shown: dict[int, np.ndarray], block: int):
     def attend(q, tokens):
         k, v, counts = map(beside, tokens)
         there = counts[..., 0][..., None, None, :]  # [*B, P, 1, 1, C]
-        seen = np.concatenate(list(shown.values()), axis=1) & (there > 0)
+        seen = conjunction(np.concatenate(list(shown.values()), axis=1), there > 0)
         # a cell counts as often as it has tokens
         s = dots(blocks(q), mean(k, counts)) + jnp.log(jnp.maximum(there, 1))
         return softmax_part(s, seen, mean(v, counts))
@@ -150,17 +151,19 @@ def step(state: Cells, q, k, v) -> tuple[Cells, Float[Array, "*B 1 N D"]]:
             raise ValueError(f"{name}: expected one token {want}, got {list(x.shape)}")
     dtype, once = q.dtype, jnp.ones((*batch, 1), bool)
     (q, q_poison), (k, k_poison), (v, v_poison) = (clean(x, once) for x in (q, k, v))
-    t, level, slot = state.length, jnp.arange(L)[:, None], jnp.arange(C)
+    t, level, slot = state.length, jnp.arange(L)[:, None], jnp.arange(C)[None]
     now = t >> level  # [L, 1], the cell of each level in which the token is
     starts = t % (1 << level) == 0
-    here = (slot == now % C)[..., None, None]
+    of_cells = lambda x: x.reshape((1,) * len(batch) + x.shape + (1, 1))
+    here = slot == now % C
+    here, opened = of_cells(here), of_cells(here & starts)
 
     def add(x, new):
-        old = jnp.where(here & starts[..., None, None], 0, x)
+        old = jnp.where(opened, 0, x)
         return old + jnp.where(here, new[..., None, :, :], 0).astype(x.dtype)
 
     def anew(x, new):
-        fresh = starts.reshape(L, *(1,) * (x.ndim - len(batch) - 1))
+        fresh = starts.reshape((1,) * len(batch) + (L,) + (1,) * (x.ndim - len(batch) - 1))
         return jnp.where(fresh, new.astype(x.dtype), x)
 
     poison = state.poison + (k_poison + v_poison)[..., 0, :].astype(state.poison.dtype)
@@ -173,13 +176,14 @@ def step(state: Cells, q, k, v) -> tuple[Cells, Float[Array, "*B 1 N D"]]:
     afar = (cell // block == now // block - 1) & (late | early)
     near = cell // block >= now // block - 1
     seen = (cell >= 0) & jnp.where(level == 0, near, afar)
-    size = jnp.exp2(level.astype(q.dtype))[..., None, None]
+    size = of_cells(jnp.exp2(level.astype(q.dtype)))
     keys, values = state.k.astype(q.dtype) / size, state.v.astype(q.dtype) / size
     s = dots(state.q.astype(q.dtype)[..., None, :, :] * H**-0.5, keys)  # [*B, L, N, 1, C]
     s = jnp.moveaxis(s + jnp.log(size), -4, -2)  # [*B, N, 1, L, C]
     w = masked_softmax(s.reshape(*batch, N, 1, L * C), seen.reshape(1, 1, L * C))
     out = mix(w, values.reshape(*batch, L * C, K, D))
-    asked = jnp.where(seen.any(-1, keepdims=True), state.q_poison, 0).sum(-2)
+    some, q_poison = aligned(seen.any(-1, keepdims=True), state.q_poison)
+    asked = jnp.where(some, q_poison, 0).sum(-2)
     poison = to_heads(state.poison, N) + asked
     # past its last level it has not kept what the definition sees, and says so
     poison = jnp.where(t < block << L, poison, jnp.nan)

@@ -13,6 +13,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from attn import _cache
+from attn._axes import aligned
 from attn._core import (
     attend_materialized,
     check_qkv,
@@ -81,7 +82,7 @@ class Chosen(Mechanism):
 
     def choose(self, q, summary, some, last, causal: bool) -> Int[Array, "M t G n"]:
         """The blocks of queries that see keys up to `last` [M, t], among those that hold some."""
-        block = jnp.arange(some.shape[-1])
+        block = jnp.arange(some.shape[-1])[None, None, None]
         own = (last // self.size)[..., None, None]
         before, mine = (block < own, block == own) if causal else (own >= 0, False)
         return best(self.score(*narrow(q), summary), some[:, None, None] & before, mine, self.top)
@@ -169,7 +170,8 @@ class Chosen(Mechanism):
         blocks, summary = self._blocks(k, k, padding)
         rows = by_group(isolate(wide(q))[0], K)
         chosen = self.choose(rows, summary, blocks.some, last, causal)
-        among = (chosen[..., None] == jnp.arange(S) // self.size).any(-2)  # [M, T, G, S]
+        of_key = jnp.arange(S) // self.size
+        among = jnp.equal(*aligned(chosen[..., None], of_key)).any(-2)  # [M, T, G, S]
         s, seen = dense_scores(q, k, mask, None, None, None)
         return s, seen & jnp.moveaxis(by_query(among, batch, K), -2, -3)
 

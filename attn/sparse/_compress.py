@@ -22,7 +22,7 @@ def compress(x: Float[Array, "M S W"], stride: int, position, up, down) -> Float
     # a run is length / stride steps, each shared with the runs before it
     steps = x[:, : S // stride * stride].reshape(M // K, K, S // stride, stride, W)
     cut = lambda y, n: y[:, n * stride : (n + 1) * stride]
-    hidden = jnp.einsum("klw,klwe->ke", position, up)[:, None]
+    hidden = jnp.einsum("klw,klwe->ke", position, up)[None, :, None]
     for n in range(length // stride):
         hidden = hidden + jnp.einsum("bkrlw,klwe->bkre", steps[:, :, n : n + runs], cut(up, n))
     return jnp.einsum("bkre,kew->bkrw", jax.nn.gelu(hidden), down).reshape(M, runs, W)
@@ -62,8 +62,8 @@ class Runs:
         fine = ck.dtype == jnp.float32
         ranked = ck if fine else compress(*narrow(k), stride, *narrow(*of_keys))
         length, start = of_keys[0].shape[1], jnp.arange(ck.shape[1]) * stride
-        tokens = start[:, None] + jnp.arange(length)
-        ends = jnp.where(hidden[:, tokens].any(-1), -1, start + length - 1)
+        tokens = start[:, None] + jnp.arange(length)[None]
+        ends = jnp.where(hidden[:, tokens].any(-1), -1, start[None] + length - 1)
         return cls(ck, cv, poison[:, tokens].sum(-1), ends, ranked)
 
 

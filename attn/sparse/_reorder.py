@@ -10,6 +10,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 
+from attn._axes import conjunction
 from attn._blockwise import blockwise
 from attn._dropout import Dropout
 from attn._places import Places
@@ -28,12 +29,11 @@ class Reordered(Mask):
 
     def _at(self, i, j):
         xp = np if isinstance(i, np.ndarray) and isinstance(j, np.ndarray) else jnp
-        there = True
-        places = []
+        there, places = [], []
         for index, at in ((i, self.queries.array()), (j, self.keys.array())):
-            there = there & (index < len(at))
+            there.append(index < len(at))
             places.append(xp.asarray(at)[xp.minimum(index, len(at) - 1)])
-        return self.mask._at(*places) & there
+        return conjunction(self.mask._at(*places), *there)
 
     def _tiles(self, i0, i1, j0, j1):
         # by the rectangle of positions around each block

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from attn._axes import aligned
 from attn._cache import Cache
 from attn._core import isolate, masked_softmax, wide
 from attn.masks import Causal, Padding
@@ -72,13 +73,14 @@ def largest(s: Float[Array, "*B S"], seen: Bool[Array, "*#B S"], keys: int) -> B
     """Where the `keys` largest seen scores of each row are, all if there are fewer; of equal ones
     the earlier."""
     S = s.shape[-1]
+    s, seen, place = aligned(s, seen, jnp.arange(S))
     # NaN would be the largest of all, -inf that of a key that is not seen
     s = jnp.where(seen, jnp.nan_to_num(s), -jnp.inf)
     if keys >= S:
         return jnp.broadcast_to(seen, s.shape)
     value, at = lax.top_k(s, keys)
     least, last = value[..., -1:], at[..., -1:]
-    return seen & ((s > least) | ((s == least) & (jnp.arange(S) <= last)))
+    return seen & ((s > least) | ((s == least) & (place <= last)))
 
 
 def best(
@@ -145,7 +147,7 @@ class Blocks:
         at, size = jnp.maximum(chosen, 0), self.k.shape[2]
         take = lambda x: jax.vmap(lambda x, at: x[at])(x, at)  # [M, t, n, b, *]
         flat = lambda x: x.reshape(*x.shape[:2], -1, *x.shape[4:])  # [M, t, n b, *]
-        j = at[..., None] * size + jnp.arange(size)
+        j = jnp.add(*aligned(at[..., None] * size, jnp.arange(size)))
         seen = (chosen >= 0)[..., None] & (j <= last[..., None, None])
         seen = seen if self.seen is None else seen & take(self.seen)
         k, v, poison = (take(x).astype(q.dtype) for x in (self.k, self.v, self.poison))
@@ -172,5 +174,6 @@ def last_seen(T, S, K, causal: Causal | None, padding: Padding | None, batch) ->
     """The last key that each query may see, -1 for those that see nothing."""
     last = jnp.arange(T) + causal.offset if causal is not None else jnp.full(T, S - 1)
     live = jnp.ones(T, bool) if padding is None else padding.seen_queries(T)
-    last = jnp.broadcast_to(jnp.where(live, jnp.maximum(last, -1), -1), (*batch, T))
+    live, last = aligned(live, jnp.maximum(last, -1))
+    last = jnp.broadcast_to(jnp.where(live, last, -1), (*batch, T))
     return jnp.repeat(last.reshape(math.prod(batch), T), K, axis=0)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from attn._axes import aligned
 from attn._core import part_weights
 
 ROWS = 64  # queries in a tile, at most
@@ -98,7 +99,7 @@ def _sorted(chosen: Int[Array, "t n"], *, blocks: int, rows: int):
     begins = jnp.concatenate([ends - tiles, ends[-1:]])
     tile = jnp.arange(most_tiles(t * n, blocks, rows))
     block = jnp.searchsorted(ends, tile, side="right")
-    at = first[block][:, None] + (tile - begins[block])[:, None] * rows + jnp.arange(rows)
+    at = first[block][:, None] + (tile - begins[block])[:, None] * rows + jnp.arange(rows)[None]
     block = jnp.minimum(block, blocks - 1)
     there = (at < first[block + 1][:, None]) & (tile < ends[-1])[:, None]
     pair = order[jnp.clip(at, 0, t * n - 1)]
@@ -128,7 +129,8 @@ def _by_groups(tiles, size: int):
 def _tile(q, last, there, k, v, poison, seen):
     """Softmax of the queries of a tile over the keys of its block, and its log-sum-exp."""
     *tiles, rows, G, H = q.shape
-    shown = there & (jnp.arange(k.shape[-2]) <= last) & seen[..., None, :]  # [., rows, b]
+    place, last = aligned(jnp.arange(k.shape[-2]), last)
+    shown = there & (place <= last) & seen[..., None, :]  # [., rows, b]
     every = shown if G == 1 else jnp.repeat(shown, G, axis=-2)
     s = q.reshape(*tiles, rows * G, H) @ k.astype(q.dtype).mT
     w, lse = part_weights(s, every)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from attn._axes import aligned
 from attn._core import check_count, check_qkv, dense_attention
 from attn._dropout import dropout_of
 from attn._places import Places
@@ -108,7 +109,7 @@ class GlobalWindow(Patterned):
     def _by_row(self, asked, out):
         """The rows of global tokens, and those of all others."""
         row = np.isin(np.arange(out.shape[-3]), self.positions)[:, None, None]
-        return jnp.where(row, asked, out)
+        return jnp.where(*aligned(row, asked, out))
 
     def _checked(self, q, k, v, mask, bias, given):
         """The global arrays in order. Raises ValueError unless they are as many, and as wide."""

@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from attn._axes import aligned, conjunction
 from attn._core import (
     attend_materialized,
     check_count,
@@ -143,14 +144,15 @@ class Hierarchical(Mechanism):
             jnp.zeros(x.shape[:-1]),
         )
         rows, keys = tokens(q, asks), tokens(k, seen)
-        i, j = jnp.arange(T + offset)[:, None], jnp.arange(S)
+        i, j = jnp.arange(T + offset)[:, None], jnp.arange(S)[None]
         s, taken = jnp.zeros((*batch, N, T + offset, S), rows[0].dtype), jnp.zeros(i.shape, bool)
         for level in range(levels(max(T + offset, S), self.block)):
             joined = jnp.abs((i >> level) // self.block - (j >> level) // self.block) <= 1
             asked = over_cells(rows, level, summed if causal is None else first)
             at = scores(asked * H**-0.5, over_cells(keys, level, summed))
-            s, taken = jnp.where(joined & ~taken, at, s), taken | joined
-        shown = asks[..., None] & seen[..., None, :] & (causal is None or j <= i)
+            s, taken = jnp.where(*aligned(joined & ~taken, at, s)), taken | joined
+        reached = j >= 0 if causal is None else j <= i
+        shown = conjunction(asks[..., None], seen[..., None, :], reached)
         return _moved(attend_materialized(s, shown[..., None, :, :], wide(v)), -offset, n)
 
     def weights(self, q, k, *, mask=FULL, bias=None):

@@ -10,6 +10,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from attn import _cache
+from attn._axes import aligned
 from attn._blockwise import blockwise, visited_scores
 from attn._core import (
     attend_materialized,
@@ -222,7 +223,8 @@ class NSA(Mechanism):
         w = jnp.pad(w, [(0, 0), (0, 0), (steps - 1, count - w.shape[-1])])
         w = sum(w[..., n : n + count] for n in range(steps))
         w = w.reshape(*w.shape[:-1], some.shape[-1], self.selection_block // d).sum(-1)
-        block, own = jnp.arange(some.shape[-1]), (last // self.selection_block)[..., None]
+        block = jnp.arange(some.shape[-1])[None, None]
+        own = (last // self.selection_block)[..., None]
         must = (block < self.initial) | (block > own - self.local)
         return best(w, some[:, None] & (block <= own), must & (block <= own), self.selected)
 
@@ -234,7 +236,8 @@ class NSA(Mechanism):
         runs = Runs.of(blocks, S, self.compression_stride, arrays)
         seen = self._complete(runs, last)
         chosen = self._choose(by_group(scaled(q, None), K), runs.ranked, seen, last, blocks.some)
-        among = (chosen[..., None] == jnp.arange(S) // self.selection_block).any(-2)[:, :, None]
+        of_key = jnp.arange(S) // self.selection_block
+        among = jnp.equal(*aligned(chosen[..., None], of_key)).any(-2)[:, :, None]
         s, visible = dense_scores(q, k, mask, None, None, None)
         among = jnp.moveaxis(by_query(among, tuple(batch), K), -2, -3)
         among = jnp.repeat(among, s.shape[-3] // K, axis=-3)

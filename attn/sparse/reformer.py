@@ -16,6 +16,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from attn import _cache
+from attn._axes import aligned, conjunction
 from attn._core import (
     attend_materialized,
     check_count,
@@ -203,8 +204,8 @@ def _choose(q, k, causal, padding, rotations, chunk, shared_qk, at=None) -> _Cho
     over_heads = jax.vmap(rounds, in_axes=(0, 0, None, None))
     codes = jax.vmap(over_heads)(hashed(k), hashed(q), seen, live)
     there = live & jax.vmap(_buckets.pick, in_axes=(0, None))(seen, own)
-    there = there & (own <= at) if causal else there
-    alone = jnp.where(there & shared_qk, own, S)
+    there = there & (own <= at)[None] if causal else there
+    alone = jnp.where(there & shared_qk, own[None], S)
 
     def hidden(row, j):
         """Whether query row `row` may not see key j whatever their buckets."""
@@ -235,8 +236,9 @@ def _dense(q, k, causal, padding, rotations, chunk, shared_qk, at=None):
     choice = _choose(q, k, causal, padding, rotations, chunk, shared_qk, at)
     row, j = jnp.arange(T * N // K), jnp.arange(S)
     near = lambda codes: jnp.stack(_by_round(codes, row, j)).any(0)
-    seen = jax.vmap(jax.vmap(near))(choice.codes) & ~choice.hidden(row[:, None], j)
-    own = choice.alone[:, None, :, None] == j  # [b, 1, Tg, S]
+    shown = ~choice.hidden(row[:, None], j[None])
+    seen = conjunction(jax.vmap(jax.vmap(near))(choice.codes), shown)
+    own = jnp.equal(*aligned(choice.alone[:, None, :, None], j))  # [b, 1, Tg, S]
     seen = seen | (own & ~seen.any(-1, keepdims=True))
     seen = jnp.moveaxis(_buckets.as_heads(seen, (*batch, T, N, 0)), -3, -2)
     return s, seen

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from attn._axes import aligned
 from attn._core import (
     apply_weights,
     check_count,
@@ -155,7 +156,8 @@ def _choose(
         near = jnp.einsum("bklgh,kch->bkcgl", x, centroids, precision="highest")
         near = jnp.where(there[:, None, None, None], near, -jnp.inf)
         value, at = lax.top_k(near, min(window, near.shape[-1]))
-        at = at.astype(jnp.int32) * group + jnp.arange(group, dtype=jnp.int32)[:, None]
+        of_group = jnp.arange(group, dtype=jnp.int32)[:, None]
+        at = jnp.add(*aligned(at.astype(jnp.int32) * group, of_group))
         at = jnp.where(value > -jnp.inf, at, near.shape[-1] * group)
         return at.reshape(*at.shape[:3], -1)
 
@@ -168,7 +170,7 @@ def _dense(q, k, padding, centroids, window):
     *batch, T, N, _ = q.shape
     S = k.shape[-3]
     rows, columns = _choose(q, k, padding, centroids, window)
-    member = lambda at, n: (at[..., None] == jnp.arange(n)).any(-2)  # [b, K, C, n]
+    member = lambda at, n: jnp.equal(*aligned(at[..., None], jnp.arange(n))).any(-2)  # [b, K, C, n]
     asks, there = member(rows, T * N // k.shape[-2]), member(columns, S)
     pairs = asks[..., :, None] & there[..., None, :]  # [b, K, C, Tg, S]
     heads = lambda x: jnp.moveaxis(_buckets.as_heads(x, (*batch, T, N, 0)), -3, -2)

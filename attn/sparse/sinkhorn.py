@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from attn._axes import conjunction
 from attn._core import (
     apply_weights,
     check_count,
@@ -206,13 +207,13 @@ class Sinkhorn(Mechanism):
         (*batch, T, N, H), (S, K) = q.shape, k.shape[-3:-1]
         live, seen = _buckets.there(padding, batch, T, S)
         (q, _), (k, _) = _clean(q, live, batch), _clean(k, seen, batch)
-        m, i, j = min(self.block_size, max(T, S, 1)), jnp.arange(T), jnp.arange(S)
+        m, i, j = min(self.block_size, max(T, S, 1)), jnp.arange(T)[:, None], jnp.arange(S)[None]
         matrix = sort_matrix(q, k, live, seen, sorting, m, *settings[1:])
-        at_place = (j % m == jnp.arange(m)[:, None]) & seen[:, None, None, None, None]
-        moved = matrix[..., i // m, :][..., None, j // m] * at_place  # [b, K, g, T, m, S]
+        at_place = conjunction(j % m == jnp.arange(m)[:, None], seen[:, None, None, None, None])
+        moved = matrix[..., i[:, 0] // m, :][..., None, j[0] // m] * at_place  # [b, K, g, T, m, S]
         share = moved.sum(-1)
         moved = moved / jnp.where(share > 0, share, 1)[..., None]
-        near = (i[:, None] // m == j // m) & seen[:, None, None, None]
+        near = conjunction(i // m == j // m, seen[:, None, None, None])
         near = jnp.broadcast_to(near, (*share.shape[:-1], S))
         q = jnp.moveaxis(q.reshape(len(q), T, K, N // K, H), 1, 3) * H**-0.5
         s = jnp.einsum("bkgth,bskh->bkgts", q, k)

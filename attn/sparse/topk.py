@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
+from attn._axes import aligned
 from attn._core import (
     attend_materialized,
     check_count,
@@ -53,8 +54,8 @@ def topk_attention(
     def attend(i, rows):
         q, q_poison = rows
         i, j = i[:, None], jnp.arange(S)[None]
-        seen = mask.at(i, j)[..., None, :, :]
-        add = 0 if bias is None else bias.at(i, j)
+        _, seen = aligned(poison, mask.at(i, j)[..., None, :, :])
+        add = 0 if bias is None else aligned(poison, bias.at(i, j))[1]
         w = _weights(q, columns, seen, add, keys)
         lost = jnp.where(seen, _per_head(q_poison[..., 0], N)[..., None] + poison, 0).sum(-1)
         w = w.reshape(*batch, K, N // K, *w.shape[-2:])

@@ -93,15 +93,17 @@ def equals_reference(mechanism: Mechanism) -> None:
 
 
 def refuses_the_rest(mechanism: Mechanism) -> None:
-    """2. A mask term or bias that is not declared raises NotImplementedError by its name; wrong
-    shapes, dtypes and bare arrays raise ValueError or TypeError."""
+    """2. What is declared is taken, also where jax refuses to broadcast without a word; a mask term
+    or bias that is not raises NotImplementedError by its name; wrong shapes, dtypes and bare arrays
+    raise ValueError or TypeError."""
     q, k, v, learned = inputs(mechanism)
     T, S = q.shape[-3], k.shape[-3]
     call = functools.partial(mechanism, **learned)
     for name, mask in term_examples(T=T, S=S).items():
         honoured = name in {kind.__name__ for kind in mechanism.honours}
         mask = mask if isinstance(mask, Causal) else base_mask(mechanism) & mask
-        error = _error_of(lambda: jax.eval_shape(lambda q: call(q, k, v, mask=mask), q))
+        with jax.numpy_rank_promotion("raise"):
+            error = _error_of(lambda: jax.eval_shape(lambda q: call(q, k, v, mask=mask), q))
         if honoured and error is not None:
             raise BrokenLaw(f"{name} is declared and yet raises {error!r}")
         if not honoured:
@@ -469,7 +471,9 @@ def weights_times_values(mechanism: Mechanism, arrays, mask, *, what: str) -> No
 
 
 def traces_once_and_keeps_dtype(mechanism: Mechanism) -> None:
-    """11. One trace a shape; the dtype is kept under strict promotion and with x64 on."""
+    """11. One trace a shape; the dtype is kept under strict promotion and with x64 on; arrays of
+    fewer axes are not broadcast without a word."""
+    _broadcasts_aloud(mechanism)
     q, k, v, learned = inputs(mechanism, T=7, S=7)
     call = functools.partial(mechanism, mask=base_mask(mechanism))
     count = 0
@@ -508,3 +512,32 @@ def traces_once_and_keeps_dtype(mechanism: Mechanism) -> None:
                 *arrays,
                 more,
             )
+
+
+def _broadcasts_aloud(mechanism):
+    """Every form is traced where `jax.numpy_rank_promotion` raises."""
+    q, k, v, learned = inputs(mechanism)
+    named = masks_for(mechanism, T=q.shape[1], S=k.shape[1])
+    mask = named.get("all joined", named.get("Padding", base_mask(mechanism)))
+    bias = Alibi(jnp.asarray(alibi_slopes(SHAPE["N"]))) if Bias in mechanism.honours else None
+    sizes = {"num_heads": q.shape[-2], "num_kv_heads": k.shape[-2], "head_dim": q.shape[-1]}
+    gates = set(mechanism.gates(**sizes))
+    sizes |= {"value_dim": v.shape[-1], "max_length": k.shape[1] + 1}
+
+    def step():
+        once = {name: x[:, :1] if name in gates else x for name, x in learned.items()}
+        state = mechanism.init_state(q.shape[:1], **sizes)
+        return mechanism.step(state, q[:, :1], k[:, :1], v[:, :1], **once)[1]
+
+    forms = {
+        "call and gradients": lambda: _with_gradients(mechanism)((q, k, v, learned), mask, bias),
+        "reference": lambda: mechanism.reference(q, k, v, mask=mask, **learned),
+        "weights": lambda: mechanism.weights(q, k, mask=mask, **learned),
+        "step": step,
+        "prefill": lambda: mechanism.prefill(q, k, v, max_length=sizes["max_length"], **learned)[1],
+    }
+    for what, form in forms.items():
+        with jax.numpy_rank_promotion("raise"):
+            error = _error_of(lambda: jax.eval_shape(form))
+        if error is not None and not isinstance(error, NotImplementedError):
+            raise BrokenLaw(f"{what}: {error!r}") from error

@@ -9,7 +9,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 
-from experiments import soak
+from experiments import records, soak
 from experiments.checkpoint import Checkpoints
 from experiments.errors import LabError
 from experiments.validation import from_dict
@@ -39,6 +39,12 @@ def test_what_is_soaked_drops_and_is_saved_between_evaluations():
     assert experiment.model.dropout > 0
     assert experiment.train.steps % experiment.train.save_every
     assert experiment.train.save_every % experiment.train.eval_every
+
+
+def test_only_times_may_differ():
+    result = lambda seconds, loss: records.sealed({"wall_seconds": seconds, "loss": loss})
+    assert soak._timeless(result(1.0, 2.0)) == soak._timeless(result(3.0, 2.0))
+    assert soak._timeless(result(1.0, 2.0)) != soak._timeless(result(1.0, 2.1))
 
 
 @pytest.mark.thorough

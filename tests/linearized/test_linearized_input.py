@@ -147,8 +147,8 @@ def test_infinite_gates_reach_no_other_document(kind):
         assert np.isfinite(gradient).all()
 
 
-def test_decoding_under_strict_promotion():
-    with jax.numpy_dtype_promotion("strict"):
+def test_decoding_under_strict_promotions():
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         for kind in ("linear", "cosformer", "efficient", "gla"):
             mechanism = attn.MECHANISMS[kind]()
             q, k, v, gates = inputs(mechanism, T=4, S=4)

@@ -151,10 +151,10 @@ def test_a_layer_beside_softmax_is_of_the_same_q_k_and_v():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_parameters_float32_compute_in_dtype_under_strict_promotion(dtype):
+def test_parameters_float32_compute_in_dtype_under_strict_promotions(dtype):
     a = layer(dtype=dtype, qk_norm=True, mechanism=Toy())
     assert {x.dtype for x in jax.tree.leaves(nnx.state(a))} == {np.dtype("float32")}
-    with jax.numpy_dtype_promotion("strict"):
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         y = run(a, X, positions=jnp.arange(5))
         run(a, X, method="weights")
     assert y.dtype == dtype

@@ -42,7 +42,7 @@ def test_every_option_gives_finite_scores_and_maps(changes):
     tokens = jnp.stack([TOKENS, TOKENS[::-1]], 1) if dual else TOKENS
     lengths = jnp.stack([LENGTHS, LENGTHS[::-1]], 1) if dual else LENGTHS
     call = dict(lengths=lengths, mask=Causal() if encoder.config.positions == "xpos" else FULL)
-    with jax.numpy_dtype_promotion("strict"):
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         y = run(encoder, tokens, dropout_key=jax.random.key(3), **call)
         w = jax.eval_shape(lambda: encoder.maps(tokens, **call))
     assert y.dtype == jnp.float32

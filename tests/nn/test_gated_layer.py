@@ -169,10 +169,10 @@ def test_weights_are_those_of_the_output(mechanism):
     np.testing.assert_allclose(got, run(a, X, mask=Causal()), rtol=1e-3, atol=1e-4)
 
 
-def test_parameters_float32_compute_in_dtype_under_strict_promotion():
+def test_parameters_float32_compute_in_dtype_under_strict_promotions():
     a = layer(dtype="bfloat16")
     assert {x.dtype for x in jax.tree.leaves(nnx.state(a))} == {np.dtype("float32")}
-    with jax.numpy_dtype_promotion("strict"):
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         y = run(a, X, mask=Causal())
     assert y.dtype == jnp.bfloat16
     exact = run(layer(), X, mask=Causal())

@@ -83,7 +83,7 @@ def test_a_form_is_float32_and_stays_finite(form):
     gate = FORMS[form]
     arrays = gate.init(KEY, W)
     assert {x.dtype for x in arrays.values()} == {np.dtype("float32")}
-    with jax.numpy_dtype_promotion("strict"):
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         assert gate(X.astype(jnp.bfloat16), **arrays).dtype == jnp.float32
     for scale in (0.0, 30.0):
         loss = lambda arrays, x: gate(x, **arrays).sum()

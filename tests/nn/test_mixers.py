@@ -307,7 +307,7 @@ def test_a_parameter_is_a_function_of_the_key_and_its_path():
 @every
 def test_it_keeps_a_narrow_dtype_and_sums_in_float32(mixer):
     made, wide, x = layer(mixer, jnp.bfloat16), layer(mixer), jnp.asarray(X, jnp.bfloat16)
-    with jax.numpy_dtype_promotion("strict"):
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         y = run(made, x, mask=Padding(LENGTHS))
     assert y.dtype == jnp.bfloat16
     want = np.asarray(run(wide, x.astype(jnp.float32), mask=Padding(LENGTHS)))

@@ -85,8 +85,8 @@ def test_any_length_and_leading_axes(length):
     assert run(conv(), X[0, :length], Causal()).shape == (length, C)
 
 
-def test_it_sums_in_float32_under_strict_promotion():
-    with jax.numpy_dtype_promotion("strict"):
+def test_it_sums_in_float32_under_strict_promotions():
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         y = run(conv(), X.astype(jnp.bfloat16), Padding(LENGTHS) & Segments(IDS, IDS))
     assert y.dtype == jnp.bfloat16
     exact = run(conv(), X.astype(jnp.bfloat16).astype(jnp.float32), Segments(IDS, IDS))

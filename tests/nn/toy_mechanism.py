@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from attn import FULL, Mechanism, Softmax
+from attn._axes import aligned
 from attn._core import (
     apply_weights,
     check_qkv,
@@ -40,7 +41,7 @@ class Toy(Mechanism):
     def weights(self, q, k, *, mask=FULL, bias=None, sharpness, beta, shift):
         mask, bias = check_qkv(q, k, k, mask, bias)
         refuse_rest("Toy", FULL, bias, self.honours)
-        s = scores(wide(q) * sharpness[:, None], wide(k))
+        s = scores(jnp.multiply(*aligned(wide(q), sharpness[:, None])), wide(k))
         w = masked_softmax(s, seen_array(mask, q.shape[-3], k.shape[-3]))
         return w * jnp.moveaxis(beta, -1, -2)[..., None]
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from attn._axes import aligned
 from attn._core import check_count, wide
 from attn.gates import Uniform
 from attn.masks import Causal, Padding, Segments
@@ -73,7 +74,7 @@ class Convolution(MixerLayer):
         read = self._taps(jnp.pad(x, sides))
         if seen.segments is not None:
             same = [seen.same((j - ahead) * dilation)[..., None] for j in range(taps)]
-            read = [jnp.where(s, tap, 0) for s, tap in zip(same, read)]
+            read = [jnp.where(*aligned(s, tap), 0) for s, tap in zip(same, read)]
         return self.sum(read)
 
     def empty(self, batch):
@@ -115,4 +116,5 @@ class EachChannel(Convolution):
 
     def sum(self, taps):
         kernel = self.kernel[...]
-        return sum(w * wide(tap) for w, tap in zip(kernel, taps)).astype(self.dtype)
+        terms = (jnp.multiply(*aligned(w, wide(tap))) for w, tap in zip(kernel, taps))
+        return sum(terms).astype(self.dtype)

@@ -6,6 +6,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from attn._axes import aligned
 from attn._core import wide
 from attn.masks import Padding
 from attn.nn.mixers.base import Mixer, MixerLayer
@@ -36,7 +37,7 @@ class Fourier(MixerLayer):
         angle = _angles(there)
         # the real part of (cos - i sin)(a + i b)
         y = jnp.cos(angle) @ y.real + jnp.sin(angle) @ y.imag
-        return jnp.where(there[..., None], y, 0).astype(self.dtype)
+        return jnp.where(*aligned(there[..., None], y), 0).astype(self.dtype)
 
 
 def _angles(there: Bool[Array, "*B T"]) -> Float[Array, "*B T T"]:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
+from attn._axes import aligned
 from attn._core import check_count
 from attn.masks import Causal, Padding, Segments
 from attn.nn.keys import fold
@@ -142,7 +143,7 @@ def run(
     if segments is not None:
         # a query with another id than its key sees none of the document that it stands in
         own = segments.query_ids == segments.key_ids
-        hidden = jnp.where(own[..., None], hidden, 0)
+        hidden = jnp.where(*aligned(own[..., None], hidden), 0)
     return state, hidden
 
 

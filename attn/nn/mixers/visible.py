@@ -5,6 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from attn._axes import aligned
 from attn._core import refuse_rest
 from attn.biases import as_bias
 from attn.masks import Causal, Mask, Padding, Segments
@@ -23,13 +24,15 @@ class Visible:
         """x, 0 where a token is hidden, whatever stands there."""
         if self.padding is None:
             return x
-        return jnp.where(self.padding.seen_keys(x.shape[-2])[..., None], x, 0)
+        seen, x = aligned(self.padding.seen_keys(x.shape[-2])[..., None], x)
+        return jnp.where(seen, x, 0)
 
     def answered(self, y: Float[Array, "*B T W"]) -> Float[Array, "*B T W"]:
         """y, 0 where a query is to see nothing."""
         if self.padding is None or self.padding.queries is None:
             return y
-        return jnp.where(self.padding.queries[..., None], y, 0)
+        asks, y = aligned(self.padding.queries[..., None], y)
+        return jnp.where(asks, y, 0)
 
     def same(self, back: int) -> Bool[Array, "*B T"]:
         """Whether the token at t sees the document of the one at t - back."""

@@ -1,0 +1,18 @@
+"""Broadcasting said aloud, as `jax.numpy_rank_promotion("raise")` asks: axes of 1, never copies."""
+
+import functools
+import operator
+from typing import Any
+
+from jaxtyping import Bool
+
+
+def aligned(*arrays: Any) -> tuple[Any, ...]:
+    """The arrays, NumPy's or JAX's, with axes of 1 in front of those that have fewer."""
+    rank = max(x.ndim for x in arrays)
+    return tuple(x.reshape((1,) * (rank - x.ndim) + x.shape) for x in arrays)
+
+
+def conjunction(*seen: Bool[Any, "..."]) -> Bool[Any, "..."]:
+    """Where all of them are True, `aligned`."""
+    return functools.reduce(operator.and_, aligned(*seen))
