@@ -289,19 +289,13 @@ def _prepared(form, learned, tokens):
     decay = None if decay is None else hide(jnp.maximum(decay, _decays.FLOOR))
     ready = _Ready(
         q=group(terms.q),
-        k=_once(hide(terms.k)),
+        k=hide(terms.k),
         log_decay=decay,
         erase=rows(terms.erase),
-        remove=_once(hide(terms.remove)),
+        remove=hide(terms.remove),
         log_weight=weight,
     )
     return ready, spread(v), poison, group(q_poison)
-
-
-def _once(x):
-    """x, but computed once: XLA on a CPU computes a product or a choice again in each loop over
-    elements that reads it, a quotient never, and it drops `lax.optimization_barrier`."""
-    return None if x is None else x / jnp.where(x == x, 1.0, 2.0)
 
 
 def to_heads(x, heads: int, axis: int):
