@@ -119,8 +119,9 @@ def _levels(factor: Float[Array, "*B C M"], own: bool):
 
 
 def _once(x):
-    """x, but computed once: XLA on a CPU computes a product or a choice again in each loop over
-    elements that reads it, a quotient never, and it drops `lax.optimization_barrier`."""
+    """x, computed once: XLA on a CPU computes a product or a choice again in each loop over
+    elements that reads it, but not a quotient by what it cannot see is the same for a whole row;
+    `lax.optimization_barrier` it drops."""
     return x / jnp.where(x == x, 1.0, 2.0)
 
 
