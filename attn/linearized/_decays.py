@@ -57,6 +57,7 @@ def per_channel(
 
 
 def _forward(rows, keys, log_decay, own):
+    keys = _once(keys)
     levels, (since, to_end, total) = _levels(jnp.exp(log_decay), own)
     # a sum as a product with ones: XLA's reductions of so few values are slow on a CPU
     alone = (rows * keys[..., None, :, :]) @ jnp.ones(rows.shape[-1], rows.dtype)
@@ -64,9 +65,8 @@ def _forward(rows, keys, log_decay, own):
     for c, after, up_to in levels:
         right, left = _second(rows, c) * after[..., None, :, :, :], _first(keys, c) * up_to
         cross = jnp.einsum("...rnim,...njm->...rnij", right, left)
-        a1, a2 = _halves(a)
-        top = jnp.concatenate([a1, jnp.zeros_like(a1)], -1)
-        a = jnp.concatenate([top, jnp.concatenate([cross, a2], -1)], -2)
+        first, second = halves(a)
+        a = joined(first, cross, second)
     out = a[..., 0, :, :], rows * since[..., None, :, :], keys * to_end, total
     return out, (rows, keys, log_decay)
 
@@ -78,20 +78,18 @@ def _backward(own, saved, cotangents):
     d_a, d_now, d_kept, d_total = cotangents
     C = rows.shape[-2]
     levels, (since, to_end, total) = _levels(jnp.exp(log_decay), own)
-    d_crosses, d_a = [], d_a[..., None, :, :]
-    for c, *_ in levels[::-1]:
-        d_crosses.append(d_a[..., c:, :c])
-        d_a = jnp.stack([d_a[..., :c, :c], d_a[..., c:, c:]], -3)
-        d_a = d_a.reshape(*d_a.shape[:-4], C // c, c, c)
-    alone = d_a[..., 0]
+    d_crosses, alone = crosses(d_a)
+    alone = alone[..., 0]  # [*B, R, C, 1]
     d_rows = _blocks(alone * keys[..., None, :, :], 1)
     d_keys = _blocks(_over_rows(alone * rows), 1)
-    for (c, after, up_to), d_cross in zip(levels, d_crosses[::-1]):
+    for (c, after, up_to), d_cross in zip(levels, d_crosses):
         after = after[..., None, :, :, :]
         right, left = _second(rows, c) * after, _first(keys, c) * up_to
-        d_right = jnp.einsum("...rnij,...njm->...rnim", d_cross, left) * after
+        # for each row a copy, which costs less than moving the rows beside each other and back
+        copies = jnp.broadcast_to(left[..., None, :, :, :], right.shape)
+        d_right = (d_cross @ copies) * after
         d_left = jnp.einsum("...rnij,...rnim->...njm", d_cross, right) * up_to
-        (rows1, rows2), (keys1, keys2) = _halves(d_rows), _halves(d_keys)
+        (rows1, rows2), (keys1, keys2) = halves(d_rows), halves(d_keys)
         d_rows = jnp.concatenate([rows1, rows2 + d_right], -2)
         d_keys = jnp.concatenate([keys1 + d_left, keys2], -2)
     d_rows = d_rows[..., 0, :, :] + d_now * since[..., None, :, :]
@@ -108,16 +106,25 @@ def _levels(factor: Float[Array, "*B C M"], own: bool):
     """For each width c of halves: the decay since their boundary to the rows of second halves, and
     up to it from the keys of first ones. Then the decays of the whole chunk."""
     C, c = factor.shape[-2], 1
-    total = _blocks(factor, 1)
-    since, to_end = total if own else jnp.ones_like(total), jnp.ones_like(total)
+    blocks = _blocks(factor, 1)
+    since, to_end = blocks if own else jnp.ones_like(blocks), jnp.ones_like(blocks)
     levels = []
     while c < C:
-        (since1, since2), (end1, end2), (total1, total2) = map(_halves, (since, to_end, total))
+        # of a whole block; not the product of two totals, which each loop would multiply out again
+        total1, total2 = halves(to_end[..., :1, :] * _blocks(factor, c)[..., :1, :])
+        (since1, since2), (end1, end2) = map(halves, (since, to_end))
         levels.append((c, since2, end1))
         since = jnp.concatenate([since1, since2 * total1], -2)
-        to_end = jnp.concatenate([end1 * total2, end2], -2)
-        total, c = total1 * total2, 2 * c
-    return levels, (since[..., 0, :, :], to_end[..., 0, :, :], total[..., 0, 0, :])
+        to_end, c = jnp.concatenate([end1 * total2, end2], -2), 2 * c
+    total = to_end[..., 0, 0, :] * factor[..., 0, :]
+    return levels, (since[..., 0, :, :], to_end[..., 0, :, :], total)
+
+
+def _once(x):
+    """x, computed once: XLA on a CPU computes a product or a choice again in each loop over
+    elements that reads it, but not a quotient by what it cannot see is the same for a whole row;
+    `lax.optimization_barrier` it drops."""
+    return x / jnp.where(x == x, 1.0, 2.0)
 
 
 def _over_rows(x: Float[Array, "*B R C M"]) -> Float[Array, "*B C M"]:
@@ -129,20 +136,39 @@ def _blocks(x: Float[Array, "*B C M"], c: int) -> Float[Array, "*B n c M"]:
     return x.reshape(*x.shape[:-2], x.shape[-2] // c, c, x.shape[-1])
 
 
-def _halves(x: Float[Array, "*B n c M"]) -> tuple[Array, Array]:
+def halves(x: Float[Array, "*B n c M"]) -> tuple[Array, Array]:
     """Every first and every second block."""
     return x[..., 0::2, :, :], x[..., 1::2, :, :]
 
 
+def crosses(a: Float[Array, "*B C C"]) -> tuple[list[Array], Array]:
+    """What lies below the diagonal between the halves of a block, [*B, n, c, c] for c = 1, 2, 4,
+    ..., and the diagonal [*B, C, 1, 1]."""
+    found, a = [], a[..., None, :, :]
+    while (c := a.shape[-1] // 2) > 0:
+        found.append(a[..., c:, :c])
+        a = jnp.stack([a[..., :c, :c], a[..., c:, c:]], -3)
+        a = a.reshape(*a.shape[:-4], -1, c, c)
+    return found[::-1], a
+
+
+def joined(first: Float[Array, "*B n c c"], cross, second) -> Float[Array, "*B n 2c 2c"]:
+    """Blocks of their halves; 0 above the diagonal."""
+    top = jnp.concatenate([first, jnp.zeros_like(first)], -1)
+    return jnp.concatenate([top, jnp.concatenate([cross, second], -1)], -2)
+
+
 def _first(x: Float[Array, "*B C M"], c: int) -> Float[Array, "*B n c M"]:
-    return _halves(_blocks(x, c))[0]
+    return halves(_blocks(x, c))[0]
 
 
 def _second(x: Float[Array, "*B C M"], c: int) -> Float[Array, "*B n c M"]:
-    return _halves(_blocks(x, c))[1]
+    return halves(_blocks(x, c))[1]
 
 
 def _sums(ones: Float[np.ndarray, "C S"], terms: Float[Array, "*B S M"]) -> Float[Array, "*B C M"]:
     """A product with ones and zeros, in full precision wherever it runs."""
     full = jax.lax.Precision.HIGHEST
-    return jnp.einsum("il,...lm->...im", ones.astype(terms.dtype), terms, precision=full)
+    # a matrix for each of the batch: one for all of them would have to be moved
+    ones = jnp.broadcast_to(ones.astype(terms.dtype), (*terms.shape[:-2], *ones.shape))
+    return jnp.matmul(ones, terms, precision=full)

@@ -15,7 +15,6 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from attn._axes import aligned
 from attn._core import isolate
 from attn.linearized import _decays
 
@@ -248,15 +247,17 @@ def _mix(a: Float[Array, "B K G C S"], v: Float[Array, "B K S D"]) -> Float[Arra
 def _inverse(e: Float[Array, "*B C C"]) -> Float[Array, "*B C C"]:
     """(I + e)^-1 of a strictly lower e, by halves of halves: products only. (A triangular solve
     inside a scan can hang XLA's CPU threads, and would run on one.)"""
-    C = e.shape[-1]
-    h = C // 2
-    if C <= 2:
-        return jnp.subtract(*aligned(jnp.eye(C, dtype=e.dtype), e))
-    both = _inverse(jnp.stack([e[..., :h, :h], e[..., h:, h:]], -3))
-    first, second = both[..., 0, :, :], both[..., 1, :, :]
-    cross = -second @ (e[..., h:, :h] @ first)
-    top = jnp.concatenate([first, jnp.zeros_like(first)], -1)
-    return jnp.concatenate([top, jnp.concatenate([cross, second], -1)], -2)
+    crosses, ones = _decays.crosses(e)
+    x = jnp.ones_like(ones)
+    for cross in crosses:
+        first, second = _decays.halves(x)
+        x = _decays.joined(first, -_product(second, _product(cross, first)), second)
+    return x[..., 0, :, :]
+
+
+def _product(x: Float[Array, "*B n c c"], y: Float[Array, "*B n c c"]) -> Float[Array, "*B n c c"]:
+    """x @ y; of many small matrices by one loop over elements, where calls would cost the more."""
+    return x @ y if x.shape[-1] > 4 else (x[..., None] * y[..., None, :, :]).sum(-2)
 
 
 @_inverse.defjvp

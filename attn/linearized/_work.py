@@ -49,5 +49,5 @@ def _scores(size: Sizes, rows: int, C: int) -> int:
 
 
 def _inverse(C: int) -> int:
-    """Of (I + E)^-1 by halves of halves: two products of half the size at each."""
-    return max(0, C * (C * C - 4) // 3)
+    """Of (I + E)^-1 by halves of halves: two products of half the size at each, above 4."""
+    return max(0, C * (C * C - 64) // 3)
