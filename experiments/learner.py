@@ -1,6 +1,7 @@
 """The model of an Experiment as pure functions: initial state, train step, evaluation step."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Self, TypeVar
 
@@ -104,6 +105,11 @@ class Learner:
         """The state before the first step."""
         params = nnx.split(self.model())[1]
         return State(jnp.int32(0), params, self.optimizer.init(params))
+
+    @functools.cached_property
+    def start(self) -> Callable[[], State]:
+        """`init`, compiled once."""
+        return jax.jit(self.init)
 
     def train_step(
         self, state: State, batch: Batch, step: Int[Array, ""]

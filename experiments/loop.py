@@ -26,6 +26,7 @@ from experiments.errors import (
     RunDirectoryError,
 )
 from experiments.evaluate import evaluate
+from experiments.kept import Kept
 from experiments.learner import Learner, State, passed_over, refusing
 from experiments.memory import keep_freed_memory
 from experiments.rundir import claimed, read_json, write_config
@@ -45,7 +46,13 @@ LOOK = 0.25  # seconds between looks at the metrics: fetching each step's would 
 
 
 def run(
-    experiment: Experiment, workdir: Path, *, command: str, progress: bool, sinks: Sequence[str]
+    experiment: Experiment,
+    workdir: Path,
+    *,
+    command: str,
+    progress: bool,
+    sinks: Sequence[str],
+    kept: Kept | None,
 ) -> dict[str, Any]:
     """`experiments.train.run`."""
     keep_freed_memory()
@@ -57,6 +64,8 @@ def run(
             display = stack.enter_context(Display(total=experiment.train.steps, shown=progress))
             copies = stack.enter_context(Sinks(sinks, workdir, warn=display.warn))
             session = Session(experiment, workdir, signals=signals, display=display, copies=copies)
+            if kept is not None:
+                kept.add(session.learner, session.train_step.program)
             try:
                 # Not before the model could be built: until then the directory is nobody's.
                 write_config(workdir, experiment)
