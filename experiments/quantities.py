@@ -4,7 +4,6 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -32,7 +31,7 @@ class Step:
     @property
     def arguments(self) -> tuple[Any, ...]:
         """Those of the learner's `train_step`."""
-        return jax.eval_shape(self.learner.init), self.batch, jnp.int32(0)
+        return self.learner.shapes, self.batch, np.int32(0)
 
     @functools.cached_property
     def work(self) -> Count:
@@ -46,9 +45,8 @@ class Step:
         return cost.build(step, *self.arguments)
 
     def start(self) -> None:
-        state = self.learner.start() if self.trained else once(self.learner.init)
-        places = self.program.call.input_shardings[0][0]  # on each device that it trains on
-        self.state, self.number = jax.device_put(state, places), 0
+        self.state = self.learner.start() if self.trained else once(self.learner.init)
+        self.number = 0
 
     def __call__(self, turn: int) -> None:
         self.state, metrics = self.program.call(self.state, self.batch, np.int32(self.number))
