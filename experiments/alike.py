@@ -92,10 +92,10 @@ def _ratios(first: Experiment, quantity: str) -> Callable[[Experiment], float]:
     from experiments import quantities  # Flax, only where it is needed
 
     if quantity == "step_time":
-        reference = quantities.compiled(first)
+        reference = quantities.Step(first)
 
         def slower(experiment: Experiment) -> float:
-            mine, its = quantities.milliseconds(quantities.compiled(experiment), reference)
+            mine, its = quantities.milliseconds(quantities.Step(experiment), reference)
             return mine / its
 
         return slower
@@ -115,4 +115,4 @@ def _of_a_step(experiment: Experiment, kind: str) -> float:
             return quantities.tokens(experiment)
         case "flops":
             return quantities.flops(experiment)
-    return quantities.milliseconds(quantities.compiled(experiment))[0] / 1e3
+    return quantities.milliseconds(quantities.Step(experiment))[0] / 1e3

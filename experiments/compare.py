@@ -30,6 +30,7 @@ from experiments.config_file import Sweep, read_comparison
 from experiments.errors import InUseError, LabError
 from experiments.fairness import Fairness
 from experiments.gathered import dates, on_machines, sights, without_run
+from experiments.kept import Kept
 from experiments.launch import Launch, define_launch, here, launch_of
 from experiments.lock import held
 from experiments.report import Comparison, write
@@ -140,13 +141,15 @@ def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
         dry_run(planned, rules, Path(values.workdir))
         return
     launch = launch_of(values)
+    kept = Kept() if launch is here else None  # what another process compiled stays there
     found = compare(
         planned,
         Path(values.workdir),
         title=f"Comparison: {values.config}",
         about=f"{_about(values.config.partition(':')[0])} {_shape(planned[0].experiment)}",
         command=redact.command("experiments.compare", sys.argv[1:]),
-        run=functools.partial(train.run, progress=launch is here, sinks=values.sink),
+        run=functools.partial(train.run, progress=launch is here, sinks=values.sink, kept=kept),
+        measure=functools.partial(costs, kept=kept),
         rules=rules,
         launch=launch,
         retry_failed=values.retry_failed,

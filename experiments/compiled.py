@@ -9,6 +9,15 @@ import jax
 
 from experiments.checkpoint import flatten
 from experiments.errors import RetraceError
+from experiments.measure.cost import Program, build
+
+# for what runs once: XLA takes longer to compile it well than to run it
+QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+
+
+def once(function: Callable, *arguments: Any, quickly: bool = True) -> Any:
+    """`function(*arguments)`, compiled for this one call; if quickly, its last bits may differ."""
+    return jax.jit(function).lower(*arguments).compile(QUICKLY if quickly else {})(*arguments)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,16 +26,16 @@ class Compiled:
     or structure; the look costs nothing, for the executable compares them anyway."""
 
     function: Callable
-    program: jax.stages.Compiled
+    program: Program
 
     @classmethod
     def of(cls, function: Callable, *arguments: Any, **options: Any) -> Self:
         """`options` are jax.jit's."""
-        return cls(function, jax.jit(function, **options).lower(*arguments).compile())
+        return cls(function, build(jax.jit(function, **options), *arguments))
 
     def __call__(self, *arguments: Any) -> Any:
         try:
-            return self.program(*arguments)
+            return self.program.call(*arguments)
         except TypeError as error:
             if not (lines := self._changed(arguments)):
                 raise
@@ -38,6 +47,6 @@ class Compiled:
         names = inspect.signature(self.function).parameters
         named = lambda values: flatten(dict(zip(names, values, strict=True)))
         show = lambda x: "nothing" if x is None else f"{x.dtype}{list(x.shape)}"
-        was, now = named(self.program.args_info[0]), named(arguments)
+        was, now = named(self.program.call.args_info[0]), named(arguments)
         pairs = {name: (show(was.get(name)), show(now.get(name))) for name in {**was, **now}}
         return [f"{n}: {a} was compiled, {b} came" for n, (a, b) in pairs.items() if a != b]

@@ -47,7 +47,7 @@ def estimate(planned: Sequence[Planned]) -> Table:
         runs.setdefault(p.variant, []).append(p.experiment)
     for variant, experiments in runs.items():
         step = Step(experiments[0])
-        program = step.compile()
+        program = step.program
         milliseconds = in_turns({"": step}, rounds=5, seconds=10)[""].median
         steps = sum(e.train.steps for e in experiments)
         seconds = len(experiments) * program.compile_seconds + steps * milliseconds / 1e3

@@ -43,7 +43,6 @@ def load(workdir: str | Path):
 
     Raises RunDirectoryError and CheckpointError.
     """
-    import jax
 
     from experiments.checkpoint import Checkpoints
     from experiments.learner import Learner
@@ -53,7 +52,7 @@ def load(workdir: str | Path):
     learner = Learner(read_experiment(workdir))
     checkpoints = Checkpoints.of(workdir, learner.experiment)
     step = checkpoints.best()
-    return learner, checkpoints.load(step, jax.eval_shape(learner.init)).params, step
+    return learner, checkpoints.load(step, learner.shapes).params, step
 
 
 def _define(values: flags.FlagValues) -> None:

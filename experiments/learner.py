@@ -1,6 +1,7 @@
 """The model of an Experiment as pure functions: initial state, train step, evaluation step."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Self, TypeVar
 
@@ -94,16 +95,25 @@ class Learner:
         size = experiment.train.eval_batch_size
         self.shape = refusing("the task", lambda: Shape.of(experiment.posed, size))
         self.optimizer = make_optimizer(experiment)
-        build = lambda: jax.eval_shape(lambda: nnx.split(self.model()))
-        self.graph, _ = refusing("the model", build)
+        # `shapes` is the state's: whoever asks again would build the model again
+        build = lambda: jax.eval_shape(self._first)
+        self.graph, self.shapes = refusing("the model", build)
 
     def model(self) -> nnx.Module:
         return built(self.experiment)
 
     def init(self) -> State:
         """The state before the first step."""
-        params = nnx.split(self.model())[1]
-        return State(jnp.int32(0), params, self.optimizer.init(params))
+        return self._first()[1]
+
+    def _first(self) -> tuple[nnx.GraphDef, State]:
+        graph, params = nnx.split(self.model())
+        return graph, State(jnp.int32(0), params, self.optimizer.init(params))
+
+    @functools.cached_property
+    def start(self) -> Callable[[], State]:
+        """`init`, compiled once."""
+        return jax.jit(self.init)
 
     def train_step(
         self, state: State, batch: Batch, step: Int[Array, ""]

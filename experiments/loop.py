@@ -26,6 +26,7 @@ from experiments.errors import (
     RunDirectoryError,
 )
 from experiments.evaluate import evaluate
+from experiments.kept import Kept
 from experiments.learner import Learner, State, passed_over, refusing
 from experiments.memory import keep_freed_memory
 from experiments.rundir import claimed, read_json, write_config
@@ -45,7 +46,13 @@ LOOK = 0.25  # seconds between looks at the metrics: fetching each step's would 
 
 
 def run(
-    experiment: Experiment, workdir: Path, *, command: str, progress: bool, sinks: Sequence[str]
+    experiment: Experiment,
+    workdir: Path,
+    *,
+    command: str,
+    progress: bool,
+    sinks: Sequence[str],
+    kept: Kept | None,
 ) -> dict[str, Any]:
     """`experiments.train.run`."""
     keep_freed_memory()
@@ -57,6 +64,8 @@ def run(
             display = stack.enter_context(Display(total=experiment.train.steps, shown=progress))
             copies = stack.enter_context(Sinks(sinks, workdir, warn=display.warn))
             session = Session(experiment, workdir, signals=signals, display=display, copies=copies)
+            if kept is not None and session.devices.whole.num_devices == 1:  # costs are of one
+                kept.add(session.learner, session.train_step.program)
             try:
                 # Not before the model could be built: until then the directory is nobody's.
                 write_config(workdir, experiment)
@@ -95,7 +104,7 @@ class Session:
         self.began, self.training = time.monotonic(), 0.0
         self.learner, train = Learner(experiment), experiment.train
         self.devices = Devices.dividing(train.batch_size, train.eval_batch_size)
-        _fits(jax.eval_shape(self.learner.init))
+        _fits(self.learner.shapes)
         self.checkpoints = Checkpoints.of(workdir, experiment)
         self.skipped: dict[int, str] = {}  # steps whose batch changes nothing, and why
         self.earlier = self._newest()["seconds"]  # of other sessions
@@ -104,8 +113,7 @@ class Session:
 
     def _newest(self) -> dict[str, Any]:
         """Takes up the newest checkpoint, or the state before the first step; its progress."""
-        like = jax.eval_shape(self.learner.init)
-        found = self.checkpoints.restore(like, tell=self.display.warn)
+        found = self.checkpoints.restore(self.learner.shapes, tell=self.display.warn)
         state, progress = found or (start(self.learner, tell=self.display.tell), FRESH)
         self.state = self.devices.hold(state)
         self.step = int(state.step)
@@ -267,8 +275,8 @@ class Session:
 
     def _finish(self) -> dict[str, Any]:
         """Tests the best parameters, once, and writes the result."""
-        like = jax.eval_shape(self.learner.init)
-        chosen = self.devices.hold(self.checkpoints.load(self.best["step"], like))
+        chosen = self.checkpoints.load(self.best["step"], self.learner.shapes)
+        chosen = self.devices.hold(chosen)
         seconds = self._seconds()
         found = {
             "validation": self._score("validation", chosen),

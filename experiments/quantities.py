@@ -4,39 +4,49 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from attn import Mechanism
 from attn.nn import EncoderConfig, Mixer
+from experiments.compiled import once
 from experiments.config import Experiment
+from experiments.kept import Trained
 from experiments.learner import Learner, built
 from experiments.measure import cost
-from experiments.measure.flops import Count, count
+from experiments.measure.flops import Count, count, counted
 
 Layer = tuple[Mechanism, cost.Shape, bool]
 
 
 class Step:
-    """The train step as it is trained with: state donated, batch on the host."""
+    """The train step as it is trained with: state donated, batch on the host. The one that was
+    `trained` with in this process need not be compiled again."""
 
-    def __init__(self, experiment: Experiment) -> None:
-        self.learner = Learner(experiment)
+    def __init__(self, experiment: Experiment, trained: Trained | None = None) -> None:
+        self.learner = trained.learner if trained else Learner(experiment)
+        self.trained = trained
         self.batch = experiment.posed.batch(experiment.seed, 0, experiment.train.batch_size)
-        self.arguments = jax.eval_shape(self.learner.init), self.batch, jnp.int32(0)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """Those of the learner's `train_step`."""
+        return self.learner.shapes, self.batch, np.int32(0)
 
     @functools.cached_property
     def work(self) -> Count:
-        return count(self.learner.train_step, *self.arguments)
+        return counted(self.program.jaxpr)
 
-    def compile(self) -> cost.Program:
+    @functools.cached_property
+    def program(self) -> cost.Program:
+        if self.trained:
+            return self.trained.program
         step = jax.jit(self.learner.train_step, donate_argnums=0)
-        self.program = cost.build(step, *self.arguments)
-        return self.program
+        return cost.build(step, *self.arguments)
 
     def start(self) -> None:
-        self.state, self.number = jax.jit(self.learner.init)(), 0
+        self.state = self.learner.start() if self.trained else once(self.learner.init)
+        self.number = 0
 
     def __call__(self, turn: int) -> None:
         self.state, metrics = self.program.call(self.state, self.batch, np.int32(self.number))
@@ -45,7 +55,7 @@ class Step:
 
 
 def in_turns(steps: dict[Any, Step], *, rounds: int, seconds: float) -> dict[Any, cost.Timing]:
-    """The times of compiled steps, each from the start of its training."""
+    """Their times, each from the start of its training."""
     for step in steps.values():
         step.start()
     return cost.time_together(steps, rounds=rounds, seconds=seconds)
@@ -59,17 +69,12 @@ def params(experiment: Experiment) -> int:
 
 def flops(experiment: Experiment) -> int:
     """Of one train step; a lower bound where a loop's length depends on data."""
-    return Step(experiment).work.flops
-
-
-def compiled(experiment: Experiment) -> Step:
     step = Step(experiment)
-    step.compile()
-    return step
+    return count(step.learner.train_step, *step.arguments).flops
 
 
 def milliseconds(*steps: Step) -> list[float]:
-    """Of compiled steps, in turns."""
+    """Of each, in turns."""
     found = in_turns(dict(enumerate(steps)), rounds=15, seconds=20)
     return [timing.median for timing in found.values()]
 

@@ -10,11 +10,12 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from experiments.errors import CheckpointError, LabError
-from experiments.report.sight import Sight
+from experiments.report.sight import PROBES, Sight
 
 LONGEST = 2048  # positions: the matrices are T x T for each head
 PROBED = 2**20  # numbers in a copy of the input for each probe: 64 probes of 64 tokens, width 256
 PRODUCTS = "softmax linear performer rfa cosformer based hedgehog efficient".split()
+SHORT = 2**23  # numbers in the copies for all rows, below which compiling well takes longer
 ROWS = 64  # of the receptive field; of a longer sequence, so many at equal distances
 
 
@@ -31,34 +32,41 @@ class Seen:
     errors: tuple[float | None, ...] = ()  # of each layer's output to softmax's
 
 
-def look(learner, params, split: str, example: int) -> Seen:
-    """At one example of a split. Raises LabError where there is no one sequence to look at."""
-    import jax
+def look(learner, params, split: str, example: int, *, probes: int = 64) -> Seen:
+    """At one example of a split, its receptive field from at most so many `probes`. Raises LabError
+    where there is no one sequence to look at."""
     from flax import nnx
 
     from attn import FULL, Causal
     from attn.nn.inputs import prepare
+    from experiments.compiled import once
 
     task, model = learner.experiment.posed, learner.experiment.model
     if task.head in ("sequence", "dual"):
         raise LabError(f"a row of this task (head {task.head!r}) is not one sequence of tokens")
     batch = task.examples(split, np.array([example]))
-    encoder = nnx.merge(learner.graph, params)
-    if (length := encoder.config.positions_held) > LONGEST:
+    config = nnx.merge(learner.graph, params).config
+    if (length := config.positions_held) > LONGEST:
         raise LabError(f"longer than {LONGEST:,} positions")
     mask = Causal() if model.causal else FULL
     lengths = None if learner.shape.full else batch.lengths
     whys: list[str] = []
     see = lambda layer, x, **context: _see(layer, x, whys, **context)
-    found = jax.jit(lambda x: encoder.look(x, see, mask=mask, lengths=lengths))(batch.tokens)
-    maps = [] if whys else [np.asarray(x[0], np.float32) for x, _ in found]
-    real = np.asarray(prepare(encoder.config, batch.tokens, mask, lengths)[1])
-    errors = tuple(_error(pair, real) for _, pair in found)
     rows = np.unique(np.linspace(0, length - 1, min(length, ROWS)).astype(np.int32))
-    one = None if lengths is None else lengths[0]
-    probes = max(4, min(64, PROBED // (length * encoder.config.width)))
-    reach = lambda x: encoder.receptive_field(x, rows, mask=mask, lengths=one, probes=probes)
-    field = np.asarray(jax.jit(reach)(batch.tokens[0]), np.float32)
+    probes = max(4, min(probes, config.width, PROBED // (length * config.width)))
+
+    def looked(params, tokens, lengths):
+        encoder = nnx.merge(learner.graph, params)
+        found = encoder.look(tokens, see, mask=mask, lengths=lengths)
+        one = None if lengths is None else lengths[0]
+        reach = encoder.receptive_field(tokens[0], rows, mask=mask, lengths=one, probes=probes)
+        return found, reach, prepare(encoder.config, tokens, mask, lengths)[1]
+
+    quickly = rows.size * probes * length * config.width <= SHORT
+    found, field, real = once(looked, params, batch.tokens, lengths, quickly=quickly)
+    maps = [] if whys else [np.asarray(x[0], np.float32) for x, _ in found]
+    field, real = np.asarray(field, np.float32), np.asarray(real)
+    errors = tuple(_error(pair, real) for _, pair in found)
     layers = model.attention if isinstance(model.attention, tuple) else (model.attention,)
     about = {
         "attention": "; ".join(map(repr, layers)),
@@ -127,7 +135,7 @@ def sight(run: Path) -> Sight:
         return kept
     try:
         learner, params, which = trained_or_not(run)
-        seen = look(learner, params, "test", 0)
+        seen = look(learner, params, "test", 0, probes=PROBES)
     except Exception as error:  # a report without it is better than none after hours of training
         return Sight((), np.zeros((0, 0)), f"not looked at: {type(error).__name__}: {error}")
     why = f"; no matrices: {seen.why}" if seen.why else ""

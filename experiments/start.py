@@ -25,7 +25,7 @@ def start(learner: Learner, *, tell: Callable[[str], None] = print) -> State:
     head and CLS where they differ: CLS takes a learned position of its own in front. Tells which
     other settings of task and model differ. Raises ConfigError if other parameters or the heads do,
     RunDirectoryError and CheckpointError if that run has none to give."""
-    state = jax.jit(learner.init)()
+    state = learner.start()
     source = learner.experiment.init_from
     if not source:
         return state

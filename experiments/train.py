@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -18,6 +18,9 @@ from experiments import cli, redact
 from experiments.config import Experiment
 from experiments.config_file import read
 from experiments.sinks import define_sinks
+
+if TYPE_CHECKING:
+    from experiments.kept import Kept
 
 
 def run(
@@ -27,16 +30,18 @@ def run(
     command: str = "",
     progress: bool = True,
     sinks: Sequence[str] = (),
+    kept: "Kept | None" = None,
 ) -> dict[str, Any]:
     """Trains to the end, or goes on with what `workdir` holds; returns result.json. Copies metrics
-    to `sinks`, names in SINKS.
+    to `sinks`, names in SINKS, and adds the compiled step to `kept`.
 
     Raises a LabError of `experiments.errors`: Interrupted after a signal, when all is saved.
     """
     # Flax, Optax and Orbax are only read once the configuration is known to be good.
     from experiments import loop
 
-    return loop.run(experiment, Path(workdir), command=command, progress=progress, sinks=sinks)
+    folder = Path(workdir)
+    return loop.run(experiment, folder, command=command, progress=progress, sinks=sinks, kept=kept)
 
 
 def _define(values: flags.FlagValues) -> None:

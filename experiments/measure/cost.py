@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr
 
 from attn import FULL, Mask, Mechanism
 from attn.nn import Mixer
@@ -31,12 +33,23 @@ class Timing:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A compiled function; `peak_bytes` = arguments + outputs - aliased + temporaries."""
+    """A compiled function, and the jaxpr that it was compiled from."""
 
-    call: Callable
+    call: jax.stages.Compiled
     compile_seconds: float
-    peak_bytes: int
-    temporary_bytes: int
+    jaxpr: ClosedJaxpr
+
+    @property
+    def temporary_bytes(self) -> int:
+        return self.call.memory_analysis().temp_size_in_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Arguments + outputs - aliased + temporaries."""
+        # not its peak_memory_in_bytes, which leaves temporaries out on a CPU
+        m = self.call.memory_analysis()
+        held = m.argument_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes
+        return held + m.temp_size_in_bytes
 
 
 def build(function: Callable, *arguments: Any) -> Program:
@@ -44,17 +57,9 @@ def build(function: Callable, *arguments: Any) -> Program:
     # a new wrapper: a function that was jitted before would be lowered from its cache
     jitted = function if hasattr(function, "lower") else jax.jit(lambda *args: function(*args))
     start = time.perf_counter()
-    compiled = jitted.lower(*arguments).compile()
-    seconds = time.perf_counter() - start
-    return Program(compiled, seconds, *memory(compiled))
-
-
-def memory(compiled: jax.stages.Compiled) -> tuple[int, int]:
-    """(peak, temporary) bytes."""
-    m = compiled.memory_analysis()
-    # not its peak_memory_in_bytes, which leaves temporaries out on a CPU
-    held = m.argument_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes
-    return held + m.temp_size_in_bytes, m.temp_size_in_bytes
+    traced = jitted.trace(*arguments)
+    compiled = traced.lower().compile()
+    return Program(compiled, time.perf_counter() - start, traced.jaxpr)
 
 
 def time_together(
@@ -110,7 +115,11 @@ class Shape:
         return tuple(jax.random.normal(key, s, self.dtype) for key, s in zip(keys, (q, kv, kv, q)))
 
     def inputs(self) -> list[tuple[jax.Array, ...]]:
-        return [self.qkvg(seed) for seed in range(ROTATED)]
+        """Sets of what `qkvg` gives, drawn by NumPy: XLA takes seconds to compile its draws."""
+        q, kv = (self.B, self.T, self.N, self.H), (self.B, self.T, self.K, self.H)
+        draw = np.random.default_rng(0).standard_normal
+        one = lambda shape: jax.device_put(draw(shape, np.float32).astype(self.dtype))
+        return [tuple(map(one, (q, kv, kv, q))) for _ in range(ROTATED)]
 
 
 def forward_backward(function: Callable) -> Callable:
@@ -125,14 +134,24 @@ def forward_backward(function: Callable) -> Callable:
 
 
 def attention(mechanism: Mechanism, shape: Shape, mask: Mask = FULL) -> tuple[Callable, dict]:
-    """(q, k, v, arrays) -> out, and the arrays: learned ones as they start, and gates."""
+    """`attend`, and the arrays for it."""
+    return attend(mechanism, mask), arrays(mechanism, shape)
+
+
+def attend(mechanism: Mechanism, mask: Mask) -> Callable:
+    """(q, k, v, arrays) -> out"""
+    return lambda q, k, v, more: mechanism(q, k, v, mask=mask, **more)
+
+
+def arrays(mechanism: Mechanism, shape: Shape) -> dict[str, jax.Array]:
+    """The learned arrays as they start, and gates."""
     heads = {"num_heads": shape.N, "num_kv_heads": shape.K, "head_dim": shape.H}
-    arrays = mechanism.init(jax.random.key(0), **heads, value_dim=shape.H, max_length=shape.T)
+    learned = mechanism.init(jax.random.key(0), **heads, value_dim=shape.H, max_length=shape.T)
     gates = {
         name: _gate(name, (shape.B, shape.T, *x))
         for name, x in mechanism.gate_shapes(**heads).items()
     }
-    return lambda q, k, v, more: mechanism(q, k, v, mask=mask, **more), arrays | gates
+    return learned | gates
 
 
 def _gate(name: str, shape: tuple[int, ...]) -> jax.Array:

@@ -46,7 +46,11 @@ class Count:
 
 def count(function: Callable, *arguments: Any) -> Count:
     """FLOPs of one call (a product of [m, k] and [k, n] is 2 m k n); arguments may be shapes."""
-    closed = jax.make_jaxpr(function)(*arguments)
+    return counted(jax.make_jaxpr(function)(*arguments))
+
+
+def counted(closed: ClosedJaxpr) -> Count:
+    """The same of what was traced before."""
     unknown: set[str] = set()
     flops, steps, _ = _walk(closed, [None] * len(closed.jaxpr.invars), unknown)
     return Count(flops, steps, tuple(sorted(unknown)))

@@ -52,7 +52,7 @@ def measure(trained: Experiment, rounds: int = 3, tell: Callable[[str], Any] = p
 
 def _compiled(trained: Experiment) -> tuple[Learner, Callable]:
     learner = Learner(trained)
-    state = jax.eval_shape(learner.init)
+    state = learner.shapes
     batch = trained.posed.batch(trained.seed, 0, trained.train.batch_size)
     step = jax.jit(learner.train_step, donate_argnums=0)
     return learner, step.lower(state, batch, np.int32(0)).compile()

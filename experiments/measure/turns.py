@@ -133,7 +133,7 @@ def _compiled(function, both, inputs, mode, extra, **facts) -> Ready:
     program = cost.build(run, *inputs[0])
     if program.peak_bytes > memory_bytes() / 2:
         raise Unavailable(f"it would hold {program.peak_bytes / 1e9:.1f} GB")
-    found = flops.count(run, *inputs[0])
+    found = flops.counted(program.jaxpr)
     return Ready(
         cost.finished(program.call, inputs),
         lambda: [np.asarray(x) for x in jax.tree.leaves(program.call(*inputs[0]))],

@@ -1,16 +1,19 @@
 """What each variant of a comparison costs at its own shape: attention alone and the whole step."""
 
 import contextlib
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
 from attn import FULL, Causal
 from experiments import disk, records
+from experiments.compiled import once
 from experiments.config import Experiment
+from experiments.kept import Kept
 from experiments.manifest import digest
 from experiments.measure import cost
-from experiments.measure.flops import count
+from experiments.measure.flops import counted
 from experiments.quantities import Layer, Step, in_turns, layers, state_bytes
 from experiments.validation import to_dict
 
@@ -18,8 +21,11 @@ HELD = 4e9  # bytes of all steps that are timed in turns
 Costs = dict[str, Any]
 
 
-def costs(experiments: dict[str, Experiment], cache: Path) -> dict[str, Costs]:
-    """The cost columns of each variant; from `cache` if it is of the same code and machine."""
+def costs(
+    experiments: dict[str, Experiment], cache: Path, *, kept: Kept | None = None
+) -> dict[str, Costs]:
+    """The cost columns of each variant; from `cache` if it is of the same code and machine. The
+    steps in `kept` are timed as they were compiled for training."""
     found = records.environment()
     this = {
         "git": found["git"],
@@ -28,8 +34,8 @@ def costs(experiments: dict[str, Experiment], cache: Path) -> dict[str, Costs]:
         "experiments": {name: to_dict(x) for name, x in experiments.items()},
     }
     key = digest(this)
-    if (kept := _kept(cache, key)) is not None:
-        return kept
+    if (before := _before(cache, key)) is not None:
+        return before
     alone = _attention(experiments)
     measured = {
         name: {
@@ -37,17 +43,17 @@ def costs(experiments: dict[str, Experiment], cache: Path) -> dict[str, Costs]:
             **_mean([alone[layer] for layer in layers(experiments[name])]),
             "decode_state_bytes": state_bytes(experiments[name]),
         }
-        for name, step in _steps(experiments).items()
+        for name, step in _steps(experiments, kept or Kept()).items()
     }
     with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not results
         disk.write_json(cache, {"key": key, "costs": measured})
     return measured
 
 
-def _kept(cache: Path, key: str) -> dict[str, Costs] | None:
+def _before(cache: Path, key: str) -> dict[str, Costs] | None:
     try:
-        kept = json.loads(cache.read_text())
-        return kept["costs"] if kept["key"] == key else None
+        found = json.loads(cache.read_text())
+        return found["costs"] if found["key"] == key else None
     except (OSError, ValueError, KeyError, TypeError):
         return None  # not there, or not ours: measure
 
@@ -59,14 +65,15 @@ def _attention(experiments: dict[str, Experiment]) -> dict[Layer, Costs]:
     inputs = {shape: shape.inputs() for _, shape, _ in distinct}
     for one in distinct:
         mechanism, shape, causal = one
-        attend, arrays = cost.attention(mechanism, shape, Causal() if causal else FULL)
+        attend = cost.attend(mechanism, Causal() if causal else FULL)
+        arrays = once(functools.partial(cost.arrays, mechanism, shape))
         forward = [(*x[:3], arrays) for x in inputs[shape]]
         both = [(*x[:3], arrays, x[3]) for x in inputs[shape]]
         backward = cost.forward_backward(attend)
         programs = cost.build(attend, *forward[0]), cost.build(backward, *both[0])
         calls[one, "forward"] = cost.finished(programs[0].call, forward)
         calls[one, "forward_backward"] = cost.finished(programs[1].call, both)
-        work = count(backward, *both[0])
+        work = counted(programs[1].jaxpr)
         found[one] = {
             "attention_peak_bytes": programs[1].peak_bytes,
             "attention_flops": work.flops,
@@ -88,12 +95,12 @@ def _mean(alone: list[Costs]) -> Costs:
     return mean
 
 
-def _steps(experiments: dict[str, Experiment]) -> dict[str, Costs]:
+def _steps(experiments: dict[str, Experiment], kept: Kept) -> dict[str, Costs]:
     """The train step of each, all timed together; not timed where memory may not hold them all."""
     steps, found, held = {}, {}, 0
     for name, experiment in experiments.items():
-        step = steps[name] = Step(experiment)
-        program = step.compile()
+        step = steps[name] = Step(experiment, kept.get(experiment))
+        program = step.program
         held += program.peak_bytes
         found[name] = {
             "step_compile_seconds": program.compile_seconds,

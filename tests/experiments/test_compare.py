@@ -5,16 +5,20 @@ import os
 import signal
 import threading
 import time
+import types
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from experiments import cells, compare, slurm, workers
+import experiments.kept
+from experiments import cells, compare, slurm, train, workers
 from experiments.config import mechanism, task
 from experiments.errors import ConfigError, Interrupted, NonFiniteError, RunDirectoryError
 from experiments.fairness import Fairness
+from experiments.kept import Kept
 from experiments.lock import held
+from experiments.quantities import Step, flops, in_turns
 from experiments.report import costs as report_costs
 from experiments.report.costs import costs
 from experiments.signals import Signals
@@ -337,11 +341,35 @@ def test_costs_are_kept_until_something_changes(tmp_path):
     assert 2 * 64 * 64 * 2 * 16 * 4 * 3 <= first["softmax"]["attention_flops"]
     assert costs({"softmax": experiment()}, cache) == first
     key = json.loads(cache.read_text())["key"]
-    assert report_costs._kept(cache, key) == first
-    assert report_costs._kept(cache, "another") is None
+    assert report_costs._before(cache, key) == first
+    assert report_costs._before(cache, "another") is None
     for damaged in ("{", "[]", "{}"):
         cache.write_text(damaged)
-        assert report_costs._kept(cache, key) is None
+        assert report_costs._before(cache, key) is None
+
+
+def test_a_step_is_timed_as_it_was_compiled_for_training(tmp_path):
+    kept, x = Kept(), experiment()
+    train.run(x, tmp_path / "run", progress=False, kept=kept)
+    assert kept.get(experiment("linear")) is None
+    trained = kept.get(experiment(seed=7))
+    step = Step(x, trained)
+    assert step.program is trained.program
+    assert step.work.flops == flops(x)
+    assert in_turns({"": step}, rounds=3, seconds=0)[""].minimum > 0
+    assert int(step.state.step) == step.number == 4  # a warm one, and each changed the state
+    found = report_costs._steps({"softmax": x}, kept)["softmax"]
+    assert found["step_compile_seconds"] == trained.program.compile_seconds
+    assert found["step_peak_bytes"] == Step(x).program.peak_bytes
+
+
+def test_few_programs_are_kept(monkeypatch):
+    monkeypatch.setattr(experiments.kept, "MOST", 2)
+    kept = Kept()
+    for name in ("softmax", "linear", "softmax", "linformer"):
+        kept.add(types.SimpleNamespace(experiment=experiment(name)), name)
+    found = [kept.get(experiment(name)) for name in ("softmax", "linear", "linformer")]
+    assert [x and x.program for x in found] == ["softmax", None, "linformer"]
 
 
 @pytest.mark.slow

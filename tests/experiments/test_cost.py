@@ -1,21 +1,25 @@
 """Costs are those of the compiled program, and what is timed together takes turns."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from attn import MECHANISMS, Causal, Softmax
 from attn.testing.cases import base_mask
 from experiments.measure import cost
+from experiments.measure.flops import count, counted
 
 SHAPE = cost.Shape(B=2, T=48, N=4, K=2, H=8)
 
 
 def test_peak_bytes_hold_arguments_outputs_and_temporaries():
     x = jnp.ones((256, 256))
-    peak, temporary = cost.memory(cost.build(lambda x: jnp.sort(x @ x) @ x, x).call)
-    assert peak >= 2 * x.nbytes + temporary
-    assert temporary >= x.nbytes  # the product, at least
+    program = cost.build(lambda x: jnp.sort(x @ x) @ x, x)
+    assert program.peak_bytes >= 2 * x.nbytes + program.temporary_bytes
+    assert program.temporary_bytes >= x.nbytes  # the product, at least
 
 
 def test_donated_arguments_count_once():
@@ -87,3 +91,20 @@ def test_causal_attention_is_measured_as_causal():
     attend, arrays = cost.attention(Softmax(), SHAPE, Causal())
     q, k, v, _ = SHAPE.qkvg(0)
     assert jnp.array_equal(attend(q, k, v, arrays), Softmax()(q, k, v, mask=Causal()))
+
+
+def test_a_program_has_the_flops_of_its_function():
+    x = jnp.ones((8, 8))
+    f = jax.jit(lambda x: jax.lax.scan(lambda c, _: (c @ x, None), x, None, length=3)[0])
+    assert counted(cost.build(f, x).jaxpr) == count(f, x)
+    assert count(f, x).flops == 3 * 2 * 8**3
+
+
+def test_sets_of_inputs_are_unlike_each_other_and_shaped_as_drawn():
+    shape = dataclasses.replace(SHAPE, dtype="bfloat16")
+    sets = shape.inputs()
+    kind = lambda arrays: [(x.shape, x.dtype) for x in arrays]
+    assert [kind(arrays) for arrays in sets] == [kind(shape.qkvg(0))] * cost.ROTATED
+    numbers = [np.asarray(x, np.float32) for arrays in sets for x in arrays]
+    assert len({x.sum() for x in numbers}) == len(numbers)
+    assert all(abs(x.std() - 1) < 0.1 for x in numbers)

@@ -8,11 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool
 
+from experiments.compiled import QUICKLY
 from experiments.measure import cost
 from experiments.studies.complexity.layer import is_causal, layer
-
-# compiled once and run a few times
-QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
 
 def dependencies(
