@@ -26,7 +26,6 @@ from attn.testing.guarantees import COLUMNS, Column, verdict
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "guarantees.md"
 CELLS = {"holds", "refused", "forward", "reverse", "FAILS"}
-IN_CI = ("window", "linformer")
 
 
 def test_one_row_for_each_mechanism_and_no_failure_without_its_reason():
@@ -40,13 +39,8 @@ def test_one_row_for_each_mechanism_and_no_failure_without_its_reason():
         assert [reason.split(":")[0] for reason in reasons] == [f"* `{name}`, {t}" for t in failed]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name in IN_CI else pytest.mark.thorough)
-        for name in attn.MECHANISMS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", attn.MECHANISMS)
 def test_made_again_it_is_the_committed_row(name):
     made = guarantees.row(name, attn.MECHANISMS[name].examples()[0])
     assert made == guarantees.rows(PAGE.read_text())[name]
@@ -119,22 +113,12 @@ MUTANTS = {
 }
 
 
-CAUGHT_IN_CI = ("causal", "padding", "dropout", "second order")
-
-
 def test_every_column_has_a_mutant():
     assert list(MUTANTS) == list(COLUMNS)
 
 
-@pytest.mark.parametrize(
-    "title",
-    [
-        pytest.param(
-            title, marks=pytest.mark.slow if title in CAUGHT_IN_CI else pytest.mark.thorough
-        )
-        for title in MUTANTS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("title", MUTANTS)
 def test_a_mutant_fails_where_the_unchanged_one_does_not(title):
     cell, why = verdict(MUTANTS[title], COLUMNS[title])
     assert cell == "FAILS"

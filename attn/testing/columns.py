@@ -2,6 +2,7 @@
 or NotImplementedError where it is refused."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
@@ -82,13 +83,16 @@ def bias(mechanism):
     _compare(mechanism, base_mask(mechanism), bias=jnp.asarray(values, jnp.float32))
 
 
-def _compare(mechanism, mask, *, dtype=jnp.float32, bias=None):
+def _compare(mechanism, mask, *, dtype=jnp.float32, bias=None, scales=(1.0,)):
     """The output and all gradients against the reference's in float64."""
     run = jax.jit(laws._with_gradients(mechanism))
-    arrays = inputs(mechanism, dtype=dtype, **TINY)
-    arrays = widen(arrays) if dtype == jnp.float64 else arrays
-    what = {"what": jnp.dtype(dtype).name, "jit_reference": True}
-    laws._compare(mechanism, run, arrays, mask, bias, dtype=dtype, **what)
+    for scale in scales:
+        arrays = inputs(mechanism, dtype=dtype, scale=scale, **TINY)
+        arrays = widen(arrays) if dtype == jnp.float64 else arrays
+        what = f"{jnp.dtype(dtype).name}, logit scale {scale:g}"
+        laws._compare(
+            mechanism, run, arrays, mask, bias, dtype=dtype, what=what, jit_reference=True
+        )
 
 
 def dropout(mechanism):
@@ -138,7 +142,8 @@ def in_dtype(name):
 
 def gradient(mechanism):
     named = masks_for(mechanism, T=TINY["T"], S=TINY["S"])
-    _compare(mechanism, named.get("all joined", named.get("Padding", base_mask(mechanism))))
+    mask = named.get("all joined", named.get("Padding", base_mask(mechanism)))
+    _compare(mechanism, mask, scales=(1.0, 8.0))
 
 
 def second_order(mechanism):
@@ -149,26 +154,21 @@ def second_order(mechanism):
     with jax.enable_x64(True):
         arrays, along = (widen(inputs(mechanism, seed=seed, **TINY)) for seed in (0, 5))
         slope = lambda x: laws._with_gradients(mechanism)(x, base_mask(mechanism), None)[1][0]
-        jitted = jax.jit(slope)
-        ahead, behind = (
-            jitted(jax.tree.map(lambda x, d: x + sign * STEP * d, arrays, along))
-            for sign in (1, -1)
-        )
-        want = jax.tree.map(lambda a, b: (a - b) / (2 * STEP), ahead, behind)
-        ways = {
-            "forward": lambda x, along: jax.jvp(slope, (x,), (along,))[1],
-            "reverse": lambda x, along: jax.grad(lambda x: _inner(slope(x), along))(x),
-        }
+        moved = lambda step: jax.tree.map(lambda x, d: x + step * d, arrays, along)
         far, held = widen(inputs(mechanism, **FAR)), []
-        for way, derivative in ways.items():
+        for way, derivative in {"forward": _forward, "reverse": _reverse}.items():
+            both = functools.partial(derivative, slope)
+            jitted = jax.jit(both)
             try:
-                got = jax.jit(derivative)(arrays, along)
+                _, got = jitted(arrays, along)
                 if not looped:  # a short sequence does without loops, which refuse when traced
-                    jax.eval_shape(derivative, far, far)
+                    jax.eval_shape(both, far, far)
             except (TypeError, ValueError) as error:
                 if "forward-mode" in str(error) or "Reverse-mode" in str(error):
                     continue
                 raise
+            ahead, behind = (jitted(moved(step), along)[0] for step in (STEP, -STEP))
+            want = jax.tree.map(lambda a, b: (a - b) / (2 * STEP), ahead, behind)
             for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
                 if not rms(a - b) <= SECOND * max(rms(b), SECOND):
                     raise BrokenLaw(f"{way}: off by {rms(a - b):.3g} of {rms(b):.3g}")
@@ -178,8 +178,18 @@ def second_order(mechanism):
     return "holds" if len(held) == 2 else held[0]
 
 
-def _inner(x, y):
-    return sum(jax.tree.leaves(jax.tree.map(jnp.vdot, x, y)))
+def _forward(slope, x, along):
+    """The gradient and its derivative along a direction: one program, compiled once for both."""
+    return jax.jvp(slope, (x,), (along,))
+
+
+def _reverse(slope, x, along):
+    def inner(x):
+        gradient = slope(x)
+        return sum(jax.tree.leaves(jax.tree.map(jnp.vdot, gradient, along))), gradient
+
+    derivative, gradient = jax.grad(inner, has_aux=True)(x)
+    return gradient, derivative
 
 
 @dataclasses.dataclass(frozen=True)
