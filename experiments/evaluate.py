@@ -43,7 +43,6 @@ def load(workdir: str | Path):
 
     Raises RunDirectoryError and CheckpointError.
     """
-
     from experiments.checkpoint import Checkpoints
     from experiments.learner import Learner
     from experiments.rundir import read_experiment
