@@ -316,7 +316,11 @@ MUTANTS = [
         "FULL",
     ),
     (
-        mutated(attn.Luong(**LOCAL_P), "attn.dense.luong._real_keys", lambda _, S: jnp.int32(S)),
+        mutated(
+            attn.Luong(**LOCAL_P),
+            "attn.dense.luong._real_keys",
+            lambda _, S: (jnp.int32(0), jnp.int32(S)),
+        ),
         same_luong,
         "Padding",
     ),
