@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from attn._core import isolate, masked_softmax, scaled, wide
+from attn._core import check_count, isolate, masked_softmax, scaled, wide
 from attn.masks import Mask, Padding
 
 
@@ -29,7 +29,9 @@ class Cache:
 
 
 def empty(batch, num_kv_heads, head_dim, value_dim, size, dtype) -> Cache:
-    """Room for `size` tokens: size K (H + D + 1) numbers a batch row."""
+    """Room for `size` tokens: size K (H + D + 1) numbers a batch row. Raises ValueError for a
+    size that is none."""
+    check_count("max_length", size, least=0)
     zeros = lambda *tail: jnp.zeros((*batch, num_kv_heads, size, *tail), dtype)
     return Cache(zeros(head_dim), zeros(value_dim), zeros(), jnp.int32(0))
 
@@ -54,6 +56,12 @@ def fill(
         jnp.take(new, last, axis=new.ndim - 1 - axis)
     )
     return Cache(put(cache.k, k, 1), put(cache.v, v, 1), put(cache.poison, poison, 0), jnp.int32(T))
+
+
+def whole(k: Float[Array, "*B T K H"], v: Float[Array, "*B T K D"], max_length: int) -> Cache:
+    """The cache after T tokens, all of which are kept. Raises ValueError if there are more."""
+    check_count("max_length", max_length, least=k.shape[-3])
+    return fill(k, v, max_length)
 
 
 def append(cache: Cache, k, v, pinned: int = 0) -> Cache:

@@ -1,5 +1,7 @@
 """What all variants share: the argument check, the O(T S) definition, and isolation of NaN."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -236,6 +238,14 @@ def check_count(name: str, value, *, least: int = 1) -> None:
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not whole or not least <= value <= 2**30:
         raise ValueError(f"{name}: expected an integer from {least} to 2^30, got {value!r}")
+
+
+def check_flags(record) -> None:
+    """Raise TypeError unless each field of a dataclass that is declared bool is one."""
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        if field.type is bool and not isinstance(value, bool):
+            raise TypeError(f"{field.name}: expected True or False, got {value!r}")
 
 
 def check_choice(name: str, value, choices: tuple[str, ...]) -> None:

@@ -219,32 +219,32 @@ class ArrayBias(Bias):
 @_bias
 class Decay(Bias):
     """-|a_i - c_j|: what is forgotten between key j and query i, from running sums of logarithms
-    (Lin et al. 2025, arXiv:2503.02130)."""
+    (Lin et al. 2025, arXiv:2503.02130) as `running` has them."""
 
-    queries: Float[Array, "*B T N"] = dataclasses.field(metadata={"rank": 2})
-    keys: Float[Array, "*B S N"] = dataclasses.field(metadata={"rank": 2})
+    queries: Float[Array, "*B T N 3"] = dataclasses.field(metadata={"rank": 3})
+    keys: Float[Array, "*B S N 3"] = dataclasses.field(metadata={"rank": 3})
 
     def check(self, batch, N, T, S):
         for name, length in (("queries", T), ("keys", S)):
-            got, want = jnp.shape(getattr(self, name)), (*batch, length, N)
+            got, want = jnp.shape(getattr(self, name)), (*batch, length, N, 3)
             if got != want:
                 raise ValueError(f"Decay.{name}: expected {list(want)}, got {list(got)}")
 
     def at(self, i, j):
         i, j = jnp.broadcast_arrays(*(jnp.asarray(x) for x in (i, j)))
-        read = lambda x, at: jnp.moveaxis(x, -1, -2)[..., jnp.minimum(at, x.shape[-2] - 1)]
-        return _between(read(self.queries, i), read(self.keys, j))
+        read = lambda x, at: _heads_first(x)[..., jnp.minimum(at, x.shape[-3] - 1)]
+        return between(read(self.queries, i), read(self.keys, j))
 
     def reordered(self, queries, keys):
-        take = lambda x, at: jnp.take(x, at.array(), axis=-2)
+        take = lambda x, at: jnp.take(x, at.array(), axis=-3)
         return Decay(take(self.queries, queries), take(self.keys, keys))
 
     def of_heads(self, heads):
-        return jax.tree.map(lambda x: x[..., heads], self)
+        return jax.tree.map(lambda x: x[..., heads, :], self)
 
     def prepare(self, batch, T, S, block):
-        pad = lambda x, to: jnp.pad(x, ((0, 0), (0, to - x.shape[1]), (0, 0)))
-        return Decay(pad(_merged(self.queries, batch, 2), T), pad(_merged(self.keys, batch, 2), S))
+        pad = lambda x, to: jnp.pad(x, ((0, 0), (0, to - x.shape[1]), (0, 0), (0, 0)))
+        return Decay(pad(_merged(self.queries, batch, 3), T), pad(_merged(self.keys, batch, 3), S))
 
     def rows(self, start, count):
         return jax.tree.map(lambda x: _take(x, start, count, 0), self)
@@ -266,14 +266,59 @@ class Decay(Bias):
 
     @staticmethod
     def _tile(a, c):
-        return _between(
-            jnp.moveaxis(a, -1, -2)[..., :, None], jnp.moveaxis(c, -1, -2)[..., None, :]
-        )
+        return between(_heads_first(a)[..., :, None], _heads_first(c)[..., None, :])
 
 
-def _between(a, c):
-    # not -abs(a - c): its derivative at a NaN that nobody sees is 0 * NaN
-    return jnp.where(a > c, c - a, a - c)
+def _heads_first(x: Float[Array, "*B S N 3"]) -> Float[Array, "3 *B N S"]:
+    return jnp.moveaxis(jnp.swapaxes(x, -3, -2), -1, 0)
+
+
+def running(x: Float[Array, "*B S N"]) -> Float[Array, "*B S N 3"]:
+    """Sums of logarithms up to each token in three parts: the sum, what rounding left out of it (a
+    difference of two plain sums is off by their size, not its own), and how many summands were not
+    numbers, which are left out. A logarithm below -1e5, -inf too, counts as -1e5: exp(-1e5) is 0,
+    and -inf - -inf would be NaN."""
+    x, bad = _counted(x)
+    total = jnp.cumsum(x, -2)
+    plain = lax.stop_gradient(x)
+    high, low = lax.associative_scan(_add_exactly, (plain, jnp.zeros_like(plain)), axis=-2)
+    rest = (high - lax.stop_gradient(total)) + low
+    return jnp.stack([total, rest, jnp.cumsum(bad, -2)], -1)
+
+
+def followed(sums: Float[Array, "*B 1 N 3"], x: Float[Array, "*B 1 N"]) -> Float[Array, "*B 1 N 3"]:
+    """The running sums at one more token."""
+    x, bad = _counted(x.astype(sums.dtype))
+    total, rest = _add_exactly((sums[..., 0], sums[..., 1]), (x, jnp.zeros_like(x)))
+    return jnp.stack([total, rest, sums[..., 2] + bad], -1)
+
+
+LEAST = -1e5  # beside logits of 1e4
+
+
+def _counted(x):
+    """The logarithms that count, and 1 for each that is none."""
+    bad = jnp.isnan(x) | (x == jnp.inf)
+    x = jnp.where(bad, 0, x)
+    return jnp.where(x < LEAST, LEAST, x), bad.astype(x.dtype)
+
+
+def _add_exactly(x, y):
+    """(high, low) + (high, low): the sum of two numbers and its rounding error (Knuth)."""
+    high = x[0] + y[0]
+    second = high - x[0]
+    error = (x[0] - (high - second)) + (y[0] - second)
+    low = error + (x[1] + y[1])
+    total = high + low
+    return total, low - (total - high)
+
+
+def between(a: Float[Array, "3 ..."], c: Float[Array, "3 ..."]) -> Float[Array, "..."]:
+    """-|a - c| of running sums; NaN if what was not a number lies between."""
+    d = (a[0] - c[0]) + (a[1] - c[1])
+    d = jnp.where(a[2] == c[2], d, jnp.nan)
+    # not -abs(d): its derivative at a NaN that nobody sees is 0 * NaN
+    return jnp.where(d > 0, -d, d)
 
 
 def _merged(x, batch, rank):

@@ -223,3 +223,53 @@ def test_blockwise_softmax_has_a_second_derivative_in_forward_mode():
     """Its maximum was differentiated: no score is equal to it where XLA rounds them anew, and the
     derivative of max divides by how many are."""
     assert verdict(attn.Forgetting(block=8), COLUMNS["second order"]) == ("forward", "")
+
+
+# what they keep is no row of max_length tokens: rings, and blocks or levels kept whole
+KEEP_OTHERWISE = {"luong", "window", "sinks", "moba", "quest", "nsa", "hierarchical"}
+
+
+@pytest.mark.parametrize("name", attn.MECHANISMS)
+def test_a_prompt_longer_than_max_length_is_refused_by_name(name):
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, v, learned = inputs(mechanism, **TINY)
+    prefill = lambda q, k, v: mechanism.prefill(q, k, v, max_length=8, **learned)
+    came = None
+    try:
+        jax.eval_shape(prefill, q, k, v)
+    except (NotImplementedError, ValueError) as error:
+        came = error
+    if isinstance(came, ValueError):
+        assert "max_length: expected an integer from 9" in str(came)
+    else:  # it has room, or does not decode
+        assert name in KEEP_OTHERWISE if came is None else "decode" in str(came)
+
+
+@pytest.mark.parametrize("max_length", [-1, 2.5])
+def test_a_max_length_that_is_none_is_refused_by_name(max_length):
+    sizes = {"num_heads": 2, "num_kv_heads": 2, "head_dim": 4, "value_dim": 4}
+    with pytest.raises(ValueError, match="max_length"):
+        attn.Softmax().init_state((1,), **sizes, max_length=max_length)
+
+
+@pytest.mark.parametrize(
+    ("settings", "arrays"),
+    [
+        ({"sinks": "learned"}, {}),
+        ({"sinks": "zero"}, {"sinks": np.ones(4, np.float32)}),
+        ({}, {"sinks": np.ones(4, np.float32)}),
+        ({"temperature": "learned"}, {}),
+        ({"temperature": 0.5}, {"temperature": np.ones(4, np.float32)}),
+    ],
+)
+def test_softmax_takes_the_arrays_its_settings_ask_for_and_no_others(settings, arrays):
+    q, k, v, _ = inputs(attn.Softmax(), **TINY)
+    with pytest.raises(ValueError, match=r"^(sinks|temperature): the array is (missing|given)"):
+        attn.Softmax(**settings)(q, k, v, **arrays)
+
+
+@pytest.mark.parametrize("kind", [attn.Softmax, attn.Forgetting, attn.GatedDeltaNet])
+def test_a_flag_is_true_or_false(kind):
+    flag = "qk_norm" if kind is attn.Softmax else "output_norm"
+    with pytest.raises(TypeError, match=f"{flag}: expected True or False, got 'no'"):
+        kind(**{flag: "no"})

@@ -137,7 +137,7 @@ class Additive(Mechanism):
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
 
     def prefill(self, q, k, v, *, max_length, **learned):
-        return _cache.fill(k, v, max_length), self(q, k, v, mask=Causal(), **learned)
+        return _cache.whole(k, v, max_length), self(q, k, v, mask=Causal(), **learned)
 
     def step(self, state, q, k, v, **learned):
         return _cache.decode(state, functools.partial(self, **learned), q, k, v)

@@ -10,7 +10,15 @@ from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._axes import aligned
-from attn._core import check_block, check_qkv, dense_attention, dense_weights, isolate, wide
+from attn._core import (
+    check_block,
+    check_flags,
+    check_qkv,
+    dense_attention,
+    dense_weights,
+    isolate,
+    wide,
+)
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn._merge import merged
 from attn.biases import Bias
@@ -159,6 +167,7 @@ class Softmax(Mechanism):
                 raise ValueError(
                     f"temperature: expected a positive number or 'learned', got {self.temperature}"
                 )
+        check_flags(self)
         check_cap(self.logit_cap)
         check_rate(self.dropout_rate)
         check_block(self.block)
@@ -207,6 +216,11 @@ class Softmax(Mechanism):
     def _options(self, q, k, *, sinks=None, temperature=None):
         """q and k as they meet, and what is the same for every form."""
         check_qkv(q, k, k, FULL)
+        for name, given in (("sinks", sinks), ("temperature", temperature)):
+            setting = getattr(self, name)
+            if (given is None) == (setting == "learned"):
+                what = "missing, though learned" if given is None else f"given, though {setting!r}"
+                raise ValueError(f"{name}: the array is {what} in {type(self).__name__}")
         if self.sinks == "zero":
             sinks = jnp.zeros(q.shape[-2])
         temperature = self.temperature if temperature is None else wide(temperature)
@@ -225,7 +239,7 @@ class Softmax(Mechanism):
 
     def prefill(self, q, k, v, *, max_length, **learned):
         out = self(q, k, v, mask=Causal(), **learned)
-        return _cache.fill(self._options(q, k, **learned)[1], v, max_length), out
+        return _cache.whole(self._options(q, k, **learned)[1], v, max_length), out
 
     def step(self, state, q, k, v, **learned):
         q, k, options = self._options(q, k, **learned)

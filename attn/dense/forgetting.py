@@ -11,13 +11,14 @@ from attn import _cache
 from attn._blockwise import blockwise
 from attn._core import (
     check_block,
+    check_flags,
     check_qkv,
     dense_attention,
     dense_weights,
     wide,
 )
 from attn._dropout import as_dropout, check_rate, dropout_of
-from attn.biases import Decay
+from attn.biases import Decay, between, followed, running
 from attn.masks import FULL, TERMS, Causal, Mask
 from attn.mechanism import Mechanism
 
@@ -40,9 +41,10 @@ def forgetting_attention(
 
     The paper is causal; a key after its query is forgotten by the sum over i < l <= j, so that the
     encoder's form is symmetric. Query i stands at key position i, or i + offset under
-    `Causal(offset)`; before the first and after the last key there is nothing to forget. O(T S)
-    time, O(T + S) memory: the decay is a bias computed from running sums, block by block. Raises
-    NotImplementedError for another bias, ValueError for a log_decay of another shape.
+    `Causal(offset)`; before the first and after the last key there is nothing to forget. A
+    log_decay below -1e5, -inf too, counts as -1e5. O(T S) time, O(T + S) memory: the decay is a
+    bias computed from running sums, block by block. Raises NotImplementedError for another bias,
+    ValueError for a log_decay of another shape, TypeError for one that is not of floats.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     _refuse(bias)
@@ -67,19 +69,25 @@ def _decay(q, k, log_decay, mask) -> Decay | None:
         raise ValueError(f"log_decay: expected {[*batch, S, N]}, got {list(jnp.shape(log_decay))}")
     if S == 0:
         return None
-    total = jnp.cumsum(wide(log_decay).astype(wide(q).dtype), axis=-2)
+    total = running(_logarithms(log_decay).astype(wide(q).dtype))
     (causal,), _ = mask.take(Causal)
     at = jnp.arange(T) + (causal.offset if causal else 0)
-    return Decay(jnp.take(total, jnp.clip(at, 0, S - 1), axis=-2), total)
+    return Decay(jnp.take(total, jnp.clip(at, 0, S - 1), axis=-3), total)
+
+
+def _logarithms(log_decay):
+    if not jnp.issubdtype(dtype := jnp.result_type(log_decay), jnp.floating):
+        raise TypeError(f"log_decay: expected floats, got {dtype}")
+    return wide(jnp.asarray(log_decay))
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class State:
-    """The keys and values so far, and the running sum of log_decay at each of them."""
+    """The keys and values so far, and the running sums of log_decay at each of them."""
 
     cache: _cache.Cache
-    total: Float[Array, "*B L N"]
+    total: Float[Array, "*B L N 3"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,6 +105,7 @@ class Forgetting(Mechanism):
         return 1.0 if self.output_norm else None
 
     def __post_init__(self):
+        check_flags(self)
         check_rate(self.dropout_rate)
         check_block(self.block)
 
@@ -139,21 +148,25 @@ class Forgetting(Mechanism):
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ) -> State:
         cache = _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
-        return State(cache, jnp.zeros((*batch, max_length, num_heads), jnp.float32))
+        sums = jnp.promote_types(dtype, jnp.float32)
+        return State(cache, jnp.zeros((*batch, max_length, num_heads, 3), sums))
 
     def prefill(self, q, k, v, *, max_length, log_decay) -> tuple[State, Any]:
         out = self(q, k, v, mask=Causal(), log_decay=log_decay)
-        total = jnp.cumsum(wide(log_decay), axis=-2)
-        after = [(0, 0)] * (total.ndim - 2) + [(0, max_length - total.shape[-2]), (0, 0)]
-        return State(_cache.fill(k, v, max_length), jnp.pad(total, after)), out
+        total = running(_logarithms(log_decay).astype(wide(q).dtype))
+        after = [(0, 0)] * (total.ndim - 3) + [(0, max_length - total.shape[-3]), (0, 0), (0, 0)]
+        return State(_cache.whole(k, v, max_length), jnp.pad(total, after)), out
 
     def step(self, state, q, k, v, *, log_decay):
-        L = state.total.shape[-2]
+        L = state.total.shape[-3]
         at = state.cache.length
-        before = jax.lax.dynamic_slice_in_dim(state.total, (at - 1) % L, 1, axis=-2)
-        now = jnp.where(at == 0, 0, before) + wide(log_decay)
-        total = jax.lax.dynamic_update_slice_in_dim(state.total, now, at % L, axis=-2)
-        bias = jnp.swapaxes(now - total, -1, -2)[..., None, :]  # [*B, N, 1, L]
+        before = jax.lax.dynamic_slice_in_dim(state.total, (at - 1) % L, 1, axis=-3)
+        now = followed(jnp.where(at == 0, 0, before), _logarithms(log_decay))
+        total = jax.lax.dynamic_update_slice_in_dim(state.total, now, at % L, axis=-3)
+        first = lambda x: jnp.moveaxis(x, -1, 0)
+        bias = jnp.swapaxes(between(first(now), first(total)), -1, -2)[
+            ..., None, :
+        ]  # [*B, N, 1, L]
         cache, out = _cache.step(state.cache, q, k, v, bias=bias)
         return State(cache, total), _cache.unless_forgotten(cache, out).astype(q.dtype)
 

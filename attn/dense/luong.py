@@ -52,8 +52,9 @@ def luong_attention(
     `local`, with D = `window`: "m" sees j in i - D..i + D. "p" sees |j - p_i| <= D with
     p_i = S sigmoid(a . tanh(W q_i)), W `position_projection`, a `position_vector`, and multiplies
     the softmax over what it sees by exp(-(j - p_i)^2 / (2 sigma^2)), sigma = D / 2: rows sum to
-    less than 1, as in the paper. S is the number of keys that the mask's `Padding` leaves. p_i
-    comes from q_i alone, so it goes with `Causal`, which hides what lies after i in its window.
+    less than 1, as in the paper. S is the number of keys that the mask's `Padding` leaves, from
+    the first of which p counts. p_i comes from q_i alone, so it goes with `Causal`, which hides
+    what lies after i in its window.
 
     Raises ValueError for unknown names, and for arrays that are missing, superfluous or misshapen.
     """
@@ -76,10 +77,10 @@ def luong_attention(
 def _form(q, k, mask, score, local, window, arrays):
     _check_arrays(q, k, score, local, arrays)
     a = {n: x.astype(wide(q).dtype) for n, x in arrays.items() if x is not None}
-    real = _real_keys(mask, k.shape[-3]).astype(wide(q).dtype)
+    first, real = (x.astype(wide(q).dtype) for x in _real_keys(mask, k.shape[-3]))
 
     def features(q, k):
-        p = _position(q, real, **a) if local == "p" else None
+        p = _position(q, first, real, **a) if local == "p" else None
         if score == "general":
             q = jnp.einsum("...tnh,nhg->...tng", q, a["score_projection"])
         elif score == "concat":
@@ -101,11 +102,12 @@ def _form(q, k, mask, score, local, window, arrays):
     return _rows.Form(weigh, features, near if local == "p" else None)
 
 
-def _position(q, real, position_projection, position_vector, **_):
-    """p_i = S sigmoid(a . tanh(W q_i)) [*B, T, N, 1]."""
+def _position(q, first, real, position_projection, position_vector, **_):
+    """p_i = S sigmoid(a . tanh(W q_i)), from the first real key on [*B, T, N, 1]."""
     hidden = jnp.tanh(jnp.einsum("...tnh,nhp->...tnp", q, position_projection))
     p = jax.nn.sigmoid(jnp.einsum("...tnp,np->...tn", hidden, position_vector))
-    return jnp.multiply(*aligned(real[..., None, None], p))[..., None]
+    first, real, p = aligned(first[..., None, None], real[..., None, None], p)
+    return (first + real * p)[..., None]
 
 
 def _softmax(s, seen):
@@ -123,9 +125,12 @@ def _narrowed(mask, local, window):
 
 
 def _real_keys(mask, S):
-    """How many keys a Padding leaves of S, [*B] or a number."""
+    """The first of the keys that a Padding leaves of S, and how many it leaves: [*B] or numbers."""
     (padding,), _ = mask.take(Padding)
-    return jnp.int32(S) if padding is None else padding.seen_keys(S).sum(-1)
+    if padding is None:
+        return jnp.int32(0), jnp.int32(S)
+    seen = padding.seen_keys(S)
+    return seen.argmax(-1), seen.sum(-1)
 
 
 def _check(score, local, window):
@@ -210,8 +215,9 @@ class Luong(Mechanism):
         if self.local == "p":
             hidden = jnp.tanh(jnp.einsum("...tnh,nhp->...ntp", q, a["position_projection"]))
             p = jax.nn.sigmoid(jnp.einsum("...ntp,np->...nt", hidden, a["position_vector"]))
-            length = _real_keys(mask, len(j)).astype(p.dtype)[..., None, None]
-            p = jnp.multiply(*aligned(length, p))[..., None]  # [*B, N, T, 1]
+            ends = (x.astype(p.dtype)[..., None, None] for x in _real_keys(mask, len(j)))
+            first, length, p = aligned(*ends, p)
+            p = (first + length * p)[..., None]  # [*B, N, T, 1]
             apart = jnp.subtract(*aligned(j, p))
             fall = jnp.exp(-2 * jnp.square(apart / self.window))
             weigh = lambda s, seen: _softmax(s, seen & (abs(apart) <= self.window)) * fall
@@ -252,7 +258,8 @@ class Luong(Mechanism):
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, self._kept(max_length), dtype)
 
     def prefill(self, q, k, v, *, max_length, **learned):
-        state = _cache.fill(k, v, self._kept(max_length))
+        fill = _cache.whole if self.local is None else _cache.fill
+        state = fill(k, v, self._kept(max_length))
         return state, self(q, k, v, mask=Causal(), **learned)
 
     def step(self, state, q, k, v, **learned):

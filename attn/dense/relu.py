@@ -117,7 +117,7 @@ class Relu(Mechanism):
     def prefill(self, q, k, v, *, max_length):
         # the same n as in the steps that follow
         fixed = dataclasses.replace(self, length=self.length or max_length)
-        return _cache.fill(k, v, max_length), fixed(q, k, v, mask=Causal())
+        return _cache.whole(k, v, max_length), fixed(q, k, v, mask=Causal())
 
     def step(self, state, q, k, v):
         return _cache.decode(state, self, q, k, v)

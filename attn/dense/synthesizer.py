@@ -187,7 +187,7 @@ class Synthesizer(Mechanism):
 
     def prefill(self, q, k, v, *, max_length, **learned):
         out = self(q, k, v, mask=Causal(), **learned)
-        return _cache.fill(jnp.zeros_like(k[..., :1]), v, max_length), out
+        return _cache.whole(jnp.zeros_like(k[..., :1]), v, max_length), out
 
     def step(self, state, q, k, v, **learned):
         check_qkv(q, k, v, FULL)

@@ -166,7 +166,7 @@ class TalkingHeads(Mechanism):
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
 
     def prefill(self, q, k, v, *, max_length, **mixings):
-        return _cache.fill(k, v, max_length), self(q, k, v, mask=Causal(), **mixings)
+        return _cache.whole(k, v, max_length), self(q, k, v, mask=Causal(), **mixings)
 
     def step(self, state, q, k, v, **mixings):
         return _cache.decode(state, functools.partial(self.reference, **mixings), q, k, v)

@@ -19,7 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from attn._core import apply_weights, check_count, check_qkv, refuse_rest, seen_array, wide
+from attn._core import (
+    apply_weights,
+    check_count,
+    check_flags,
+    check_qkv,
+    refuse_rest,
+    seen_array,
+    wide,
+)
 from attn.linearized import _dense, _scan, _work
 from attn.linearized._recurrence import Sizes, State, Terms, empty_state, sizes, to_heads
 from attn.masks import FULL, Causal, Padding, Segments
@@ -54,10 +62,7 @@ class Linearized(Mechanism):
 
     def __post_init__(self):
         check_count("chunk", self.chunk)
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.type is bool and not isinstance(value, bool):
-                raise TypeError(f"{field.name}: expected True or False, got {value!r}")
+        check_flags(self)
 
     @property
     def head_norm(self) -> float | None:

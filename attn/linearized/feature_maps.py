@@ -97,6 +97,12 @@ def hedgehog(x: Float[Array, "*L H"], matrix: Float[Array, "*#L H F"]):
     return jnp.exp(jnp.concatenate([y, -y], -1) - top), top[..., 0]
 
 
+def hedgehog_softmax(x: Float[Array, "*L H"], matrix: Float[Array, "*#L H F"]):
+    """softmax(y) and softmax(-y) for a learned y = x W, as Hedgehog's authors train it."""
+    y = jnp.einsum("...h,...hf->...f", x, matrix.astype(x.dtype))
+    return jnp.concatenate([jax.nn.softmax(y, -1), jax.nn.softmax(-y, -1)], -1), None
+
+
 def favor(x: Float[Array, "*L H"], projection: Float[Array, "M H"]):
     """FAVOR+: exp(w_m . x - |x|^2 / 2) / sqrt(M) for each row w_m of the projection
     (Choromanski et al. 2020, arXiv:2009.14794), an unbiased positive estimate of exp(q . k).

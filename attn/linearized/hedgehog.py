@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from attn._core import check_count
 from attn.linearized._family import Linearized
 from attn.linearized._recurrence import Terms
-from attn.linearized.feature_maps import hedgehog
+from attn.linearized.feature_maps import hedgehog, hedgehog_softmax
 from attn.masks import FULL, Mask
 
 
@@ -28,10 +28,10 @@ def hedgehog_attention(
 ) -> Float[Array, "*B T N D"]:
     """phi(q_i) . sum_j phi(k_j) v_j^T / phi(q_i) . sum_j phi(k_j), with maps learned for each head.
 
-    phi(x) = exp([x W, -x W]), or softmax([x W, -x W]) over its 2 F features, as the authors train
-    it: W is the head's `query_map` or `key_map`. `distillation_loss` is what it is trained by.
-    O(T) time and memory. Honours `Causal`, `Padding`, `Segments` joined by `&`, else
-    NotImplementedError. Raises ValueError for maps of the wrong shape.
+    phi(x) = [exp(x W), exp(-x W)], or [softmax(x W), softmax(-x W)] over the F features of each
+    half, as the authors train it: W is the head's `query_map` or `key_map`. `distillation_loss` is
+    what it is trained by. O(T) time and memory. Honours `Causal`, `Padding`, `Segments` joined by
+    `&`, else NotImplementedError. Raises ValueError for maps of the wrong shape.
     """
     shape = jnp.shape(query_map)
     if len(shape) != 3 or shape[-1] == 0:
@@ -81,11 +81,9 @@ class Hedgehog(Linearized):
         return {"query_map": eyes(num_heads), "key_map": eyes(num_kv_heads)}
 
     def terms(self, q, k, *, query_map, key_map):
-        (fq, _), (fk, log_weight) = hedgehog(q, query_map), hedgehog(k, key_map)
-        if self.activation == "exp":
-            return Terms(fq, fk, log_weight=log_weight)
-        # softmax over the features: a query's own sum leaves the ratio as it is
-        return Terms(fq, fk / fk.sum(-1, keepdims=True))
+        features = hedgehog if self.activation == "exp" else hedgehog_softmax
+        (fq, _), (fk, log_weight) = features(q, query_map), features(k, key_map)
+        return Terms(fq, fk, log_weight=log_weight)
 
     def map_flops(self, head_dim):
         return 2 * (self.features or head_dim) * head_dim

@@ -201,7 +201,7 @@ class Patterned(Mechanism):
 
     def prefill(self, q, k, v, *, max_length):
         check_qkv(q, k, v, FULL)
-        return _cache.fill(k, v, max_length), self._rows(q, k, v, max_length)
+        return _cache.whole(k, v, max_length), self._rows(q, k, v, max_length)
 
     def _rows(self, q, k, v, max_length):
         """The causal output of the first tokens of `max_length`."""

@@ -298,7 +298,7 @@ class Reformer(Mechanism):
 
     def prefill(self, q, k, v, *, max_length, rotations):
         out = self(q, k, v, mask=Causal(), rotations=rotations)
-        return _cache.fill(k, v, max_length), out
+        return _cache.whole(k, v, max_length), out
 
     def step(self, state, q, k, v, *, rotations):
         check_qkv(q, k, v, FULL)

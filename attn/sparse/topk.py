@@ -115,7 +115,7 @@ class TopK(Mechanism):
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
 
     def prefill(self, q, k, v, *, max_length):
-        return _cache.fill(k, v, max_length), self(q, k, v, mask=Causal())
+        return _cache.whole(k, v, max_length), self(q, k, v, mask=Causal())
 
     def step(self, state, q, k, v):
         check_qkv(q, k, v, FULL)

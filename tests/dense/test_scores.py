@@ -161,10 +161,9 @@ def test_local_p_is_a_gaussian_around_the_predicted_position():
     want = near / near.sum(1, keepdims=True) * np.exp(-((j - p[:, None]) ** 2) / (2 * 2.0**2))
     np.testing.assert_allclose(w, want, rtol=1e-5, atol=1e-7)
     assert (w.sum(1) < 0.7).all()  # not renormalised
-    half = attn.luong_attention(q, k, v, local="p", window=4, mask=Padding(jnp.array(10)), **one)[
-        :, 0
-    ]
-    assert half[2].argmax() == 5  # the middle of what is real
+    only = lambda mask: attn.luong_attention(q, k, v, local="p", window=4, mask=mask, **one)[2, 0]
+    assert only(Padding(jnp.array(10))).argmax() == 5  # the middle of what is real
+    assert only(Padding(keys=jnp.arange(20) >= 10)).argmax() == 15
 
 
 @pytest.mark.parametrize("local", ["m", None])
@@ -317,7 +316,11 @@ MUTANTS = [
         "FULL",
     ),
     (
-        mutated(attn.Luong(**LOCAL_P), "attn.dense.luong._real_keys", lambda _, S: jnp.int32(S)),
+        mutated(
+            attn.Luong(**LOCAL_P),
+            "attn.dense.luong._real_keys",
+            lambda _, S: (jnp.int32(0), jnp.int32(S)),
+        ),
         same_luong,
         "Padding",
     ),

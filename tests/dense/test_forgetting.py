@@ -1,0 +1,82 @@
+"""Forgetting attention where a difference of two plain running sums is not enough."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attn import Causal, Forgetting, Segments, forgetting_attention
+from attn.testing.contract import rms
+
+EPS = 2.0**-23
+CAUSAL = Causal()
+
+
+def drawn(T, N=1, H=8):
+    draw = np.random.default_rng(0).normal
+    q, k, v = (jnp.asarray(draw(size=(1, T, N, H)), jnp.float32) for _ in range(3))
+    return q, k, v, -jnp.abs(jnp.asarray(draw(size=(1, T, N)), jnp.float32))
+
+
+def defined(q, k, v, log_decay):
+    """One head, in NumPy: the sum over j < l <= i itself."""
+    q, k, v, g = (np.asarray(x, np.float64)[0, :, 0] for x in (q, k, v, log_decay))
+    total = np.cumsum(g)
+    scores = q @ k.T / q.shape[-1] ** 0.5 + total[:, None] - total
+    scores = np.where(np.tri(len(g), dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ v
+
+
+def attend(q, k, v, log_decay, mask=CAUSAL):
+    return forgetting_attention(q, k, v, log_decay=log_decay, mask=mask)
+
+
+@pytest.mark.optimised
+@pytest.mark.parametrize("size", [0.05, 1.0])
+def test_a_long_sequence_is_as_exact_as_a_short_one(size):
+    *qkv, log_decay = drawn(1500)
+    out = np.asarray(jax.jit(attend)(*qkv, size * log_decay))[0, :, 0]
+    want = defined(*qkv, size * log_decay)
+    assert rms(out - want) <= 8 * EPS * rms(want)
+
+
+@pytest.mark.parametrize("gate", [-1e4, -1e9, -np.inf])
+def test_after_a_hard_gate_it_is_as_if_nothing_was_before(gate):
+    q, k, v, log_decay = drawn(40)
+    hard = log_decay.at[:, 9].set(gate)
+    out, of = attend(q, k, v, hard), lambda x: x[:, 9:]
+    np.testing.assert_allclose(of(out), attend(of(q), of(k), of(v), of(log_decay)), atol=1e-6)
+    grads = jax.grad(lambda *x: (attend(*x) ** 2).sum(), (0, 1, 2, 3))(q, k, v, hard)
+    assert all(np.isfinite(g).all() for g in grads)
+
+
+def test_a_gate_that_is_no_number_reaches_what_forgets_by_it_alone():
+    q, k, v, log_decay = drawn(12)
+    ids = jnp.asarray([[0] * 5 + [1] * 7])
+    broken = log_decay.at[:, 2].set(jnp.nan)
+    mask = CAUSAL & Segments(ids, ids)
+    out, clean = attend(q, k, v, broken, mask), attend(q, k, v, log_decay, mask)
+    np.testing.assert_array_equal(out[:, :2], clean[:, :2])
+    assert np.isnan(out[:, 2:5]).all()
+    np.testing.assert_allclose(out[:, 5:], clean[:, 5:], atol=1e-6)
+
+
+def test_it_decodes_in_float64_after_hard_gates():
+    with jax.enable_x64(True):
+        q, k, v, log_decay = (x.astype(jnp.float64) for x in drawn(6))
+        log_decay = log_decay.at[:, 3].set(-jnp.inf)
+        mechanism = Forgetting()
+        sizes = {"num_heads": 1, "num_kv_heads": 1, "head_dim": 8, "value_dim": 8}
+        state = mechanism.init_state((1,), **sizes, max_length=6, dtype="float64")
+        for t in range(6):
+            at = lambda x: x[:, t : t + 1]
+            state, out = mechanism.step(state, at(q), at(k), at(v), log_decay=at(log_decay))
+            assert out.dtype == jnp.float64
+            np.testing.assert_allclose(out, at(attend(q, k, v, log_decay)), atol=1e-12)
+
+
+def test_gates_that_are_not_floats_are_named():
+    q, k, v, log_decay = drawn(3)
+    with pytest.raises(TypeError, match="log_decay: expected floats, got int32"):
+        attend(q, k, v, log_decay.astype(int))
