@@ -34,6 +34,7 @@ from experiments.signals import Signals
 from experiments.sinks import Sinks
 from experiments.start import start
 from experiments.tasks import Batch
+from experiments.validation import to_dict
 
 RESULT, METRICS = "result.json", "metrics.jsonl"
 AHEAD = 2  # steps that the device may be behind the host
@@ -58,7 +59,7 @@ def run(
     keep_freed_memory()
     with Signals() as signals, claimed(workdir, experiment):
         with contextlib.suppress(RunDirectoryError):  # damaged: it is made again
-            if records.is_result(result := read_json(workdir / RESULT)):
+            if records.is_result(result := read_json(workdir / RESULT), to_dict(experiment)):
                 return result
         with contextlib.ExitStack() as stack:
             display = stack.enter_context(Display(total=experiment.train.steps, shown=progress))
@@ -289,6 +290,6 @@ class Session:
             "compile_seconds": seconds["compile"],
             "wall_seconds": seconds["wall"],
         }
-        result = records.sealed(found)
+        result = records.sealed(found, to_dict(self.experiment))
         disk.write_json(self.workdir / RESULT, result)
         return result

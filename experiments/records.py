@@ -89,24 +89,27 @@ def read_object(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def sealed(result: dict[str, Any]) -> dict[str, Any]:
-    """The result with a hash of it, so that a number changed afterwards shows."""
-    return result | {"sha256": digest(result)}
+def sealed(result: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """The result of a configuration, with a hash of both, so that what is another's or was changed
+    afterwards shows."""
+    body = result | {"config": digest(config)}
+    return body | {"sha256": digest(body)}
 
 
-def is_sealed(result: dict[str, Any]) -> bool:
-    """Whether it is as it was sealed; True of one from before there were seals."""
+def is_sealed(result: dict[str, Any], config: dict[str, Any]) -> bool:
+    """Whether it is as it was sealed, for this configuration."""
     body = {k: v for k, v in result.items() if k != "sha256"}
-    return result.get("sha256") in (None, digest(body))
+    return (result["config"], result["sha256"]) == (digest(config), digest(body))
 
 
-def is_result(value: Any) -> bool:
-    """Whether it is a whole result.json: what is damaged is made again, never averaged."""
+def is_result(value: Any, config: dict[str, Any]) -> bool:
+    """Whether it is a whole result.json of this configuration: what is damaged, edited or another's
+    is made again, never averaged."""
     number = lambda x: isinstance(x, int | float) and not isinstance(x, bool)
     try:
         scores = [value[split]["accuracy"] for split in ("validation", "test")]
         numbers = [*scores, value["parameters"], value["steps_per_second"]]
-        return all(map(number, numbers)) and is_sealed(value)
+        return all(map(number, numbers)) and is_sealed(value, config)
     except (KeyError, TypeError):
         return False
 

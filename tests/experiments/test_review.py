@@ -84,7 +84,8 @@ def test_a_damaged_result_is_not_a_finished_run(tmp_path, damage):
     assert cells.unfinished() == [one]
     whole = {"accuracy": 0.5}
     whole = {"validation": whole, "test": whole, "parameters": 3, "steps_per_second": 2.0}
-    assert records.is_result(json.loads(json.dumps(whole)))
+    whole = records.sealed(whole, one.config)
+    assert records.is_result(json.loads(json.dumps(whole)), one.config)
 
 
 def test_a_model_larger_than_memory_is_refused_at_once(tmp_path):

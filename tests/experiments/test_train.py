@@ -27,7 +27,7 @@ from experiments.errors import (
     RunDirectoryError,
 )
 from experiments.evaluate import evaluate, load
-from experiments.records import read_metrics, repair_metrics
+from experiments.records import read_metrics, repair_metrics, sealed
 from experiments.tasks import Batch, Recall
 from experiments.validation import from_dict
 
@@ -74,13 +74,16 @@ def test_a_finished_run_only_reports(whole: Path):
     assert before == {p: p.stat().st_mtime_ns for p in before}
 
 
-def test_a_result_that_was_edited_is_made_again(whole: Path, tmp_path: Path):
+def test_a_result_that_was_edited_or_is_another_runs_is_made_again(whole: Path, tmp_path: Path):
     shutil.copytree(whole, tmp_path / "edited")
     path = tmp_path / "edited" / "result.json"
     written = json.loads(path.read_text())
-    path.write_text(json.dumps(written | {"test": written["test"] | {"accuracy": 1.0}}))
-    assert train.run(tiny(), tmp_path / "edited", progress=False)["test"] == written["test"]
-    assert json.loads(path.read_text())["test"] == written["test"]
+    wrong = {k: v for k, v in written.items() if k not in ("config", "sha256")}
+    wrong["test"] = written["test"] | {"accuracy": 1.0}
+    for content in (written | wrong, wrong, sealed(wrong, {"another": "run's"})):
+        path.write_text(json.dumps(content))
+        assert train.run(tiny(), tmp_path / "edited", progress=False)["test"] == written["test"]
+        assert json.loads(path.read_text())["test"] == written["test"]
 
 
 def test_a_run_leaves_its_records(whole: Path):
