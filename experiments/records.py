@@ -127,13 +127,15 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
 
 
-def repair_metrics(path: Path, step: int) -> None:
-    """Leaves whole lines of strictly increasing steps up to `step`, whatever a kill left."""
+def repair_metrics(path: Path, step: int) -> int:
+    """Leaves whole lines of strictly increasing steps up to `step`, whatever a kill left; how many
+    these are."""
     rows: list[dict[str, Any]] = []
     for row in read_metrics(path):
         if (rows[-1]["step"] if rows else 0) < row["step"] <= step:
             rows.append(row)
     disk.write_text(path, "".join(_line(row) for row in rows))
+    return len(rows)
 
 
 def append_metrics(path: Path, rows: Iterable[dict[str, Any]], *, sync: bool) -> None:

@@ -19,6 +19,7 @@ from tiny_experiment import STEPS, TINY, rows, state_digest, tiny, write_config
 
 from experiments import loop, train
 from experiments.errors import (
+    CheckpointError,
     ConfigError,
     DataError,
     Interrupted,
@@ -84,6 +85,41 @@ def test_a_result_that_was_edited_or_is_another_runs_is_made_again(whole: Path, 
         path.write_text(json.dumps(content))
         assert train.run(tiny(), tmp_path / "edited", progress=False)["test"] == written["test"]
         assert json.loads(path.read_text())["test"] == written["test"]
+
+
+def unfinished(whole: Path, workdir: Path) -> Path:
+    """A copy of a whole run as it was before it wrote its result."""
+    shutil.copytree(whole, workdir)
+    (workdir / "result.json").unlink()
+    return workdir
+
+
+def test_metrics_are_not_erased_where_checkpoints_were_lost(whole: Path, tmp_path: Path, capfd):
+    workdir = unfinished(whole, tmp_path / "run")
+    metrics = workdir / "metrics.jsonl"
+    written = metrics.read_text()
+    shutil.rmtree(workdir / "checkpoints")
+    with pytest.raises(CheckpointError, match="goes to step 12, but there is no check") as error:
+        train.run(tiny(), workdir, progress=False)
+    assert error.value.code == 4
+    assert "remove the metrics" in str(error.value)
+    assert metrics.read_text() == written
+    # a kill before the first save leaves as many
+    metrics.write_text("".join(written.splitlines(keepends=True)[:4]))
+    train.run(tiny(), workdir, progress=False)
+    assert "steps 1 to 4 are made again" in capfd.readouterr().err
+    assert rows(workdir) == rows(whole)
+
+
+@pytest.mark.parametrize("kept", [0, 9])
+def test_rows_that_are_missing_are_named(kept: int, whole: Path, tmp_path: Path, capfd):
+    workdir = unfinished(whole, tmp_path / "run")
+    metrics = workdir / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:kept]))
+    if not kept:
+        metrics.unlink()
+    train.run(tiny(), workdir, progress=False)
+    assert f"lacks {STEPS - kept} of the rows up to step {STEPS}" in capfd.readouterr().err
 
 
 def test_a_run_leaves_its_records(whole: Path):
