@@ -84,7 +84,7 @@ def read_object(path: Path) -> dict[str, Any] | None:
     """A JSON object; None if it cannot be read."""
     try:
         found = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
@@ -110,7 +110,7 @@ def is_result(value: Any, config: dict[str, Any]) -> bool:
         scores = [value[split]["accuracy"] for split in ("validation", "test")]
         numbers = [*scores, value["parameters"], value["steps_per_second"]]
         return all(map(number, numbers)) and is_sealed(value, config)
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, RecursionError):
         return False
 
 
@@ -122,7 +122,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     for line in path.read_bytes().splitlines(keepends=True):
         try:
             rows.append(json.loads(line) if line.endswith(b"\n") else None)
-        except ValueError:
+        except (ValueError, RecursionError):
             rows.append(None)
     return [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
 
