@@ -91,7 +91,7 @@ def sights(
 
 def without_run(environment: dict[str, Any]) -> dict[str, Any]:
     """What is of the machine and the code."""
-    return {k: v for k, v in environment.items() if k not in ("command", "started")}
+    return {k: v for k, v in environment.items() if k not in ("command", "started", "earlier")}
 
 
 def dates(folder: Path, cells: Sequence[Cell], until: datetime.datetime | None = None) -> str:

@@ -70,7 +70,7 @@ def run(
             try:
                 # Not before the model could be built: until then the directory is nobody's.
                 write_config(workdir, experiment)
-                disk.write_json(workdir / "environment.json", records.environment(command))
+                records.write_environment(workdir / "environment.json", command)
                 return session.run()
             except OSError as error:
                 raise RunDirectoryError(f"{workdir} cannot be written to: {error}") from error

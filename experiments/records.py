@@ -30,6 +30,14 @@ def environment(command: str = "") -> dict[str, Any]:
     }
 
 
+def write_environment(path: Path, command: str) -> None:
+    """That of this session, and in "earlier" those of the sessions that it goes on from."""
+    before = read_object(path) or {}
+    earlier = before.pop("earlier", [])
+    earlier = [*earlier, before] if before and isinstance(earlier, list) else []
+    disk.write_json(path, environment(command) | {"earlier": earlier})
+
+
 def hardware() -> dict[str, Any]:
     import jax
 

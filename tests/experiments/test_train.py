@@ -57,9 +57,12 @@ def test_stopped_at_any_step_it_ends_the_same(whole: Path, tmp_path: Path, monke
     stop_at(set(points), signal.SIGTERM, monkeypatch)
     for point in sorted(points):
         with pytest.raises(Interrupted, match=f"SIGTERM: step {point} of ") as stopped:
-            train.run(tiny(), tmp_path, progress=False)
+            train.run(tiny(), tmp_path, progress=False, command=str(point))
         assert stopped.value.code == 143
-    result = train.run(tiny(), tmp_path, progress=False)
+    result = train.run(tiny(), tmp_path, progress=False, command="last")
+    last = json.loads((tmp_path / "environment.json").read_text())
+    assert [x["command"] for x in (*last["earlier"], last)] == ["1", "4", "5", "11", "last"]
+    assert all("earlier" not in x and x["hardware"] for x in last["earlier"])
     assert rows(tmp_path) == rows(whole)
     assert state_digest(tmp_path) == state_digest(whole)
     expected = json.loads((whole / "result.json").read_text())
