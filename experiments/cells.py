@@ -73,7 +73,7 @@ class Cells:
     def outcome(self, planned: Planned) -> tuple[dict[str, Any] | None, str | None]:
         """(result, None), (None, error), or (None, None) of a run that has not ended."""
         result = records.read_object(self.folder(planned) / RESULT)
-        if result is not None and records.is_result(result):
+        if result is not None and records.is_result(result, planned.config):
             return result, None  # what is damaged is left to the run, which says what is wrong
         return None, (records.read_object(self.folder(planned) / FAILURE) or {}).get("error")
 

@@ -70,7 +70,7 @@ class Checkpoints:
             latest = sorted(self.steps())[-self.keep :]
             for old in set(self.steps()) - {*latest, *map(self._best_of, latest)}:
                 _discard(self.directory / str(old))
-        except (OSError, ValueError) as error:
+        except Exception as error:  # Orbax's are of many kinds
             self._clear()  # on a full disk it is in the way
             message = f"checkpoint {step} could not be saved to {self.directory}: {error}"
             raise CheckpointError(message) from error
@@ -157,9 +157,11 @@ class Checkpoints:
                 raise CheckpointError(f"{where} has other {name}: {body[name]}, not {mine}")
         sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         like = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-        arrays = ocp.load(
-            (self.directory / str(step)).absolute(), {n: like(x) for n, x in expected.items()}
-        )
+        folder, like = (self.directory / str(step)).absolute(), jax.tree.map(like, expected)
+        try:
+            arrays = ocp.load(folder, like)
+        except Exception as error:  # Orbax's are of many kinds
+            raise CheckpointError(f"{where} could not be loaded: {error}") from error
         return jax.tree.unflatten(jax.tree.structure(state), [arrays[name] for name in expected])
 
 

@@ -116,7 +116,7 @@ def _costs(measure: Measure, chosen: dict[str, Experiment], cache: Path, console
         with console.status("measuring what each variant costs"):
             return measure(chosen, cache)
     except Exception as error:
-        why = f"costs could not be measured: {type(error).__name__}: {error}"
+        why = redact.redacted(f"costs could not be measured: {type(error).__name__}: {error}")
         console.print(why, style="red", markup=False, highlight=False)
         return {}
 

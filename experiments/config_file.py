@@ -178,12 +178,16 @@ def _checked(path: str) -> str:
 def _twice(path: str) -> list[str]:
     """Keys that a dict of the file has twice, for which Python would take the last in silence."""
     dicts = [x for x in ast.walk(ast.parse(Path(path).read_bytes())) if isinstance(x, ast.Dict)]
-    keys = [[k for k in x.keys if isinstance(k, ast.Constant)] for x in dicts]
+    twice = []
+    for keys in dicts:
+        there = set()
+        for key in keys.keys:
+            if isinstance(key, ast.Constant):
+                if key.value in there:
+                    twice.append(key)
+                there.add(key.value)
     return [
-        f"line {key.lineno}: {shorten(repr(key.value))} is given twice in one dict"
-        for own in keys
-        for i, key in enumerate(own)
-        if key.value in [k.value for k in own[:i]]
+        f"line {key.lineno}: {shorten(repr(key.value))} is given twice in one dict" for key in twice
     ]
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 
 from experiments.redact import redacted
 
+SHOWN = 100  # mistakes that are named; beyond, only counted
+
 
 class LabError(Exception):
     """Printed as it is by `experiments.cli`; `code` is the exit code."""
@@ -25,7 +27,10 @@ class ConfigError(LabError):
         self.where = where
         count = "1 mistake" if len(self.problems) == 1 else f"{len(self.problems)} mistakes"
         heading = f"{count} in {where}" if where else count
-        super().__init__("\n".join([f"{heading}:", *(f"  {p}" for p in self.problems)]))
+        more = len(self.problems) - SHOWN
+        last = [f"and {more} more"] if more > 0 else []
+        lines = [f"  {line}" for line in (*self.problems[:SHOWN], *last)]
+        super().__init__("\n".join([f"{heading}:", *lines]))
 
 
 class NonFiniteError(LabError):

@@ -91,7 +91,7 @@ def sights(
 
 def without_run(environment: dict[str, Any]) -> dict[str, Any]:
     """What is of the machine and the code."""
-    return {k: v for k, v in environment.items() if k not in ("command", "started")}
+    return {k: v for k, v in environment.items() if k not in ("command", "started", "earlier")}
 
 
 def dates(folder: Path, cells: Sequence[Cell], until: datetime.datetime | None = None) -> str:
@@ -112,7 +112,7 @@ def _cell(folder: Path, label: str, config: dict[str, Any], notes: dict[str, str
     metrics = tuple(records.read_metrics(folder / "metrics.jsonl"))
     error = (read_object(folder / FAILURE) or {}).get("error")
     result = read_object(folder / RESULT)
-    if result is not None and not records.is_result(result):
+    if result is not None and not records.is_result(result, config):
         result = None
     if not is_of(folder.name, config):
         what = "cannot be read" if not config else "is not what the folder is named for"
@@ -120,7 +120,7 @@ def _cell(folder: Path, label: str, config: dict[str, Any], notes: dict[str, str
     elif result is not None:
         error = None  # of an earlier attempt
     elif (folder / RESULT).exists():
-        error = "result.json is not as training wrote it: damaged or edited, so left out"
+        error = "result.json is not as training wrote it here: damaged or edited, so left out"
     elif error is None:
         done = metrics[-1]["step"] if metrics else 0
         total = config.get("train", {}).get("steps", "?")

@@ -19,7 +19,7 @@ from experiments.checkpoint import flatten
 from experiments.config import Experiment
 from experiments.errors import ConfigError, DataError
 from experiments.families import sequence_model, shifted, source_mask
-from experiments.optimizer import learning_rate, make_optimizer
+from experiments.optimizer import learning_rate, make_optimizer, updates_done
 from experiments.tasks import Batch, Task
 
 T = TypeVar("T")
@@ -134,6 +134,8 @@ class Learner:
         (value, accuracy), gradient = jax.value_and_grad(loss, has_aux=True)(state.params)
         updates, opt_state = self.optimizer.update(gradient, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
+        schedule = learning_rate(self.experiment.optimizer, self.experiment.train.steps)
+        rate = schedule(updates_done(state.opt_state))
         # Before clipping, which would turn an infinite gradient into a finite one.
         norm = optax.tree.norm(gradient)
         named = watched(value, gradient, norm, params)
@@ -143,7 +145,6 @@ class Learner:
         kept = passed_over(state) if self.experiment.train.on_nonfinite == "skip" else state
         # `where`, because 0 * nan is nan.
         state = jax.tree.map(lambda x, old: jnp.where(good, x, old), new, kept)
-        rate = learning_rate(self.experiment.optimizer, self.experiment.train.steps)(step)
         return state, {
             "loss": value,
             "accuracy": accuracy,

@@ -20,7 +20,7 @@ def held(workdir: Path, name: str = LOCK) -> Iterator[None]:
     already, RunDirectoryError if it cannot be made."""
     try:
         disk.make(workdir)
-        lock = (workdir / name).open("a+", encoding="utf-8")
+        lock = (workdir / name).open("a+", encoding="utf-8", errors="replace")
     except OSError as error:
         raise RunDirectoryError(f"{workdir} cannot be written to: {error}") from None
     with lock:

@@ -34,6 +34,7 @@ from experiments.signals import Signals
 from experiments.sinks import Sinks
 from experiments.start import start
 from experiments.tasks import Batch
+from experiments.validation import to_dict
 
 RESULT, METRICS = "result.json", "metrics.jsonl"
 AHEAD = 2  # steps that the device may be behind the host
@@ -58,7 +59,7 @@ def run(
     keep_freed_memory()
     with Signals() as signals, claimed(workdir, experiment):
         with contextlib.suppress(RunDirectoryError):  # damaged: it is made again
-            if records.is_result(result := read_json(workdir / RESULT)):
+            if records.is_result(result := read_json(workdir / RESULT), to_dict(experiment)):
                 return result
         with contextlib.ExitStack() as stack:
             display = stack.enter_context(Display(total=experiment.train.steps, shown=progress))
@@ -69,7 +70,7 @@ def run(
             try:
                 # Not before the model could be built: until then the directory is nobody's.
                 write_config(workdir, experiment)
-                disk.write_json(workdir / "environment.json", records.environment(command))
+                records.write_environment(workdir / "environment.json", command)
                 return session.run()
             except OSError as error:
                 raise RunDirectoryError(f"{workdir} cannot be written to: {error}") from error
@@ -109,6 +110,8 @@ class Session:
         self.skipped: dict[int, str] = {}  # steps whose batch changes nothing, and why
         self.earlier = self._newest()["seconds"]  # of other sessions
         self.first = self.step
+        if self.saved is None:
+            self._starting_over()
         self._compile()
 
     def _newest(self) -> dict[str, Any]:
@@ -124,6 +127,22 @@ class Session:
         if found:
             self.display.tell(f"going on from step {self.saved}")
         return progress
+
+    def _starting_over(self) -> None:
+        """Says so if steps are made again. Raises CheckpointError where a checkpoint of them must
+        have been there: metrics are not erased for one that was lost."""
+        train = self.experiment.train
+        done = max((row["step"] for row in records.read_metrics(self.metrics)), default=0)
+        # the first evaluation is the best so far, so it saves; rows are written before the save
+        first = min(train.save_every, train.eval_every, train.steps)
+        if done > first and train.on_save_error == "stop":
+            raise CheckpointError(
+                f"{self.metrics} goes to step {done}, but there is no checkpoint in "
+                f"{self.checkpoints.directory}, where the first is saved at step {first}\n"
+                "  put it back; to start over, remove the metrics or give another --workdir"
+            )
+        if done:
+            self.display.warn(f"no checkpoint was saved: steps 1 to {done} are made again")
 
     def _compile(self) -> None:
         start, learner = time.monotonic(), self.learner
@@ -145,7 +164,8 @@ class Session:
 
     def run(self) -> dict[str, Any]:
         """result.json. Raises Interrupted after a signal, NonFiniteError where training fails."""
-        records.repair_metrics(self.metrics, self.step)
+        if lost := self.step - records.repair_metrics(self.metrics, self.step):
+            self.display.warn(f"{self.metrics} lacks {lost} of the rows up to step {self.step}")
         train, pending = self.experiment.train, []
         batch, looked = self._batch(), time.monotonic()
         while self.step < train.steps and not self.signals.caught:
@@ -289,6 +309,6 @@ class Session:
             "compile_seconds": seconds["compile"],
             "wall_seconds": seconds["wall"],
         }
-        result = records.sealed(found)
+        result = records.sealed(found, to_dict(self.experiment))
         disk.write_json(self.workdir / RESULT, result)
         return result

@@ -32,7 +32,7 @@ def read(folder: Path) -> dict[str, Any]:
         body, found = manifest["body"], manifest["sha256"]
     except FileNotFoundError:
         raise Damaged(f"{NAME} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged(f"{NAME} cannot be read: {error}") from None
     if found != digest(body) or content != disk.as_json(manifest):
         raise Damaged(f"{NAME} is not what was written")

@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 from experiments.config import TOKEN_MIXERS, Experiment
 from experiments.errors import nearest
+from experiments.redact import redacted
 from experiments.tasks import TASKS
 
 Path = Sequence[str | int]
@@ -87,6 +88,8 @@ def at(values: Any, path: Path) -> Any:
 
 
 def shorten(text: str, most: int = 80) -> str:
+    """The text, or its beginning, with no secret: half of one may not be seen to be one."""
+    text = redacted(text[: 100 * most])
     return text if len(text) <= most else text[: most - 3] + "..."
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Int
 
 from experiments.config import Experiment, Optimizer
 
@@ -22,6 +23,11 @@ def make_optimizer(experiment: Experiment) -> optax.GradientTransformation:
         mask=decays,
     )
     return optax.chain(clip, adamw)
+
+
+def updates_done(state: optax.OptState) -> Int[Array, ""]:
+    """What the schedule of `make_optimizer` counts: batches that were passed over are not in it."""
+    return optax.tree.get(state, "ScaleByScheduleState").count
 
 
 def decays(params: optax.Params) -> optax.Params:

@@ -30,6 +30,14 @@ def environment(command: str = "") -> dict[str, Any]:
     }
 
 
+def write_environment(path: Path, command: str) -> None:
+    """That of this session, and in "earlier" those of the sessions that it goes on from."""
+    before = read_object(path) or {}
+    earlier = before.pop("earlier", [])
+    earlier = [*earlier, before] if before and isinstance(earlier, list) else []
+    disk.write_json(path, environment(command) | {"earlier": earlier})
+
+
 def hardware() -> dict[str, Any]:
     import jax
 
@@ -84,30 +92,33 @@ def read_object(path: Path) -> dict[str, Any] | None:
     """A JSON object; None if it cannot be read."""
     try:
         found = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
 
-def sealed(result: dict[str, Any]) -> dict[str, Any]:
-    """The result with a hash of it, so that a number changed afterwards shows."""
-    return result | {"sha256": digest(result)}
+def sealed(result: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """The result of a configuration, with a hash of both, so that what is another's or was changed
+    afterwards shows."""
+    body = result | {"config": digest(config)}
+    return body | {"sha256": digest(body)}
 
 
-def is_sealed(result: dict[str, Any]) -> bool:
-    """Whether it is as it was sealed; True of one from before there were seals."""
+def is_sealed(result: dict[str, Any], config: dict[str, Any]) -> bool:
+    """Whether it is as it was sealed, for this configuration."""
     body = {k: v for k, v in result.items() if k != "sha256"}
-    return result.get("sha256") in (None, digest(body))
+    return (result["config"], result["sha256"]) == (digest(config), digest(body))
 
 
-def is_result(value: Any) -> bool:
-    """Whether it is a whole result.json: what is damaged is made again, never averaged."""
+def is_result(value: Any, config: dict[str, Any]) -> bool:
+    """Whether it is a whole result.json of this configuration: what is damaged, edited or another's
+    is made again, never averaged."""
     number = lambda x: isinstance(x, int | float) and not isinstance(x, bool)
     try:
         scores = [value[split]["accuracy"] for split in ("validation", "test")]
         numbers = [*scores, value["parameters"], value["steps_per_second"]]
-        return all(map(number, numbers)) and is_sealed(value)
-    except (KeyError, TypeError):
+        return all(map(number, numbers)) and is_sealed(value, config)
+    except (KeyError, TypeError, RecursionError):
         return False
 
 
@@ -119,18 +130,20 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     for line in path.read_bytes().splitlines(keepends=True):
         try:
             rows.append(json.loads(line) if line.endswith(b"\n") else None)
-        except ValueError:
+        except (ValueError, RecursionError):
             rows.append(None)
     return [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
 
 
-def repair_metrics(path: Path, step: int) -> None:
-    """Leaves whole lines of strictly increasing steps up to `step`, whatever a kill left."""
+def repair_metrics(path: Path, step: int) -> int:
+    """Leaves whole lines of strictly increasing steps up to `step`, whatever a kill left; how many
+    these are."""
     rows: list[dict[str, Any]] = []
     for row in read_metrics(path):
         if (rows[-1]["step"] if rows else 0) < row["step"] <= step:
             rows.append(row)
     disk.write_text(path, "".join(_line(row) for row in rows))
+    return len(rows)
 
 
 def append_metrics(path: Path, rows: Iterable[dict[str, Any]], *, sync: bool) -> None:

@@ -1,6 +1,6 @@
 """Secrets stay out of what is written and printed: values that are named as such.
 
-A name is one if its last word is: WANDB_API_KEY, slurm_token, password; not key_heads, not tokens.
+A name is one if its last word is: WANDB_API_KEY, slurm_token, hfToken; not key_heads, not tokens.
 """
 
 import re
@@ -8,13 +8,19 @@ import shlex
 from collections.abc import Sequence
 
 HIDDEN = "[redacted]"
-NAME = r"(?<![\w.-])(?:[\w.-]*[._-])?(?:api_?key|key|token|secret|passw(?:or)?d|passphrase)"
-VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s,;&'"()\[\]{}]*[^\s,;:&'"()\[\]{}])"""
-GIVEN = re.compile(rf"({NAME}=|(?=--){NAME}\s+){VALUE}", re.IGNORECASE)
-QUOTED = re.compile(rf"""(["']{NAME}["']\s*:\s*){VALUE}""", re.IGNORECASE)
-URL = re.compile(r"(\w://)[^/\s@]+@")  # a user's name and password
-ARGUMENT = re.compile(rf"(-*{NAME}=).*", re.IGNORECASE | re.DOTALL)
-FLAG = re.compile(rf"(?=--){NAME}", re.IGNORECASE)  # its value is the next argument
+WORD = r"(?i:api_?key|key|token|secret|passw(?:or)?d|passphrase)"
+CAMEL = r"(?:Key|Token|Secret|Passw(?:or)?d|Passphrase)"  # hfToken, not monkey
+NAME = rf"(?<![\w.-])(?:(?:[\w.-]*[._-])?{WORD}|[\w.-]*[a-z0-9]{CAMEL})(?![\w.-])"
+# What is quoted or in brackets goes to its end, or to that of a text that was cut; other values to
+# the next space, for a password may hold any sign, but for a few that end a sentence or a list.
+QUOTES = r"""[bru]?(?:"(?:\\.|[^"\\])*(?:"|\\?\Z)|'(?:\\.|[^'\\])*(?:'|\\?\Z))"""
+BRACKETS = r"(?:\[[^\]]*(?:\]|\Z)|\{[^}]*(?:\}|\Z)|\([^)]*(?:\)|\Z))"
+VALUE = rf"""(?:{QUOTES}|{BRACKETS}|\S+?(?=[,;:)\]}}'"]{{0,3}}(?:\s|\Z)))"""
+GIVEN = re.compile(rf"({NAME}[ \t]*=(?!=)[ \t]*|(?=--){NAME}\s+){VALUE}", re.DOTALL)
+QUOTED = re.compile(rf"""(["']{NAME}["']\s*:\s*){VALUE}""", re.DOTALL)
+URL = re.compile(r"(\w://)(?:[^\s/@]*:\S{0,500}|[^/\s@]+)@")  # a user's name and password
+ARGUMENT = re.compile(rf"(-*{NAME}=).*", re.DOTALL)
+FLAG = re.compile(rf"(?=--){NAME}")  # its value is the next argument
 
 
 def redacted(text: str) -> str:

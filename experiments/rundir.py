@@ -60,7 +60,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
         value = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunDirectoryError(f"{path} cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise RunDirectoryError(f"{path} holds no JSON object")

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from experiments.errors import CheckpointError, LabError
+from experiments.redact import redacted
 from experiments.report.sight import PROBES, Sight
 
 LONGEST = 2048  # positions: the matrices are T x T for each head
@@ -137,7 +138,8 @@ def sight(run: Path) -> Sight:
         learner, params, which = trained_or_not(run)
         seen = look(learner, params, "test", 0, probes=PROBES)
     except Exception as error:  # a report without it is better than none after hours of training
-        return Sight((), np.zeros((0, 0)), f"not looked at: {type(error).__name__}: {error}")
+        why = redacted(f"not looked at: {type(error).__name__}: {error}")
+        return Sight((), np.zeros((0, 0)), why)
     why = f"; no matrices: {seen.why}" if seen.why else ""
     found = Sight(tuple(x.mean(0) for x in seen.maps), seen.field, which + why, seen.errors)
     with contextlib.suppress(OSError):

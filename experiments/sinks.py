@@ -11,6 +11,8 @@ from typing import Any, Protocol, Self
 
 from absl import flags
 
+from experiments.redact import redacted
+
 
 class Sink(Protocol):
     """Opened at the first row of a session, whose step is `first`."""
@@ -85,7 +87,7 @@ class Sinks:
             yield
         except Exception as error:
             del self.sinks[name]
-            why = f"{type(error).__name__}: {error}"
+            why = redacted(f"{type(error).__name__}: {error}")
             if isinstance(error, ImportError):
                 why += "; pip install 'attn-lab[log]'"
             self.warn(f"--sink={name} failed, and the run goes on without it: {why}")

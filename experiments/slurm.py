@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import ConfigError
+from experiments.redact import redacted
 
 
 def settings(given: Sequence[str]) -> dict[str, Any]:
@@ -38,4 +39,4 @@ def run(
         raise ConfigError([f"--slurm: {error}"]) from None
     for job in [executor.submit(work, *arguments) for _ in range(processes)]:
         if (error := job.exception()) is not None:  # waits for it
-            print(f"job {job.job_id} failed, see {folder}: {error}", file=sys.stderr)
+            print(redacted(f"job {job.job_id} failed, see {folder}: {error}"), file=sys.stderr)

@@ -12,7 +12,7 @@ from attn import Mechanism
 from attn.nn import Mixer
 from experiments import manifest, mistakes
 from experiments.config import Experiment, name_of
-from experiments.errors import ConfigError
+from experiments.errors import SHOWN, ConfigError
 from experiments.tasks import Task
 
 
@@ -57,7 +57,7 @@ def from_dict(raw: dict[str, Any], *, where: str = "") -> Experiment:
         values = json.loads(json.dumps(raw, default=repr))
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError([f"expected plain nested dicts: {error}"], where) from None
-    problems, removed = {}, []
+    problems, removed = {}, set()
     # A mistake can hide others: report it, take it out, look again.
     while True:
         try:
@@ -67,15 +67,18 @@ def from_dict(raw: dict[str, Any], *, where: str = "") -> Experiment:
         else:
             break
         for details in found:
-            for line in mistakes.describe(details, values):
+            # beyond what is named, a line that is counted and quickly made
+            brief = [f"{'.'.join(map(str, details['loc']))}: {details['msg']}"]
+            named = len(problems) < SHOWN
+            for line in mistakes.describe(details, values) if named else brief:
                 # Not what only follows from a default that stands in for what was taken out.
-                if not any(name in re.findall(r"\w+", line) for name in removed):
+                if removed.isdisjoint(re.findall(r"\w+", line)):
                     problems[line] = None
         paths = {path for details in found for path in mistakes.culprits(details)}
         taken = [path[-1] for path in paths if mistakes.take_out(values, path)]
         if not taken:
             break
-        removed += taken
+        removed.update(taken)
     if problems:
         raise ConfigError([*problems], where)
     return experiment

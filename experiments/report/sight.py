@@ -43,13 +43,21 @@ class Sight:
         """None if the run was not looked at, or if the file cannot be read."""
         try:
             found = read_npz(folder / FILE)
-            layers = tuple(x.astype(np.float32) for k, x in found.items() if k.startswith("layer"))
+            layers = tuple(_matrix(x) for k, x in found.items() if k.startswith("layer"))
             said = lambda name: json.loads(str(found[name])) if name in found else None
             errors = said("errors")
-            errors = None if errors is None else tuple(errors)
-            return cls(layers, found["field"], str(said("about")), errors)
-        except (DataError, ValueError, KeyError):
+            if errors is not None:
+                errors = tuple(None if x is None else float(x) for x in errors)
+            return cls(layers, _matrix(found["field"]), str(said("about")), errors)
+        except (DataError, ValueError, KeyError, TypeError, RecursionError):
             return None
+
+
+def _matrix(x: np.ndarray) -> Float[np.ndarray, "R L"]:
+    """The numbers of a file that are to be drawn. Raises ValueError for others."""
+    if x.ndim != 2 or x.dtype.kind != "f":
+        raise ValueError(f"expected a matrix of numbers, got {x.dtype}{list(x.shape)}")
+    return x.astype(np.float32)
 
 
 ATTENDING = (

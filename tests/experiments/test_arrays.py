@@ -11,6 +11,7 @@ import pytest
 
 from experiments.arrays import read_npz
 from experiments.errors import DataError
+from experiments.report.sight import FILE, Sight
 
 ARRAYS = {
     "rows": np.arange(6, dtype=np.float16).reshape(2, 3),
@@ -24,6 +25,18 @@ def header(shape: str, descr: str = "'<f8'") -> bytes:
     """Of a .npy file of version 1, whatever it claims."""
     text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}\n".encode()
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+ODD = {  # what Python and NumPy raise on these are seven kinds of errors
+    "no end": ("(3,", "'<f8'"),
+    "a bracket": ("(3,)]", "'<f8'"),
+    "an indent": ("(3,)\n  x", "'<f8'"),
+    "a number for a type": ("(3,)", "5"),
+    "a list for a type": ("(3,)", "[[]]"),
+    "beyond 64 bits": (f"({10**30},)", "'<f8'"),
+    "a fraction": ("(1.5,)", "'<f8'"),
+    "nested": ("(" * 210 + ")" * 210, "'<f8'"),
+}
 
 
 def packed(path: Path, content: bytes, *, size: int | None = None) -> Path:
@@ -57,14 +70,15 @@ def test_what_numpy_writes_is_read(tmp_path: Path):
         (b"\x93NUMPY\x09\x00" + bytes(90), None, r"version 1 or 2, got \(9, 0\)"),
         (b"words", None, "expected arrays"),
         (header("(3,)")[:20], None, "expected arrays"),
+        *[(header(shape, descr), None, "expected arrays") for shape, descr in ODD.values()],
     ],
-    ids=["large", "larger", "short", "negative", "objects", "version", "words", "cut"],
+    ids=["large", "larger", "short", "negative", "objects", "version", "words", "cut", *ODD],
 )
 def test_a_header_that_claims_what_is_not_there_is_refused_by_name(
     content: bytes, size: int | None, message: str, tmp_path: Path
 ):
     path = packed(tmp_path / "seen.npz", content, size=size)
-    assert path.stat().st_size < 400
+    assert path.stat().st_size < 1000
     tracemalloc.start()
     with pytest.raises(DataError, match=rf"seen\.npz: .*{message}") as error:
         read_npz(path)
@@ -72,6 +86,27 @@ def test_a_header_that_claims_what_is_not_there_is_refused_by_name(
     tracemalloc.stop()
     assert error.value.code == 4
     assert most < 1e6
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"field": np.zeros(3)},
+        {"field": np.array("words")},
+        {"layer0": np.zeros((2, 2, 2))},
+        {"about": np.array("[" * 100_000)},
+        {"errors": np.array("5")},
+        {"errors": np.array('["words"]')},
+        {"errors": np.array("[[1]]")},
+    ],
+    ids=str,
+)
+def test_a_sight_that_is_none_is_not_shown(wrong: dict, tmp_path: Path):
+    good = {"field": np.zeros((2, 2)), "layer0": np.zeros((2, 2)), "about": np.array('"a"')}
+    np.savez(tmp_path / FILE, **good)
+    assert Sight.load(tmp_path).about == "a"
+    np.savez(tmp_path / FILE, **good | wrong)
+    assert Sight.load(tmp_path) is None
 
 
 def test_a_file_that_is_cut_flipped_or_no_archive_is_refused_by_name(tmp_path: Path):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import manifest
+from experiments import checkpoint, manifest
 from experiments.checkpoint import Checkpoints, flatten
 from experiments.errors import CheckpointError, NonFiniteError
 
@@ -191,6 +191,19 @@ def test_a_full_disk_is_one_clear_error_and_leaves_the_earlier_ones(size: int, t
     assert three.restore(state(0))[1] == {"at": 3}
     three.save(4, state(4), progress={"at": 4}, best=1)
     assert three.restore(state(0))[1] == {"at": 4}
+
+
+def test_any_error_of_orbax_is_one_clear_error(three: Checkpoints, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("not UTF-8")  # as tensorstore does for such a path
+
+    monkeypatch.setattr(checkpoint.ocp, "save", fail)
+    monkeypatch.setattr(checkpoint.ocp, "load", fail)
+    with pytest.raises(CheckpointError, match=r"checkpoint 4 could not be saved .*: not UTF-8"):
+        three.save(4, state(4), progress={}, best=1)
+    assert sorted(three.steps()) == [1, 2, 3]
+    with pytest.raises(CheckpointError, match=r"checkpoint 3 .* could not be loaded: not UTF-8"):
+        three.restore(state(0))
 
 
 def test_other_shapes_and_dtypes_are_listed_and_never_cast(three: Checkpoints):

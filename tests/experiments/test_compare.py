@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 import experiments.kept
-from experiments import cells, compare, slurm, train, workers
+from experiments import cells, compare, records, slurm, train, workers
 from experiments.config import mechanism, task
 from experiments.errors import ConfigError, Interrupted, NonFiniteError, RunDirectoryError
 from experiments.fairness import Fairness
@@ -23,7 +23,7 @@ from experiments.report import costs as report_costs
 from experiments.report.costs import costs
 from experiments.signals import Signals
 from experiments.sweep import Planned, plan, variants
-from experiments.validation import from_dict
+from experiments.validation import from_dict, to_dict
 
 
 def experiment(name="softmax", seed=0, **model):
@@ -62,7 +62,9 @@ class Trainer:
             "steps_per_second": 3.0,
         }
         (workdir / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
-        (workdir / "result.json").write_text(json.dumps(result))
+        (workdir / "result.json").write_text(
+            json.dumps(records.sealed(result, to_dict(experiment)))
+        )
         return result
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from tiny_experiment import TINY, tiny, write_config
 
-from experiments import quantities
+from experiments import quantities, records
 from experiments.alike import alike, solve
 from experiments.cells import Cells
 from experiments.config_file import read_comparison
@@ -102,7 +102,9 @@ def test_search_tries_each_combination_and_takes_the_best(tmp_path):
         result = {"validation": {"accuracy": accuracy}, "test": {"accuracy": 1 - accuracy}}
         cells.folder(trial).mkdir(parents=True)
         result |= {"parameters": 1, "steps_per_second": 1.0}
-        (cells.folder(trial) / "result.json").write_text(json.dumps(result))
+        (cells.folder(trial) / "result.json").write_text(
+            json.dumps(records.sealed(result, trial.config))
+        )
     found = chosen(sweep, cells, rules)
     rates = [(p.experiment.optimizer.learning_rate, p.experiment.train.batch_size) for p in found]
     assert rates == [(0.2, 4)] * 2 + [(0.1, 8)] * 2

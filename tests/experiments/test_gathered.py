@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 
@@ -47,7 +48,7 @@ def leave(workdir, runs, *, processor="EPYC", costs=None):
             scores = {"accuracy": accuracy, "slices": {"all": accuracy}}
             result = {"validation": scores, "test": scores, "parameters": 3}
             result |= {"steps_per_second": 2.0, "baselines": {"chance": 0.1}}
-            (folder / "result.json").write_text(json.dumps(records.sealed(result)))
+            (folder / "result.json").write_text(json.dumps(records.sealed(result, p.config)))
     (workdir / "costs.json").write_text(json.dumps({"key": "k", "costs": costs or {}}))
     return workdir
 
@@ -78,7 +79,7 @@ def test_a_finished_comparison_is_read_as_it_was(tmp_path):
 
 
 def test_unfinished_damaged_and_edited_runs_are_named_and_left_out(tmp_path, capsys):
-    runs = [(planned(seed=s), 0.5) for s in range(5)] + [(planned("linear"), None)]
+    runs = [(planned(seed=s), 0.5) for s in range(7)] + [(planned("linear"), None)]
     leave(tmp_path / "in", runs)
     folders = [tmp_path / "in/cells" / p.name for p, _ in runs]
     edited = json.loads((folders[0] / "result.json").read_text())
@@ -88,17 +89,23 @@ def test_unfinished_damaged_and_edited_runs_are_named_and_left_out(tmp_path, cap
     config = (folders[2] / "config.json").read_text()
     (folders[2] / "config.json").write_text(config.replace('"steps": 2', '"steps": 900'))
     (folders[3] / "config.json").unlink()
+    unsealed = json.loads((folders[4] / "result.json").read_text())
+    del unsealed["sha256"]
+    (folders[4] / "result.json").write_text(json.dumps(unsealed))
+    shutil.copy(folders[6] / "result.json", folders[5])  # another run's
     found = gathered.gathered(tmp_path / "in")
     errors = {cell.name: cell.error for cell in found.cells}
     assert [errors[x.name] for x in folders] == [
-        "result.json is not as training wrote it: damaged or edited, so left out",
-        "result.json is not as training wrote it: damaged or edited, so left out",
+        "result.json is not as training wrote it here: damaged or edited, so left out",
+        "result.json is not as training wrote it here: damaged or edited, so left out",
         "config.json is not what the folder is named for: damaged or edited, so left out",
         "config.json cannot be read: damaged or edited, so left out",
+        "result.json is not as training wrote it here: damaged or edited, so left out",
+        "result.json is not as training wrote it here: damaged or edited, so left out",
         None,
         "unfinished: step 1 of 2; experiments.compare goes on from there",
     ]
-    assert [(x.name, x.variant) for x in found.cells if x.result] == [(folders[4].name, "softmax")]
+    assert [(x.name, x.variant) for x in found.cells if x.result] == [(folders[6].name, "softmax")]
     assert command.main([f"--workdir={tmp_path / 'in'}", f"--out={tmp_path / 'out'}"]) == 0
     told = capsys.readouterr().out
     assert all(f"left out: {x.name}" in told for x in folders if errors[x.name])
@@ -183,11 +190,15 @@ def test_a_run_named_out_of_the_directory_is_refused(name, tmp_path):
         gathered.gathered(tmp_path)
 
 
-def test_a_result_is_sealed_against_edits():
-    found = records.sealed({"test": {"accuracy": 0.5}, "steps": 3})
-    assert records.is_sealed(json.loads(json.dumps(found, indent=3)))
-    assert not records.is_sealed(found | {"steps": 4})
-    assert records.is_sealed({"steps": 4})  # from before there were seals
+def test_a_result_is_sealed_against_edits_and_for_its_configuration():
+    scores = {"accuracy": 0.5}
+    whole = {"validation": scores, "test": scores, "parameters": 3, "steps_per_second": 2.0}
+    found = records.sealed(whole, {"seed": 1})
+    assert records.is_result(json.loads(json.dumps(found, indent=3)), {"seed": 1})
+    assert not records.is_result(found, {"seed": 2})
+    assert not records.is_result(found | {"parameters": 4}, {"seed": 1})
+    for name in ("sha256", "config"):
+        assert not records.is_result({k: v for k, v in found.items() if k != name}, {"seed": 1})
 
 
 def test_machines_are_told_apart_by_what_times_depend_on():

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,6 +133,24 @@ def test_a_bad_batch_leaves_all_but_the_step(kind: str, weight: float, first: st
     assert int(new.pop("step")) == int(old.pop("step")) + (first is None or kind == "skip")
     same = [np.array_equal(x, new[name]) for name, x in old.items()]
     assert all(same) if first else not any(same)
+
+
+def test_the_rate_of_a_row_is_that_of_its_update_after_a_batch_that_was_skipped():
+    learner, state, train_step = plain("skip")
+    e = learner.experiment
+    for step, weight in enumerate([1.0, math.nan, 1.0, 1.0]):
+        batch = e.task.batch(e.seed, step, e.train.batch_size)
+        weights = np.full_like(batch.weights, weight)
+        after, metrics = train_step(
+            state, dataclasses.replace(batch, weights=weights), np.int32(step)
+        )
+        if weight == 1.0:
+            # all gradients are equal, and it does not decay: Adam moves it by the rate
+            moved = flatten(state.params), flatten(after.params)
+            name = next(name for name in moved[0] if re.search(r"\b(bias|scale)\b", name))
+            applied = np.abs(moved[1][name] - moved[0][name]).max()
+            np.testing.assert_allclose(metrics["learning_rate"], applied, rtol=1e-3)
+        state = after
 
 
 def test_a_limit_without_a_reader_is_a_mistake():

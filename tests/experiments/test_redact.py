@@ -1,17 +1,20 @@
 """What is named a secret is in no file and no stream; what only sounds like one stays."""
 
 import dataclasses
+import io
 import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 from tiny_experiment import tiny, write_config
 
-from experiments import cells, compare, train
+from experiments import cells, compare, seen, sinks, train
 from experiments.config import TOKEN_MIXERS, Experiment, Model, Optimizer, Train
 from experiments.errors import ConfigError, LabError
 from experiments.fairness import Fairness
+from experiments.mistakes import shorten
 from experiments.redact import HIDDEN, command, redacted
 from experiments.sweep import Planned
 from experiments.tasks import TASKS
@@ -29,6 +32,21 @@ SECRETS = [
     "https://user:hunter2@host/data",
     "https://hunter2@host/data",
     "https://host/data?x=1&token=hunter2&y=2",
+    "accessToken=hunter2",
+    '{"clientSecret": "hunter2"}',
+    "--hfToken hunter2",
+    "key = 'hunter2'",
+    "PASSWORD =hunter2",
+    "password=a,hunter2;c&hunter2",
+    "password=(a hunter2) x",
+    "token=[a, hunter2]",
+    "secret={'a': hunter2}",
+    "{'password': ['a', 'hunter2']}",
+    "token='a hunter2...",
+    '{"token": "a\\" hunter2...',
+    "{'token': b'a hunter2'}",
+    "https://user:a/hunter2@host/data",
+    "https://user:a@hunter2@host/data",
 ]
 HARMLESS = [
     "--config.model.kv_heads=2",
@@ -42,6 +60,9 @@ HARMLESS = [
     "listops.tsv:3: expected a token, got 'x'",
     "{'keys': 4, 'name': 'topk'}",
     "https://host/data?x=1",
+    "https://host/data@v1",
+    "token == x",
+    "monKey business=3",
     "a@b",
 ]
 
@@ -75,6 +96,28 @@ def test_a_command_is_kept_but_for_its_secrets():
     two = command("experiments.x", ["--token", "b c", "--seed", "1"])
     assert two == f"python -m experiments.x --token '{HIDDEN}' --seed 1"
     assert command("experiments.x", given[:1]) == "python -m experiments.x '--config=c.py:a b'"
+
+
+def test_what_is_shortened_shows_no_half_of_a_secret():
+    for text in ("https://me:hunter2" + 99 * "x" + "@host", f"token='hunter2 {99 * 'x'}'"):
+        assert "hunter2" not in shorten(text)
+
+
+def test_what_failed_beside_a_run_is_told_without_its_secrets(tmp_path: Path, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("no access with accessToken=hunter2")
+
+    told: list[str] = []
+    monkeypatch.setitem(sinks.SINKS, "tensorboard", fail)
+    with sinks.Sinks(["tensorboard"], tmp_path, warn=told.append) as copies:
+        copies.write([{"step": 1}])
+    monkeypatch.setattr(seen, "trained_or_not", fail)
+    told.append(seen.sight(tmp_path).about)
+    console = Console(file=io.StringIO())
+    compare._costs(fail, {}, tmp_path, console)
+    told.append(console.file.getvalue())
+    assert [HIDDEN in x for x in told] == [True] * 3
+    assert "hunter2" not in "".join(told)
 
 
 def test_a_failed_run_keeps_no_secret(tmp_path: Path):

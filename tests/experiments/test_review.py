@@ -4,14 +4,17 @@ import json
 
 import pytest
 
-from experiments import loop, records, train
+from experiments import loop, manifest, records, train
 from experiments.cells import Cells
 from experiments.config_file import override, read_sweep
-from experiments.errors import ConfigError, RunDirectoryError
-from experiments.rundir import claimed
+from experiments.errors import ConfigError, InUseError, RunDirectoryError
+from experiments.lock import LOCK, held
+from experiments.rundir import claimed, read_json
 from experiments.sweep import Planned, plan
 
 from tiny_experiment import tiny  # isort: skip
+
+DEEP = "[" * 200_000
 
 SWEEP = """
 def get_config():
@@ -74,7 +77,7 @@ def test_training_does_not_take_over_a_comparison(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("damage", ["{}", "[]", '{"test": {"accuracy": "hi"}}', '{"valid'])
+@pytest.mark.parametrize("damage", ["{}", "[]", '{"test": {"accuracy": "hi"}}', '{"valid', DEEP])
 def test_a_damaged_result_is_not_a_finished_run(tmp_path, damage):
     # `{}` counted as a seed and `"hi"` was averaged
     one = Planned("softmax", tiny())
@@ -84,7 +87,31 @@ def test_a_damaged_result_is_not_a_finished_run(tmp_path, damage):
     assert cells.unfinished() == [one]
     whole = {"accuracy": 0.5}
     whole = {"validation": whole, "test": whole, "parameters": 3, "steps_per_second": 2.0}
-    assert records.is_result(json.loads(json.dumps(whole)))
+    whole = records.sealed(whole, one.config)
+    assert records.is_result(json.loads(json.dumps(whole)), one.config)
+
+
+def test_a_holder_that_is_not_utf8_is_named_as_well_as_it_can_be(tmp_path):
+    with held(tmp_path):
+        (tmp_path / LOCK).write_bytes(b"pid \xff\n")
+        with pytest.raises(InUseError, match="running process \\(pid \ufffd\\)"):
+            with held(tmp_path):
+                pass
+    with held(tmp_path):
+        pass
+
+
+def test_json_nested_beyond_the_stack_is_damaged_not_a_traceback(tmp_path):
+    path = tmp_path / "any.json"
+    path.write_text(DEEP + "\n")
+    with pytest.raises(RunDirectoryError, match=r"any\.json cannot be read") as error:
+        read_json(path)
+    assert error.value.code == 5
+    assert records.read_object(path) is None
+    assert records.read_metrics(path) == []
+    path.rename(tmp_path / manifest.NAME)
+    with pytest.raises(manifest.Damaged, match="cannot be read"):
+        manifest.read(tmp_path)
 
 
 def test_a_model_larger_than_memory_is_refused_at_once(tmp_path):

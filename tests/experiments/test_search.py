@@ -9,7 +9,7 @@ import pytest
 from test_fair import SWEEP, planned
 from tiny_experiment import write_config
 
-from experiments import compare, draws
+from experiments import compare, draws, records
 from experiments.cells import Cells
 from experiments.config_file import read_comparison
 from experiments.errors import ConfigError, DataError
@@ -46,8 +46,8 @@ class Finish:
             scores = {"accuracy": 1 / (1 + abs(off))}
             result = {"validation": scores, "test": {"accuracy": 0.0}, "parameters": 1}
             cells.folder(p).mkdir(parents=True)
-            result = json.dumps(result | {"steps_per_second": 1.0})
-            (cells.folder(p) / "result.json").write_text(result)
+            result = records.sealed(result | {"steps_per_second": 1.0}, p.config)
+            (cells.folder(p) / "result.json").write_text(json.dumps(result))
         return True
 
 

@@ -19,6 +19,7 @@ from tiny_experiment import STEPS, TINY, rows, state_digest, tiny, write_config
 
 from experiments import loop, train
 from experiments.errors import (
+    CheckpointError,
     ConfigError,
     DataError,
     Interrupted,
@@ -27,7 +28,7 @@ from experiments.errors import (
     RunDirectoryError,
 )
 from experiments.evaluate import evaluate, load
-from experiments.records import read_metrics, repair_metrics
+from experiments.records import read_metrics, repair_metrics, sealed
 from experiments.tasks import Batch, Recall
 from experiments.validation import from_dict
 
@@ -56,9 +57,12 @@ def test_stopped_at_any_step_it_ends_the_same(whole: Path, tmp_path: Path, monke
     stop_at(set(points), signal.SIGTERM, monkeypatch)
     for point in sorted(points):
         with pytest.raises(Interrupted, match=f"SIGTERM: step {point} of ") as stopped:
-            train.run(tiny(), tmp_path, progress=False)
+            train.run(tiny(), tmp_path, progress=False, command=str(point))
         assert stopped.value.code == 143
-    result = train.run(tiny(), tmp_path, progress=False)
+    result = train.run(tiny(), tmp_path, progress=False, command="last")
+    last = json.loads((tmp_path / "environment.json").read_text())
+    assert [x["command"] for x in (*last["earlier"], last)] == ["1", "4", "5", "11", "last"]
+    assert all("earlier" not in x and x["hardware"] for x in last["earlier"])
     assert rows(tmp_path) == rows(whole)
     assert state_digest(tmp_path) == state_digest(whole)
     expected = json.loads((whole / "result.json").read_text())
@@ -74,13 +78,51 @@ def test_a_finished_run_only_reports(whole: Path):
     assert before == {p: p.stat().st_mtime_ns for p in before}
 
 
-def test_a_result_that_was_edited_is_made_again(whole: Path, tmp_path: Path):
+def test_a_result_that_was_edited_or_is_another_runs_is_made_again(whole: Path, tmp_path: Path):
     shutil.copytree(whole, tmp_path / "edited")
     path = tmp_path / "edited" / "result.json"
     written = json.loads(path.read_text())
-    path.write_text(json.dumps(written | {"test": written["test"] | {"accuracy": 1.0}}))
-    assert train.run(tiny(), tmp_path / "edited", progress=False)["test"] == written["test"]
-    assert json.loads(path.read_text())["test"] == written["test"]
+    wrong = {k: v for k, v in written.items() if k not in ("config", "sha256")}
+    wrong["test"] = written["test"] | {"accuracy": 1.0}
+    for content in (written | wrong, wrong, sealed(wrong, {"another": "run's"})):
+        path.write_text(json.dumps(content))
+        assert train.run(tiny(), tmp_path / "edited", progress=False)["test"] == written["test"]
+        assert json.loads(path.read_text())["test"] == written["test"]
+
+
+def unfinished(whole: Path, workdir: Path) -> Path:
+    """A copy of a whole run as it was before it wrote its result."""
+    shutil.copytree(whole, workdir)
+    (workdir / "result.json").unlink()
+    return workdir
+
+
+def test_metrics_are_not_erased_where_checkpoints_were_lost(whole: Path, tmp_path: Path, capfd):
+    workdir = unfinished(whole, tmp_path / "run")
+    metrics = workdir / "metrics.jsonl"
+    written = metrics.read_text()
+    shutil.rmtree(workdir / "checkpoints")
+    with pytest.raises(CheckpointError, match="goes to step 12, but there is no check") as error:
+        train.run(tiny(), workdir, progress=False)
+    assert error.value.code == 4
+    assert "remove the metrics" in str(error.value)
+    assert metrics.read_text() == written
+    # a kill before the first save leaves as many
+    metrics.write_text("".join(written.splitlines(keepends=True)[:4]))
+    train.run(tiny(), workdir, progress=False)
+    assert "steps 1 to 4 are made again" in capfd.readouterr().err
+    assert rows(workdir) == rows(whole)
+
+
+@pytest.mark.parametrize("kept", [0, 9])
+def test_rows_that_are_missing_are_named(kept: int, whole: Path, tmp_path: Path, capfd):
+    workdir = unfinished(whole, tmp_path / "run")
+    metrics = workdir / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:kept]))
+    if not kept:
+        metrics.unlink()
+    train.run(tiny(), workdir, progress=False)
+    assert f"lacks {STEPS - kept} of the rows up to step {STEPS}" in capfd.readouterr().err
 
 
 def test_a_run_leaves_its_records(whole: Path):
