@@ -188,6 +188,15 @@ def test_sweep_yields_an_experiment_for_each_dict(tmp_path: Path):
         read_sweep(str(path))
 
 
+@pytest.mark.parametrize(
+    ("config", "valid"),
+    [("dates.py:transformr", "transformer"), ("gating.py:inducton", "induction")],
+)
+def test_an_argument_that_a_config_does_not_have_is_told_the_nearest(config, valid):
+    with pytest.raises(ConfigError, match=f"unknown argument; did you mean '{valid}'"):
+        read(f"{ROOT / 'configs' / config}")
+
+
 BROKEN = {
     "syntax": "x = (\n",
     "nul bytes": "x\0",
