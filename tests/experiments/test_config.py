@@ -283,3 +283,9 @@ def test_every_config_that_ships_is_right(path: Path):
     assert read(str(path)).train.steps > 0
     if "def sweep" in path.read_text():
         assert read_sweep(str(path))
+
+
+def test_a_mechanism_registered_too_late_is_told_where_its_line_belongs(monkeypatch):
+    monkeypatch.setitem(MECHANISMS, "tempered", MECHANISMS["softmax"])
+    with pytest.raises(ValueError, match=r"'tempered': added to .* too late; .*attn/__init__\.py"):
+        mechanism("tempered")
