@@ -20,6 +20,9 @@ weights of the output. Whole commands one after the other on a quiet machine: so
 compilation (12.9 steps/s), nanoGPT 2:24, so 1.3 times its time; with JAX_NUM_CPU_DEVICES=2, a batch
 split in two, 3:19.
 Without a path the text is Python's own documentation.
+
+Classes here are bytes and tokens are bytes + 1. A model that writes text is trained with
+--config.objective=causal, whose classes are the tokens: docs/reuse.md, "A trained run".
 """
 
 from experiments.config import mechanism, task

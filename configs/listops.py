@@ -6,9 +6,9 @@ Not run in full here: it wants an accelerator; a small sign of it is experiments
 Reading the root operator alone gives 36.3%.
 
 `experiments.compare` in place of `experiments.train` runs the paper's eleven models and modern
-ones. Accuracies in % published there, one seed (README of google-research/long-range-arena): 36.4
-softmax, 15.8 local, 17.1 sparse, 35.6 longformer, 35.7 linformer, 37.3 reformer, 33.7 sinkhorn,
-37.0 synthesizer, 36.1 bigbird, 16.1 linear, 18.0 performer.
+ones. Accuracies in % published there, one seed (README of google-research/long-range-arena): 36.37
+softmax, 15.82 local, 17.07 sparse, 35.63 longformer, 35.70 linformer, 37.27 reformer, 33.67
+sinkhorn, 36.99 synthesizer, 36.05 bigbird, 16.13 linear, 18.01 performer.
 """
 
 from experiments.config import mechanism, task

@@ -15,7 +15,7 @@ from absl import flags
 from jaxtyping import Float
 
 from experiments import cli
-from experiments.errors import CheckpointError, ConfigError, LabError, RunDirectoryError
+from experiments.errors import CheckpointError, ConfigError, RunDirectoryError
 from experiments.report import plots
 
 
@@ -30,8 +30,8 @@ class Alignment:
 
 
 def look(workdir: Path, example: int) -> Alignment:
-    """Raises CheckpointError without a trained run, ConfigError for an example that is not there,
-    LabError for a task that is not one of sequences."""
+    """Raises CheckpointError without a trained run, ConfigError for an example that is not there or
+    a run that cannot be drawn, as of a task that is not one of sequences."""
     from flax import nnx
 
     from experiments.evaluate import load
@@ -44,7 +44,8 @@ def look(workdir: Path, example: int) -> Alignment:
         raise CheckpointError(str(error)) from None
     task = learner.experiment.posed
     if task.head != "sequence":
-        raise LabError(f"for a task of head {task.head!r}: python -m experiments.visualize")
+        other = f"python -m experiments.visualize --workdir={workdir}"
+        raise ConfigError([f"--workdir: for a task of head {task.head!r}: {other}"])
     if not 0 <= example < (size := task.size("validation")):
         raise ConfigError([f"--example={example}: validation has examples 0..{size - 1}"])
     batch = task.examples("validation", np.array([example]))
@@ -54,7 +55,7 @@ def look(workdir: Path, example: int) -> Alignment:
     try:
         written = np.asarray(model.greedy(tokens, task.target_length, **how))[0]
     except NotImplementedError as error:
-        raise LabError(f"nothing can be written: {error}") from None
+        raise ConfigError([f"--workdir: nothing can be written: {error}"]) from None
     written = written[: np.append(written, END).tolist().index(END) + 1]
     given = np.append(BOS, written[:-1])[None].astype(np.int32)
     wanted = batch.labels[0][: batch.labels[0].tolist().index(END) + 1]
@@ -76,7 +77,7 @@ def _maps(model, tokens, given, how) -> dict[str, Float[np.ndarray, "T S"]]:
     try:
         layers = jax.jit(lambda s, t: model.maps(s, t, **how))(tokens, given)
     except NotImplementedError as error:
-        raise LabError(f"there is nothing to draw: {error}") from None
+        raise ConfigError([f"--workdir: there is nothing to draw: {error}"]) from None
     return {
         f"layer {n}, head {h}": np.asarray(matrix, np.float32)
         for n, layer in enumerate(layers, 1)

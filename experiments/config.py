@@ -243,6 +243,11 @@ def task(name: str, **fields: Any) -> dict[str, Any]:
 
 def _plain(table: dict[str, type], kind: str, name: str, fields: dict) -> dict[str, Any]:
     if name not in table:
+        if name in MECHANISMS:  # since: the types of Experiment were made of the table at import
+            raise ValueError(
+                f"{kind} {name!r}: added to MECHANISMS too late; its line belongs in "
+                "attn/__init__.py"
+            )
         raise ValueError(f"unknown {kind} {name!r}{nearest(name, table)}")
     default = table[name]()
     filled = {f.name: getattr(default, f.name) for f in dataclasses.fields(default)}

@@ -159,11 +159,23 @@ def load(config: str) -> tuple[dict[str, Any], dict[str, Any]]:
     except TypeError:
         takes = f"no argument, got {argument!r}" if colon else "an argument: --config=FILE:ARG"
         raise ConfigError([f"get_config takes {takes}"], path) from None
-    raw = _call(lambda: function(*arguments), f"get_config({argument!r})", path)
+    raw = _call(lambda: _got(function, arguments, names), f"get_config({argument!r})", path)
     raw = raw.to_dict() if isinstance(raw, config_dict.ConfigDict) else raw
     if not isinstance(raw, dict):
         raise ConfigError([f"get_config should return a dict, got {shorten(repr(raw))}"], path)
     return names, raw
+
+
+def _got(function: Callable[..., Any], arguments: tuple[str, ...], names: dict[str, Any]) -> Any:
+    """What get_config returns. Raises ValueError for an argument that no table of the file has."""
+    try:
+        return function(*arguments)
+    except KeyError as error:
+        if not arguments or error.args != arguments:
+            raise
+        tables = [x for name, x in names.items() if isinstance(x, dict) and name[0] != "_"]
+        valid = [key for table in tables for key in table if isinstance(key, str)]
+        raise ValueError(f"unknown argument{nearest(arguments[0], valid)}") from None
 
 
 def _checked(path: str) -> str:

@@ -13,7 +13,7 @@ from experiments.cells import Cells
 from experiments.fairness import Fairness
 from experiments.quantities import Step, in_turns
 from experiments.report.table import number
-from experiments.search import combinations
+from experiments.search import chosen, combinations, first_runs
 from experiments.sweep import Planned
 
 
@@ -21,17 +21,30 @@ def dry_run(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> None:
     """Prints every run with its folder, then what those that have not ended would take."""
     planned = alike(sweep, rules, workdir)
     listed = combinations(planned, rules) if rules.search and not rules.trials else planned
-    cells = Cells(workdir, tuple(listed))
-    left, console = cells.unfinished(), Console()
+    cells, console = Cells(workdir, tuple(listed)), Console()
+    left = _list(cells, console)
+    if rules.trials:
+        what = f"{rules.trials} trials of each variant, which optuna draws"
+        console.print(f"before them {what}, not counted here")
+    elif rules.search:
+        others = [p for p in planned if p not in first_runs(planned)]
+        console.print(f"then {len(others)} of other seeds, with what was best on validation")
+        if not left:  # so what was best is known
+            tried = {p.name for p in cells.planned}
+            others = [p for p in chosen(planned, cells, rules) if p.name not in tried]
+            others = _list(Cells(workdir, tuple(others)), console)
+        left += others
+    if left:
+        console.print(estimate(left))
+
+
+def _list(cells: Cells, console: Console) -> list[Planned]:
+    """Prints each run with its folder; those that have not ended."""
+    left = cells.unfinished()
     for p in cells.planned:
         what = "to run" if p in left else "ended"
         console.print(f"{what}  {cells.folder(p)}", highlight=False, soft_wrap=True)
-    if rules.trials:
-        console.print(f"before them {rules.trials} trials of each variant, which optuna draws")
-    elif rules.search:
-        console.print("then each variant's other seeds, with what was best on validation")
-    if left:
-        console.print(estimate(left))
+    return left
 
 
 def estimate(planned: Sequence[Planned]) -> Table:

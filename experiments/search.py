@@ -21,7 +21,7 @@ def search(planned: Sequence[Planned], rules: Fairness, workdir: Path, finish: F
     have; what `Draws` raises."""
     if rules.trials is None:
         return _finished(Cells(workdir, tuple(combinations(planned, rules))), finish)
-    firsts = _firsts(planned)
+    firsts = first_runs(planned)
     check(firsts, rules)
     tried: list[Planned] = []
     for number in range(rules.trials):
@@ -45,7 +45,7 @@ def _finished(cells: Cells, finish: Finish) -> Cells:
     return cells
 
 
-def _firsts(planned: Sequence[Planned]) -> list[Planned]:
+def first_runs(planned: Sequence[Planned]) -> list[Planned]:
     """The first run of each variant."""
     firsts = {p.variant: p for p in reversed(planned)}  # the first of each is the last to stay
     return [firsts[name] for name in dict.fromkeys(p.variant for p in planned)]
@@ -54,7 +54,7 @@ def _firsts(planned: Sequence[Planned]) -> list[Planned]:
 def combinations(planned: Sequence[Planned], rules: Fairness) -> list[Planned]:
     """A run of each variant with each combination of the listed values."""
     settings = [dict(zip(rules.search, x)) for x in itertools.product(*rules.search.values())]
-    return [first.having(setting) for first in _firsts(planned) for setting in settings]
+    return [first.having(setting) for first in first_runs(planned) for setting in settings]
 
 
 def check(firsts: Sequence[Planned], rules: Fairness) -> None:

@@ -25,11 +25,11 @@ def start(learner: Learner, *, tell: Callable[[str], None] = print) -> State:
     head and CLS where they differ: CLS takes a learned position of its own in front. Tells which
     other settings of task and model differ. Raises ConfigError if other parameters or the heads do,
     RunDirectoryError and CheckpointError if that run has none to give."""
-    state = learner.start()
     source = learner.experiment.init_from
     if not source:
-        return state
-    other, params, step = load(source)
+        return learner.start()
+    other, params, step = load(source)  # before anything is compiled: it may not be there
+    state = learner.start()
     settings = _settings(other, learner)
     own, given = flatten(state.params), _placed(flatten(params), flatten(state.params))
     kind = lambda x: None if x is None else (x.shape, x.dtype)

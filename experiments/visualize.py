@@ -23,8 +23,8 @@ from experiments.seen import Seen
 
 
 def look(workdir: Path, example: int) -> Seen:
-    """Raises CheckpointError without a trained run, ConfigError for an example that is not there,
-    LabError for a task whose rows are not one sequence of tokens."""
+    """Raises CheckpointError without a trained run, ConfigError for an example that is not there or
+    a task whose rows are not one sequence of tokens."""
     if (workdir / "cells").is_dir():
         cells = sorted(x.name for x in (workdir / "cells").iterdir())
         hint = f", such as {workdir / 'cells' / cells[0]}" if cells else ""
@@ -35,11 +35,15 @@ def look(workdir: Path, example: int) -> Seen:
         raise CheckpointError(str(error)) from None
     task = learner.experiment.posed
     if task.head == "sequence":
-        raise LabError(f"for a task of sequences: python -m experiments.align --workdir={workdir}")
+        other = f"python -m experiments.align --workdir={workdir}"
+        raise ConfigError([f"--workdir: for a task of sequences: {other}"])
     size = task.size("validation")
     if not 0 <= example < size:
         raise ConfigError([f"--example={example}: validation has examples 0..{size - 1}"])
-    found = seen.look(learner, params, "validation", example)
+    try:
+        found = seen.look(learner, params, "validation", example)
+    except LabError as error:
+        raise ConfigError([f"--workdir: {error}"]) from None
     about = {"run": workdir, "best step": step, **found.about}
     return dataclasses.replace(found, about=about)
 

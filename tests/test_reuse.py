@@ -28,11 +28,27 @@ def sections():
 NEEDED = {
     "Equinox": ("equinox",),
     "A Hugging Face BERT": ("torch", "transformers"),
+    "A trained run": ("safetensors",),
     "Saving to safetensors": ("safetensors",),
 }
 
 
-SLOW = ("A Hugging Face BERT",)  # to import
+CONFIG = pathlib.Path(__file__).parent.parent / "configs/bytes.py"
+
+
+def train_bytes(workdir):
+    """One step of the run that the example is about, of a smaller model and text."""
+    from experiments import train
+    from experiments.config_file import read
+
+    pathlib.Path("text").write_bytes(bytes(range(256)) * 6)
+    small = {"task.path": "text", "model.layers": 1, "model.width": 16, "train.steps": 1}
+    overrides = [f"--config.{name}={value}" for name, value in small.items()]
+    experiment = read(str(CONFIG), ["--config.objective=causal", *overrides])
+    train.run(experiment, pathlib.Path(workdir), progress=False)
+
+
+SLOW = ("A Hugging Face BERT", "A trained run")  # to import; to train
 
 
 @pytest.mark.parametrize(
@@ -42,6 +58,8 @@ def test_example_runs(name, tmp_path, monkeypatch):
     for module in NEEDED.get(name, ()):
         pytest.importorskip(module, reason=f"{module} is not installed")
     monkeypatch.chdir(tmp_path)
+    if name == "A trained run":
+        train_bytes("runs/bytes")
     code = sections()[name]
     assert "assert" in code
     exec(code, {})

@@ -103,12 +103,19 @@ class Decoder(nnx.Module):
         tokens like the others.
 
         Raises what `prefill` and `sample` raise, and ValueError if it would be longer than
-        `max_length` or for lengths that do not fit.
+        `max_length`, for lengths that do not fit, or for classes that are not the vocabulary.
         """
+        classes, vocab_size = self.config.classes, self.config.vocab_size
+        if classes != vocab_size:  # class c need not be token c, so it cannot be fed back as one
+            raise ValueError(
+                f"classes: expected vocab_size={vocab_size} to draw tokens from, got {classes}; "
+                "train on the tokens themselves (in experiments: objective='causal'), or use "
+                "prefill and step with a token for each class"
+            )
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
             raise ValueError(f"steps: expected an integer >= 0, got {steps!r}")
         self._check(prompt, steps)
-        check_sampling(self.config.classes, key, temperature, top_k, top_p)
+        check_sampling(classes, key, temperature, top_k, top_p)
         settings = (("temperature", temperature), ("top_k", top_k), ("top_p", top_p))
         lengths, common = _own_lengths(prompt, lengths)
         return _generated(*nnx.split(self), prompt, lengths, key, (common, steps), settings)

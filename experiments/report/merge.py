@@ -3,12 +3,15 @@
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from experiments.gathered import machine
 from experiments.report.comparison import Comparison
 from experiments.report.data import Cell
 
 Named = Mapping[str, Comparison]  # by a label that tells them apart
+# what two runs of one configuration differ in though they came to the same
+OF_THE_MOMENT = ("steps_per_second", "compile_seconds", "wall_seconds", "sha256")
 
 
 def apart(comparison: Comparison) -> Comparison:
@@ -34,7 +37,7 @@ def merged(comparisons: Named) -> Comparison:
     said = lambda text: "\n".join(f"{label}: {text(x)}" for label, x in parts.items() if text(x))
     return Comparison(
         title=f"Comparisons: {', '.join(parts)}",
-        about=said(lambda x: x.about),
+        about="\n".join(filter(None, (said(lambda x: x.about), _timed(parts)))),
         cells=tuple(_once(parts)),
         costs={k: v for x in reversed(parts.values()) for k, v in x.costs.items()},
         baselines=_baselines(parts),
@@ -43,6 +46,16 @@ def merged(comparisons: Named) -> Comparison:
         dates=said(lambda x: x.dates).replace("\n", "; "),
         sights={k: v for x in reversed(parts.values()) for k, v in x.sights.items()},
     )
+
+
+def _timed(comparisons: Named) -> str:
+    """Whose variants took turns with whose, where that is not all with all."""
+    timed: dict[str, str] = {}  # the first comparison that has a variant is the one that is shown
+    for label, comparison in comparisons.items():
+        timed |= {name: label for name in comparison.costs if name not in timed}
+    by = {label: [name for name in timed if timed[name] == label] for label in timed.values()}
+    told = "; ".join(f"{', '.join(names)} in {label}" for label, names in by.items())
+    return f"Timed in turns within each comparison only: {told}." if len(by) > 1 else ""
 
 
 def _renamed(comparison: Comparison, name: Callable[[Cell], str]) -> Comparison:
@@ -76,10 +89,15 @@ def _once(comparisons: Named) -> Iterator[Cell]:
             where, there = first.setdefault(cell.name, (label, cell))
             if there is cell:
                 yield cell
-            elif cell.result and cell.result != there.result:
+            elif cell.result and _lasting(cell) != _lasting(there):
                 error = f"the same run as in {where}, with another outcome, so left out"
                 name = f"{cell.name} ({label})"
                 yield dataclasses.replace(cell, name=name, result=None, error=error)
+
+
+def _lasting(cell: Cell) -> dict[str, Any]:
+    """What a run came to, without its times and its seal, which covers them."""
+    return {k: v for k, v in (cell.result or {}).items() if k not in OF_THE_MOMENT}
 
 
 def _baselines(comparisons: Named) -> dict[str, float]:

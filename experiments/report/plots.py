@@ -138,7 +138,10 @@ def curves(
             if not steps:
                 continue
             values = np.array([[dict(zip(s, v))[t] for t in steps] for s, v in runs])
-            ax.plot(steps, values.mean(0), look.dash, color=look.colour, label=variant)
+            point = "o" if len(steps) == 1 else None  # of which a line draws nothing
+            ax.plot(
+                steps, values.mean(0), look.dash, color=look.colour, label=variant, marker=point
+            )
             if len(runs) > 1:
                 low, high = values.min(0), values.max(0)
                 ax.fill_between(steps, low, high, color=look.colour, alpha=0.18, lw=0)

@@ -116,10 +116,12 @@ NOTES = {
     "interval; a single seed has none. Against the first variant: the mean difference over seeds, "
     "p by a paired t test with Holm's correction for so many variants; a tie from 0.05.",
     STEP: "Forward, backward and update of the whole model on one batch. Speed is that of training "
-    "beside whatever else ran; in turns: medians over rounds in which all variants take turns.",
+    "beside whatever else ran; in turns: medians over rounds in which all variants of one "
+    "comparison take turns.",
     ATTENTION: "The mechanism on q, k and v as in training, without projections; the mean over the "
     "layers that attend, a dash where none does. Milliseconds are medians over rounds in which all "
-    "variants take turns; peak and work are of fwd + bwd, which is forward and backward.",
+    "variants of one comparison take turns; peak and work are of fwd + bwd, which is forward and "
+    "backward.",
     "fairness": "What was solved to match the first variant, how far off it is; what was chosen "
     "on validation, from how many trials; the steps that the budget pays for.",
     "peak": "Arguments + outputs - aliased + temporaries of the compiled program.",

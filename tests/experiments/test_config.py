@@ -188,6 +188,15 @@ def test_sweep_yields_an_experiment_for_each_dict(tmp_path: Path):
         read_sweep(str(path))
 
 
+@pytest.mark.parametrize(
+    ("config", "valid"),
+    [("dates.py:transformr", "transformer"), ("gating.py:inducton", "induction")],
+)
+def test_an_argument_that_a_config_does_not_have_is_told_the_nearest(config, valid):
+    with pytest.raises(ConfigError, match=f"unknown argument; did you mean '{valid}'"):
+        read(f"{ROOT / 'configs' / config}")
+
+
 BROKEN = {
     "syntax": "x = (\n",
     "nul bytes": "x\0",
@@ -274,3 +283,9 @@ def test_every_config_that_ships_is_right(path: Path):
     assert read(str(path)).train.steps > 0
     if "def sweep" in path.read_text():
         assert read_sweep(str(path))
+
+
+def test_a_mechanism_registered_too_late_is_told_where_its_line_belongs(monkeypatch):
+    monkeypatch.setitem(MECHANISMS, "tempered", MECHANISMS["softmax"])
+    with pytest.raises(ValueError, match=r"'tempered': added to .* too late; .*attn/__init__\.py"):
+        mechanism("tempered")

@@ -5,7 +5,7 @@ import json
 import pytest
 from tiny_experiment import TINY, tiny, write_config
 
-from experiments import quantities, records
+from experiments import dry_run, quantities, records
 from experiments.alike import alike, solve
 from experiments.cells import Cells
 from experiments.config_file import read_comparison
@@ -110,6 +110,35 @@ def test_search_tries_each_combination_and_takes_the_best(tmp_path):
     assert rates == [(0.2, 4)] * 2 + [(0.1, 8)] * 2
     assert found[0].notes["searched"] == "learning_rate=0.2, batch_size=4, best of 4"
     assert {found[0].name, found[2].name} <= {t.name for t in tried}  # not trained again
+
+
+def test_a_dry_run_counts_the_other_seeds_of_what_is_searched(tmp_path, monkeypatch, capsys):
+    counted = []
+    monkeypatch.setattr(dry_run, "estimate", lambda runs: counted.append([*runs]) or "table")
+    rules = Fairness(search={"optimizer.learning_rate": [0.1, 0.2]})
+    sweep = [p.having({"seed": s}) for p in planned("softmax", "linear") for s in (0, 1, 2)]
+    dry_run.dry_run(sweep, rules, tmp_path)
+    assert len(counted.pop()) == 4 + 4
+    assert "then 4 of other seeds" in capsys.readouterr().out
+    end(tmp_path, combinations(sweep, rules), lambda e: e.optimizer.learning_rate)
+    dry_run.dry_run(sweep, rules, tmp_path)
+    left = [(p.experiment.seed, p.experiment.optimizer.learning_rate) for p in counted.pop()]
+    assert left == [(1, 0.2), (2, 0.2)] * 2
+    told = capsys.readouterr().out
+    assert (told.count("to run"), told.count("ended")) == (4, 4)
+    end(tmp_path, chosen(sweep, Cells(tmp_path, tuple(combinations(sweep, rules))), rules))
+    dry_run.dry_run(sweep, rules, tmp_path)
+    assert not counted
+
+
+def end(workdir, runs, accuracy=lambda e: 0.5):
+    """Leaves a result of each that has none."""
+    cells = Cells(workdir, tuple(runs))
+    for p in cells.unfinished():
+        scores = {"accuracy": accuracy(p.experiment)}
+        result = {"validation": scores, "test": scores, "parameters": 1, "steps_per_second": 1.0}
+        cells.folder(p).mkdir(parents=True)
+        (cells.folder(p) / "result.json").write_text(json.dumps(result))
 
 
 def test_a_config_file_says_what_is_fair(tmp_path):

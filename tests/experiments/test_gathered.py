@@ -34,7 +34,7 @@ def planned(name="softmax", seed=0, steps=2):
     )
 
 
-def leave(workdir, runs, *, processor="EPYC", costs=None):
+def leave(workdir, runs, *, processor="EPYC", costs=None, speed=2.0):
     """The files that a comparison leaves; `runs` are planned ones and their test accuracy."""
     for p, accuracy in runs:
         folder = workdir / "cells" / p.name
@@ -47,7 +47,8 @@ def leave(workdir, runs, *, processor="EPYC", costs=None):
         if accuracy is not None:
             scores = {"accuracy": accuracy, "slices": {"all": accuracy}}
             result = {"validation": scores, "test": scores, "parameters": 3}
-            result |= {"steps_per_second": 2.0, "baselines": {"chance": 0.1}}
+            result |= {"steps_per_second": speed, "baselines": {"chance": 0.1}}
+            result |= {"compile_seconds": 3 / speed, "wall_seconds": 9 / speed}
             (folder / "result.json").write_text(json.dumps(records.sealed(result, p.config)))
     (workdir / "costs.json").write_text(json.dumps({"key": "k", "costs": costs or {}}))
     return workdir
@@ -146,10 +147,24 @@ def test_a_name_that_stands_for_two_settings_becomes_two(tmp_path):
     assert means(both) == {"softmax (short)": 0.2, "linear": 0.4, "softmax (long)": 0.6}
 
 
+def test_what_did_not_take_turns_is_told(tmp_path):
+    cost = {"forward_ms": 1.0}
+    left = {n: leave(tmp_path / n, [(planned(n), 0.5)], costs={n: cost}) for n in ("linear", "gla")}
+    found = {name: gathered.gathered(folder) for name, folder in left.items()}
+    both = merged({"a": found["linear"], "b": found["gla"], "c": found["linear"]})
+    assert both.costs == {"linear": cost, "gla": cost}
+    assert both.about.endswith("Timed in turns within each comparison only: linear in a; gla in b.")
+    assert "in turns" not in merged({"a": found["linear"], "c": found["linear"]}).about
+
+
 def test_a_run_in_two_comparisons_counts_once_and_only_if_they_agree(tmp_path):
     a = gathered.gathered(leave(tmp_path / "a", [(planned(), 0.25), (planned(seed=1), 0.5)]))
     same = gathered.gathered(leave(tmp_path / "b", [(planned(), 0.25)]))
     assert means(merged({"a": a, "b": same})) == {"softmax": 0.375}
+    slower = gathered.gathered(leave(tmp_path / "slower", [(planned(), 0.25)], speed=0.5))
+    both = merged({"a": a, "slower": slower})
+    assert means(both) == {"softmax": 0.375}
+    assert not [cell.error for cell in both.cells if cell.error]
     other = gathered.gathered(leave(tmp_path / "c", [(planned(), 0.75)]))
     both = merged({"a": a, "c": other})
     assert means(both) == {"softmax": 0.375}

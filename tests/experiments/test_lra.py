@@ -40,5 +40,5 @@ def test_an_interval_and_what_was_not_trained_twice_are_said():
     }
     found = {"settings": settings, "test rows": 100}
     text = tables.accuracy("listops", found).splitlines()
-    assert "| softmax | 36.4 | 55.0 ± 63.5 (2 seeds) | 1,000 | the same |" in text[2]
-    assert text[3] == "| linear | 16.1 | 60.0 ± 9.6 | 1,000 | – |  |"
+    assert "| softmax | 36.37 | 55.0 ± 63.5 (2 seeds) | 1,000 | the same |" in text[2]
+    assert text[3] == "| linear | 16.13 | 60.0 ± 9.6 | 1,000 | – |  |"

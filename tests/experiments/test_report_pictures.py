@@ -80,3 +80,12 @@ def test_what_does_not_decode_is_not_in_the_picture_of_states():
     assert list(drawn) == ["tradeoff", "decode-state"]
     assert "fnet" in drawn["tradeoff"]
     assert "fnet" not in drawn["decode-state"]
+
+
+def test_a_curve_of_one_point_is_a_point():
+    series = {"softmax": [([4], [0.5])], "linear": [([4, 8], [0.5, 0.6])]}
+    style = plots.looks(list(series))
+    drawing = plots.curves(series, style, ylabel="accuracy", name="one", log=False)
+    point, line = drawing.figure.axes[0].lines
+    assert (point.get_marker(), line.get_marker()) == ("o", "None")
+    assert style["softmax"].colour in drawing.svg

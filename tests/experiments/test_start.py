@@ -90,9 +90,11 @@ def test_other_settings_are_told(pretrained):
     assert any("model.activation: 'gelu' there, 'relu' here" in line for line in said)
 
 
-def test_no_run_is_named(tmp_path):
+def test_no_run_is_named_before_anything_is_compiled(tmp_path):
+    learner = Learner(from_run(digits(), tmp_path))
+    learner.start = lambda: pytest.fail("compiled")
     with pytest.raises(RunDirectoryError, match=str(tmp_path)):
-        start(Learner(from_run(digits(), tmp_path)))
+        start(learner)
 
 
 def test_without_a_source_it_is_drawn():

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from attn import FULL, MECHANISMS
-from experiments import train, visualize
+from experiments import seen, train, visualize
 from experiments.config import task
 from experiments.evaluate import load
 from experiments.report.sight import Sight, averaged
@@ -124,13 +124,16 @@ def test_a_mechanism_without_a_matrix_is_named(trained, capsys, monkeypatch):
     assert page.count("<image") == 2  # the digit and the receptive field
 
 
-def test_what_is_no_trained_run_is_refused(tmp_path, trained, capsys):
+def test_what_is_no_trained_run_is_refused(tmp_path, trained, capsys, monkeypatch):
     assert visualize.main([f"--workdir={tmp_path / 'none'}"]) == 4
     (tmp_path / "cells" / "softmax-0-abc").mkdir(parents=True)
     assert visualize.main([f"--workdir={tmp_path}"]) == 4
     assert visualize.main([f"--workdir={trained}", "--example=270"]) == 2
     assert visualize.main(["--exmple=3"]) == 2
+    monkeypatch.setattr(seen, "LONGEST", 63)
+    assert visualize.main([f"--workdir={trained}"]) == 2
     errors = capsys.readouterr().err
+    assert "longer than 63 positions" in errors
     assert "no run directory" in errors
     assert f"name one of its runs, such as {tmp_path}/cells/softmax-0-abc" in errors
     assert "validation has examples 0..269" in errors

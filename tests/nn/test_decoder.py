@@ -203,6 +203,12 @@ def test_what_cannot_decode_is_refused_by_name():
         model.generate(TOKENS[:, :2], -1)
 
 
+def test_classes_that_are_no_tokens_are_not_fed_back():
+    model = decoder(vocab_size=12)
+    with pytest.raises(ValueError, match=r"vocab_size=12 .* got 11; .*objective='causal'"):
+        model.generate(TOKENS[:, :2], 1, temperature=0)
+
+
 def test_tokens_in_narrow_integers_do_not_wrap():
     net = decoder(classes=200, vocab_size=200)
     prompt = jnp.array([[1, 2]])

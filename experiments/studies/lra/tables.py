@@ -45,7 +45,7 @@ def accuracy(task: str, found: dict) -> str:
     settings, tested = found["settings"], found["test rows"]
     lines = []
     for name in ordered(settings[AS_PUBLISHED], task):
-        line = [name, f"{ACCURACY[task][name]:.1f}" if name in ACCURACY[task] else ""]
+        line = [name, f"{ACCURACY[task][name]:.2f}" if name in ACCURACY[task] else ""]
         for key in SETTINGS:
             row = settings[key].get(name)
             if not row or (key == EQUAL_SIZE and not row["matched"]):
