@@ -38,6 +38,7 @@ from experiments.tasks import (
     Text,
 )
 from experiments.tasks.base import epoch_indices
+from experiments.tasks.drawn import whole_split
 
 FILES = tempfile.TemporaryDirectory()  # as long as this module
 
@@ -186,6 +187,21 @@ def test_baselines_are_accuracies(task):
     values = list(task.baselines().values())
     assert values
     assert all(isinstance(value, float) and 0 < value <= 1 for value in values)
+
+
+@pytest.mark.parametrize("name", ["labels", "weights"])
+def test_the_fingerprint_is_of_all_that_is_drawn(monkeypatch, name):
+    task, draw = Parity(validation=5, test=3), Parity.draw
+    before = task.fingerprint()
+
+    def other(self, random, number):
+        batch = draw(self, random, number)
+        return dataclasses.replace(batch, **{name: 1 - getattr(batch, name)})
+
+    monkeypatch.setattr(Parity, "draw", other)
+    whole_split.cache_clear()
+    assert task.fingerprint() != before
+    whole_split.cache_clear()
 
 
 @tasks
