@@ -138,7 +138,7 @@ def end(workdir, runs, accuracy=lambda e: 0.5):
         scores = {"accuracy": accuracy(p.experiment)}
         result = {"validation": scores, "test": scores, "parameters": 1, "steps_per_second": 1.0}
         cells.folder(p).mkdir(parents=True)
-        (cells.folder(p) / "result.json").write_text(json.dumps(result))
+        (cells.folder(p) / "result.json").write_text(json.dumps(records.sealed(result, p.config)))
 
 
 def test_a_config_file_says_what_is_fair(tmp_path):
