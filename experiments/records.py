@@ -122,6 +122,11 @@ def is_result(value: Any, config: dict[str, Any]) -> bool:
         return False
 
 
+def timeless(values: dict[str, Any]) -> dict[str, Any]:
+    """A result or a row without times, nor the seal over them: what two equal runs agree on."""
+    return {k: v for k, v in values.items() if "second" not in k and k != "sha256"}
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows of a metrics file; a last line that was cut off is left out."""
     if not path.exists():

@@ -100,19 +100,14 @@ class Worker:
 
 def _outcome(experiment: Experiment, workdir: Path) -> dict[str, Any]:
     """What two runs must have in common: every bit of the last state, and all but times."""
-    like = jax.eval_shape(Learner(experiment).init)
+    like = Learner(experiment).shapes
     state = Checkpoints.of(workdir, experiment).load(experiment.train.steps, like)
     digest = lambda x: hashlib.sha256(np.asarray(x).tobytes()).hexdigest()
     return {
         "state": {name: digest(x) for name, x in flatten(state).items()},
-        "metrics": [_timeless(row) for row in records.read_metrics(workdir / loop.METRICS)],
-        "result": _timeless(read_json(workdir / loop.RESULT)),
+        "metrics": [records.timeless(row) for row in records.read_metrics(workdir / loop.METRICS)],
+        "result": records.timeless(read_json(workdir / loop.RESULT)),
     }
-
-
-def _timeless(values: dict[str, Any]) -> dict[str, Any]:
-    """Without times, nor the seal over them."""
-    return {k: v for k, v in values.items() if "second" not in k and k != "sha256"}
 
 
 def _live(

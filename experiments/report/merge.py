@@ -3,15 +3,13 @@
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from experiments.gathered import machine
+from experiments.records import timeless
 from experiments.report.comparison import Comparison
 from experiments.report.data import Cell
 
 Named = Mapping[str, Comparison]  # by a label that tells them apart
-# what two runs of one configuration differ in though they came to the same
-OF_THE_MOMENT = ("steps_per_second", "compile_seconds", "wall_seconds", "sha256")
 
 
 def apart(comparison: Comparison) -> Comparison:
@@ -89,15 +87,10 @@ def _once(comparisons: Named) -> Iterator[Cell]:
             where, there = first.setdefault(cell.name, (label, cell))
             if there is cell:
                 yield cell
-            elif cell.result and _lasting(cell) != _lasting(there):
+            elif cell.result and timeless(cell.result) != timeless(there.result or {}):
                 error = f"the same run as in {where}, with another outcome, so left out"
                 name = f"{cell.name} ({label})"
                 yield dataclasses.replace(cell, name=name, result=None, error=error)
-
-
-def _lasting(cell: Cell) -> dict[str, Any]:
-    """What a run came to, without its times and its seal, which covers them."""
-    return {k: v for k, v in (cell.result or {}).items() if k not in OF_THE_MOMENT}
 
 
 def _baselines(comparisons: Named) -> dict[str, float]:

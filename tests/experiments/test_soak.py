@@ -43,8 +43,8 @@ def test_what_is_soaked_drops_and_is_saved_between_evaluations():
 
 def test_only_times_may_differ():
     result = lambda seconds, loss: records.sealed({"wall_seconds": seconds, "loss": loss}, {})
-    assert soak._timeless(result(1.0, 2.0)) == soak._timeless(result(3.0, 2.0))
-    assert soak._timeless(result(1.0, 2.0)) != soak._timeless(result(1.0, 2.1))
+    assert records.timeless(result(1.0, 2.0)) == records.timeless(result(3.0, 2.0))
+    assert records.timeless(result(1.0, 2.0)) != records.timeless(result(1.0, 2.1))
 
 
 @pytest.mark.thorough
