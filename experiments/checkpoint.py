@@ -20,15 +20,15 @@ from orbax.checkpoint import v1 as ocp
 from experiments import disk, manifest
 from experiments.config import Experiment
 from experiments.errors import CheckpointError, NonFiniteError
-from experiments.validation import digest
+from experiments.validation import differences, to_dict
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpoints:
-    """The checkpoints of one run; `config` and `data` are hashes of what it was made from."""
+    """The checkpoints of one run: of its configuration, and of data with this fingerprint."""
 
     directory: Path
-    config: str
+    config: dict[str, Any]
     data: str
     keep: int
 
@@ -36,10 +36,14 @@ class Checkpoints:
     def of(cls, workdir: Path, experiment: Experiment) -> Self:
         return cls(
             directory=workdir / "checkpoints",
-            config=digest(experiment),
+            config=to_dict(experiment),
             data=experiment.posed.fingerprint(),
             keep=experiment.train.keep,
         )
+
+    @property
+    def _hash(self) -> str:
+        return manifest.digest(self.config)[:16]
 
     def save(self, step: int, state: PyTree, *, progress: dict[str, Any], best: int | None) -> None:
         """Writes one; keeps beside it the latest and their best. Raises CheckpointError, with the
@@ -51,7 +55,8 @@ class Checkpoints:
                 raise NonFiniteError(f"checkpoint {step} is not written: {name} is not finite")
         body = {
             "step": step,
-            "config": self.config,
+            "config": self._hash,
+            "settings": self.config,
             "data": self.data,
             "progress": progress,
             "best": best,
@@ -152,9 +157,11 @@ class Checkpoints:
         wanted = {name: _describe(x) for name, x in expected.items()}
         if lines := _differences(body["arrays"], wanted):
             raise CheckpointError("\n  ".join([f"{where} holds other arrays:", *lines]))
-        for name, mine in (("config", self.config), ("data", self.data)):
-            if body[name] != mine:
-                raise CheckpointError(f"{where} has other {name}: {body[name]}, not {mine}")
+        if body["config"] != self._hash:
+            lines = differences(body.get("settings", {}), self.config)
+            raise CheckpointError("\n  ".join([f"{where} is of another configuration:", *lines]))
+        if body["data"] != self.data:
+            raise CheckpointError(f"{where} is of other data: {body['data']}, not {self.data}")
         sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         like = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
         folder, like = (self.directory / str(step)).absolute(), jax.tree.map(like, expected)

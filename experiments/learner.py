@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from attn import FULL, Causal
 from attn.nn import Encoder
 from attn.nn.keys import fold
+from experiments import fits
 from experiments.checkpoint import flatten
 from experiments.config import Experiment
 from experiments.errors import ConfigError, DataError
@@ -92,12 +93,15 @@ class Learner:
 
     def __init__(self, experiment: Experiment):
         self.experiment = experiment
-        size = experiment.train.eval_batch_size
-        self.shape = refusing("the task", lambda: Shape.of(experiment.posed, size))
         self.optimizer = make_optimizer(experiment)
         # `shapes` is the state's: whoever asks again would build the model again
         build = lambda: jax.eval_shape(self._first)
         self.graph, self.shapes = refusing("the model", build)
+        # both before anything is drawn
+        fits.state(self.shapes)
+        refusing("the task", lambda: fits.data(experiment))
+        size = experiment.train.eval_batch_size
+        self.shape = refusing("the task", lambda: Shape.of(experiment.posed, size))
 
     def model(self) -> nnx.Module:
         return built(self.experiment)
@@ -234,7 +238,7 @@ def refusing(what: str, function: Callable[[], T]) -> T:
         return function()
     except OSError as error:
         raise DataError(str(error)) from error
-    except (ValueError, TypeError, NotImplementedError, ImportError) as error:
+    except (ValueError, TypeError, NotImplementedError, ImportError, MemoryError) as error:
         raise ConfigError([str(error)], what) from error
 
 

@@ -1,12 +1,14 @@
 """One writer a directory: a lock that the system lets go when the process ends, however it ends."""
 
 import contextlib
+import dataclasses
 import fcntl
 import os
 import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from experiments import disk
 from experiments.errors import InUseError, RunDirectoryError
@@ -14,8 +16,27 @@ from experiments.errors import InUseError, RunDirectoryError
 LOCK = "lock"
 
 
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """A lock that is held."""
+
+    file: TextIO
+    path: Path
+
+    def check(self) -> None:
+        """Raises RunDirectoryError if the directory or the lock is another one by now, or gone: who
+        holds that may be writing too."""
+        try:
+            same = os.path.samestat(os.fstat(self.file.fileno()), self.path.stat())
+        except OSError:
+            same = False
+        if not same:
+            what = "it or its lock was removed or replaced while this process held it"
+            raise RunDirectoryError(f"{self.path.parent} cannot be written to: {what}")
+
+
 @contextlib.contextmanager
-def held(workdir: Path, name: str = LOCK) -> Iterator[None]:
+def held(workdir: Path, name: str = LOCK) -> Iterator[Held]:
     """Makes the directory and holds its lock of that name. Raises InUseError naming who does
     already, RunDirectoryError if it cannot be made."""
     try:
@@ -34,7 +55,9 @@ def held(workdir: Path, name: str = LOCK) -> Iterator[None]:
         lock.truncate(0)
         lock.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
         lock.flush()
-        yield
+        mine = Held(lock, workdir / name)
+        mine.check()  # between opening and locking it
+        yield mine
 
 
 @contextlib.contextmanager

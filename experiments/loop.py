@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import os
 import signal
 import time
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import disk, records
+from experiments import disk, fits, records
 from experiments.checkpoint import Checkpoints
 from experiments.compiled import Compiled
 from experiments.config import Experiment
@@ -20,7 +19,6 @@ from experiments.devices import Devices
 from experiments.display import Display
 from experiments.errors import (
     CheckpointError,
-    ConfigError,
     Interrupted,
     NonFiniteError,
     RunDirectoryError,
@@ -28,6 +26,7 @@ from experiments.errors import (
 from experiments.evaluate import evaluate
 from experiments.kept import Kept
 from experiments.learner import Learner, State, passed_over, refusing
+from experiments.lock import Held
 from experiments.memory import keep_freed_memory
 from experiments.rundir import claimed, read_json, write_config
 from experiments.signals import Signals
@@ -57,14 +56,16 @@ def run(
 ) -> dict[str, Any]:
     """`experiments.train.run`."""
     keep_freed_memory()
-    with Signals() as signals, claimed(workdir, experiment):
+    with Signals() as signals, claimed(workdir, experiment) as lock:
         with contextlib.suppress(RunDirectoryError):  # damaged: it is made again
             if records.is_result(result := read_json(workdir / RESULT), to_dict(experiment)):
                 return result
         with contextlib.ExitStack() as stack:
             display = stack.enter_context(Display(total=experiment.train.steps, shown=progress))
             copies = stack.enter_context(Sinks(sinks, workdir, warn=display.warn))
-            session = Session(experiment, workdir, signals=signals, display=display, copies=copies)
+            session = Session(
+                experiment, workdir, lock=lock, signals=signals, display=display, copies=copies
+            )
             if kept is not None and session.devices.whole.num_devices == 1:  # costs are of one
                 kept.add(session.learner, session.train_step.program)
             try:
@@ -76,17 +77,6 @@ def run(
                 raise RunDirectoryError(f"{workdir} cannot be written to: {error}") from error
 
 
-def _fits(state: State) -> None:
-    """Raises ConfigError for a state that memory cannot hold: XLA would wait for it forever."""
-    need = 2 * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
-    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if need > have and jax.devices()[0].platform == "cpu":
-        what = (
-            f"model: expected a state of at most {have / 2e9:.0f} GB, half of this machine's memory"
-        )
-        raise ConfigError([f"{what}, got {need / 2e9:,.0f} GB; make it smaller"])
-
-
 class Session:
     """From the newest checkpoint, or from the start, to the end or to a signal."""
 
@@ -95,17 +85,17 @@ class Session:
         experiment: Experiment,
         workdir: Path,
         *,
+        lock: Held,
         signals: Signals,
         display: Display,
         copies: Sinks,
     ) -> None:
         self.experiment, self.metrics = experiment, workdir / METRICS
         self.workdir, self.signals, self.display = workdir, signals, display
-        self.copies = copies
+        self.copies, self.lock = copies, lock
         self.began, self.training = time.monotonic(), 0.0
         self.learner, train = Learner(experiment), experiment.train
         self.devices = Devices.dividing(train.batch_size, train.eval_batch_size)
-        _fits(self.learner.shapes)
         self.checkpoints = Checkpoints.of(workdir, experiment)
         self.skipped: dict[int, str] = {}  # steps whose batch changes nothing, and why
         self.earlier = self._newest()["seconds"]  # of other sessions
@@ -154,6 +144,8 @@ class Session:
         size = self.experiment.train.eval_batch_size
         held_out = self.devices.split(next(self.experiment.posed.evaluation("validation", size)))
         self.eval_step = once(learner.eval_step, self.state.params, held_out)
+        fits.program("train.batch_size", self.train_step.program)
+        fits.program("train.eval_batch_size", self.eval_step.program)
         self.compiling = time.monotonic() - start
 
     def _batch(self) -> Batch:
@@ -164,6 +156,7 @@ class Session:
 
     def run(self) -> dict[str, Any]:
         """result.json. Raises Interrupted after a signal, NonFiniteError where training fails."""
+        self.lock.check()
         if lost := self.step - records.repair_metrics(self.metrics, self.step):
             self.display.warn(f"{self.metrics} lacks {lost} of the rows up to step {self.step}")
         train, pending = self.experiment.train, []
@@ -187,6 +180,7 @@ class Session:
                     rows[-1]["validation"] = self._score("validation", self.state)
                     best = self._best_with(rows[-1]["validation"]["accuracy"])
                     saving |= best is not self.best
+                self.lock.check()
                 records.append_metrics(self.metrics, rows, sync=saving)
                 self.copies.write(rows)
                 if saving:
@@ -269,6 +263,7 @@ class Session:
         skipped = sorted(self.skipped.items())
         progress = {"best": best, "skipped": skipped, "seconds": self._seconds()}
         step = None if best is None else best["step"]
+        self.lock.check()
         try:
             self.checkpoints.save(self.step, self.state, progress=progress, best=step)
         except CheckpointError as error:
@@ -310,5 +305,6 @@ class Session:
             "wall_seconds": seconds["wall"],
         }
         result = records.sealed(found, to_dict(self.experiment))
+        self.lock.check()
         disk.write_json(self.workdir / RESULT, result)
         return result

@@ -9,18 +9,18 @@ from typing import Any
 from experiments.config import Experiment
 from experiments.disk import write_json
 from experiments.errors import ConfigError, RunDirectoryError
-from experiments.lock import held
+from experiments.lock import Held, held
 from experiments.validation import differences, from_dict, to_dict
 
 CONFIG = "config.json"
 
 
 @contextlib.contextmanager
-def claimed(workdir: Path, experiment: Experiment) -> Iterator[None]:
+def claimed(workdir: Path, experiment: Experiment) -> Iterator[Held]:
     """Holds the directory for this experiment. Raises RunDirectoryError if it is another's."""
-    with held(workdir):
+    with held(workdir) as lock:
         _check_config(workdir, experiment)
-        yield
+        yield lock
 
 
 def write_config(workdir: Path, experiment: Experiment) -> None:

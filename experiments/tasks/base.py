@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float32, Int, Int32
 
 SPLITS = ("train", "validation", "test")
+MOST_DRAWN = 1_000_000  # rows of a split that is drawn once and held in memory
 
 
 # Registered so that a batch can be handed to a jitted step; nothing here computes with jax.

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from experiments.tasks.base import (
+    MOST_DRAWN,
     Batch,
     Task,
     check_draw,
@@ -32,7 +33,7 @@ class Drawn(Task):
 
     def __post_init__(self):
         for name in ("validation", "test"):
-            require_int(name, getattr(self, name), 1)
+            require_int(name, getattr(self, name), 1, MOST_DRAWN)
 
     @property
     def classes(self) -> int:

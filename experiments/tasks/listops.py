@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from experiments.tasks.base import (
+    MOST_DRAWN,
     Batch,
     Task,
     check_split,
@@ -47,15 +48,16 @@ class ListOps(Task):
     data_dir: str = ""
 
     def __post_init__(self):
-        for name in ("max_depth", "train", "validation", "test"):
-            require_int(name, getattr(self, name), 1)
+        for name in ("train", "validation", "test"):
+            require_int(name, getattr(self, name), 1, MOST_DRAWN)
+        require_int("max_depth", self.max_depth, 1)
         require_int("min_length", self.min_length, 0)
         require_int("max_length", self.max_length, self.min_length + 2)
         require_int("max_args", self.max_args, 2)
         require(isinstance(self.data_dir, str), "data_dir", "a folder or ''", self.data_dir)
-        longest = 1
-        for _ in range(self.max_depth - 1):
-            longest = min(2 + self.max_args * longest, self.max_length)
+        longest, depth = 1, 1
+        while depth < self.max_depth and longest <= self.min_length:
+            longest, depth = 2 + self.max_args * longest, depth + 1
         expected = f"operators nested deep enough for more than min_length={self.min_length} tokens"
         require(longest > self.min_length, "max_depth", expected, self.max_depth)
 

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Int, Int32, UInt8
 
 from experiments.tasks.base import (
+    MOST_DRAWN,
     Batch,
     Task,
     check_split,
@@ -47,7 +48,7 @@ class Pathfinder(Drawn):
             value = getattr(self, name)
             expected = f"one of {', '.join(map(str, known))}"
             require(type(value) is int and value in known, name, expected, value)
-        require_int("train", self.train, 0)
+        require_int("train", self.train, 0, MOST_DRAWN)
         require(isinstance(self.data_dir, str), "data_dir", "a folder or ''", self.data_dir)
 
     @property

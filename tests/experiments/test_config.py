@@ -85,8 +85,8 @@ def test_every_mistake_is_named_at_once_with_the_nearest_name():
 def test_what_a_record_says_of_itself_is_named_at_its_field():
     assert problems({**TINY, "task": {"name": "listops", "train": -1, "test": 0, "tset": 3}}) == [
         "task.tset: unknown field; did you mean 'test'?",
-        "task.train: expected an integer in 1..2147483647, got -1",
-        "task.test: expected an integer in 1..2147483647, got 0",
+        "task.train: expected an integer in 1..1000000, got -1",
+        "task.test: expected an integer in 1..1000000, got 0",
     ]
 
 

@@ -16,6 +16,7 @@ from tiny_experiment import STEPS, rows, state_digest, tiny
 from experiments import disk, loop, manifest, train
 from experiments.checkpoint import Checkpoints
 from experiments.errors import CheckpointError, Interrupted, LabError, RunDirectoryError
+from experiments.lock import LOCK, held
 from experiments.records import read_metrics, repair_metrics
 from experiments.validation import to_dict
 
@@ -199,6 +200,30 @@ def test_a_directory_that_vanishes_is_one_clear_error(tmp_path: Path, monkeypatc
         train.run(tiny(), tmp_path / "run", progress=False)
     assert error.value.code == 5
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("what", ["directory", "lock"])
+def test_a_directory_that_is_replaced_is_not_written_to(what: str, tmp_path: Path, monkeypatch):
+    run, before = tmp_path / "run", []
+
+    def replace():
+        if what == "directory":
+            run.rename(tmp_path / "moved")
+        else:
+            (run / LOCK).unlink()
+        other.enter_context(held(run))
+        before.append(read(run))
+
+    with contextlib.ExitStack() as other:
+        at_call(7, "session._train", replace, monkeypatch)
+        with pytest.raises(RunDirectoryError, match="removed or replaced") as error:
+            train.run(tiny(), run, progress=False)
+        assert error.value.code == 5
+        assert before == [read(run)]
+
+
+def read(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def test_a_directory_that_is_read_only_is_refused():

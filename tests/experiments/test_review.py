@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from experiments import loop, manifest, records, train
+from experiments import fits, loop, manifest, records, train
 from experiments.cells import Cells
 from experiments.config_file import override, read_sweep
 from experiments.errors import ConfigError, InUseError, RunDirectoryError
@@ -118,6 +118,25 @@ def test_a_model_larger_than_memory_is_refused_at_once(tmp_path):
     # XLA waited for the allocation for ever, deaf to SIGTERM
     with pytest.raises(ConfigError, match="GB"):
         train.run(tiny(model={"width": 1_000_000, "heads": 1}), tmp_path, progress=False)
+
+
+@pytest.mark.parametrize("name", ["batch_size", "eval_batch_size"])
+def test_batches_larger_than_memory_are_refused_before_one_is_drawn(name, tmp_path):
+    # numpy's error was a traceback, or the kernel killed the process
+    mistake = rf"train\.{name}: expected at most \d+ rows of length \d+, .* got 2147483647"
+    with pytest.raises(ConfigError, match=mistake):
+        train.run(tiny(train={name: 2**31 - 1}), tmp_path, progress=False)
+
+
+def test_a_step_larger_than_memory_is_refused_before_it_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(fits, "_device", lambda: 1_000_000)
+    with pytest.raises(ConfigError, match=r"train\.eval_batch_size: .* GB are needed"):
+        train.run(tiny(train={"eval_batch_size": 4096}), tmp_path, progress=False)
+
+
+def test_a_split_that_would_be_drawn_for_ever_is_a_mistake():
+    with pytest.raises(ConfigError, match=r"task\.validation: expected an integer in 1\.\.1000000"):
+        tiny(task={"validation": 2**31 - 1})
 
 
 def test_positions_that_a_mechanism_cannot_take_are_named_with_the_other_mistakes():

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_damaged_checkpoint_would_be_found(tmp_path: Path):
     assert soak._verified(tmp_path) == 0
-    checkpoints = Checkpoints(directory=tmp_path / "checkpoints", config="c", data="d", keep=2)
+    checkpoints = Checkpoints(directory=tmp_path / "checkpoints", config={}, data="d", keep=2)
     for step in (1, 2):
         checkpoints.save(step, {"w": jnp.ones(3)}, progress={}, best=None)
     assert soak._verified(tmp_path) == 2

@@ -1,0 +1,65 @@
+"""What a run needs at least, against this machine's memory: refused by name, where an allocation
+would wait for ever or the kernel would kill the process."""
+
+import os
+
+import jax
+from jaxtyping import PyTree
+
+from experiments.config import Experiment
+from experiments.errors import ConfigError
+from experiments.measure.cost import Program
+
+POSITION = 12  # bytes: a token or one number of a vector, its label and its weight
+
+
+def data(experiment: Experiment) -> None:
+    """One batch, and each held-out split. Raises ConfigError naming all that are too large."""
+    train, task = experiment.train, experiment.posed
+    rows = {f"train.{name}": getattr(train, name) for name in ("batch_size", "eval_batch_size")}
+    rows |= {f"task.{split}": task.size(split) for split in ("validation", "test")}
+    bytes_of_row = POSITION * task.length * (task.token_width or 1)
+    too_large = {name: n for name, n in rows.items() if n * bytes_of_row > _host()}
+    if too_large:
+        raise ConfigError(
+            [
+                f"{name}: expected at most {_host() // bytes_of_row} rows of length {task.length}, "
+                f"what this machine's {_host() / 1e9:.0f} GB of memory can hold, got {n}"
+                for name, n in too_large.items()
+            ]
+        )
+
+
+def state(shapes: PyTree) -> None:
+    """The state and what takes its place. Raises ConfigError."""
+    need = 2 * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
+    _check("model", "a state of at most half of it", need)
+
+
+def program(name: str, compiled: Program) -> None:
+    """What a compiled step holds while it runs. Raises ConfigError."""
+    _check(name, "a step that fits into it", compiled.peak_bytes)
+
+
+def _check(name: str, expected: str, need: int) -> None:
+    have = _device()
+    if have is not None and need > have:
+        raise ConfigError(
+            [
+                f"{name}: {need / 1e9:,.0f} GB are needed and the device has {have / 1e9:.0f} GB "
+                f"of memory: expected {expected}; make it smaller"
+            ]
+        )
+
+
+def _host() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _device() -> int | None:
+    """Bytes of the first device's memory, None if it does not say."""
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        return _host()
+    return (device.memory_stats() or {}).get("bytes_limit")
