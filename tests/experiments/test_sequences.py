@@ -20,6 +20,7 @@ MODELS = {
     "transformer": {"layers": 1, "heads": 2, "mlp_width": 8},
     "bahdanau": {"family": "bahdanau"},
     "luong": {"family": "luong"},
+    "lstmn": {"family": "lstmn"},
 }
 
 
