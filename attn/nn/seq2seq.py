@@ -29,9 +29,10 @@ from attn.nn.stack import Stack
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seq2SeqConfig:
     """Two `EncoderConfig`s with head "token": `source` is the encoder's (its `classes` are not
-    used), `target` the decoder's, whose classes are the target's vocabulary and whose positions
-    are those that decode token by token. `cross` is the mechanism between them; `bos` is the id
-    in the target's vocabulary that stands before the first token.
+    used), `target` the decoder's, whose classes are the target's vocabulary; with positions that
+    are a bias (ALiBi, T5) it trains around mechanisms that honour one and decodes around those with
+    `biased_steps`. `cross` is the mechanism between them; `bos` is the id in the target's
+    vocabulary that stands before the first token.
 
     Raises ValueError by name for what does not go together.
     """
@@ -134,7 +135,8 @@ class Seq2Seq(nnx.Module):
     ) -> tuple[Seq2SeqState, Float[Array, "*B classes"]]:
         """(state, scores of the next token) after at least one token of the target, `bos`.
 
-        Raises as `Encoder` does, NotImplementedError for mechanisms that do not decode.
+        Raises as `Encoder` does, NotImplementedError for mechanisms that do not decode, or
+        not with the target's positions.
         """
         self._check(prompt)
         source = self.encode(source, mask=mask, lengths=lengths)
