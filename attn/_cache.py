@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from attn._axes import aligned
 from attn._core import check_count, isolate, masked_softmax, scaled, wide
 from attn.masks import Mask, Padding
 
@@ -114,7 +115,7 @@ def step(
     cache: Cache, q, k, v, *, scale=None, logit_cap=None, sinks=None, bias=None, seen=True, pinned=0
 ) -> tuple[Cache, Float[Array, "*B 1 N D"]]:
     """Append one token and attend by softmax to what is there, in float32: reads the cache once.
-    `bias` is [*B, N, 1, L], for each slot; `seen` [L] which slots the token sees.
+    `bias` is [*B, N, 1, L] or [N, 1, L], for each slot; `seen` [L] which slots the token sees.
 
     Raises ValueError as `append` does, and unless q is one token too.
     """
@@ -131,7 +132,7 @@ def step(
         if logit_cap is not None:
             s = logit_cap * jnp.tanh(s / logit_cap)
         s = (s + cache.poison[..., None, :].astype(s.dtype)).reshape(*batch, N, 1, L)
-        s = s if bias is None else s + bias
+        s = s if bias is None else jnp.add(*aligned(s, bias.astype(s.dtype)))
         w = masked_softmax(s, ((jnp.arange(L) < cache.length) & seen)[None, None], sinks)
         w = w.reshape(*batch, K, N // K, L)
         return jnp.einsum("...kgl,...kld->...kgd", w, cache.v.astype(w.dtype))

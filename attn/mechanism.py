@@ -37,6 +37,8 @@ class Mechanism(abc.ABC):
     parts: ClassVar[int] = 1
     # learned arrays that all layers of a stack have in common
     shared_by_layers: ClassVar[tuple[str, ...]] = ()
+    # whether `prefill` and `step` take a bias
+    biased_steps: ClassVar[bool] = False
     # whether a layer projects one array for q and k
     shared_qk: ClassVar[bool] = False
     # whether the query heads of one key head choose keys together

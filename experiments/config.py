@@ -78,7 +78,7 @@ class Model:
     """The encoder: `attn.nn.EncoderConfig` but for what the task decides. For a task from one
     sequence to another it is the encoder and the decoder, of a `family`."""
 
-    family: Literal["transformer", "bahdanau", "luong"] = "transformer"
+    family: Literal["transformer", "bahdanau", "luong", "lstmn"] = "transformer"
     attention: Annotated[
         Annotated[OneMechanism, Tag("all")]
         | Annotated[tuple[OneMechanism, ...], BeforeValidator(tuple), Tag("per layer")],

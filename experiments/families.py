@@ -8,12 +8,12 @@ from flax import nnx
 from jaxtyping import Array, Int
 
 from attn import Causal
-from attn.nn import Bahdanau, LuongSeq2Seq, Seq2Seq, Seq2SeqConfig
+from attn.nn import Bahdanau, LSTMNSeq2Seq, LuongSeq2Seq, Seq2Seq, Seq2SeqConfig
 from experiments.config import Model
 from experiments.tasks.sequence import Translation
 
 BOS = 0  # before the first token of a target: padding, which is no label that counts
-RECURRENT = {"bahdanau": Bahdanau, "luong": LuongSeq2Seq}
+RECURRENT = {"bahdanau": Bahdanau, "luong": LuongSeq2Seq, "lstmn": LSTMNSeq2Seq}
 OF_RECURRENT = ("family", "width", "dropout")  # the fields of Model that these have
 
 
@@ -22,6 +22,8 @@ def sequence_model(task: Translation, model: Model, *, key: Array) -> nnx.Module
     if model.family != "transformer":
         _check_recurrent(model)
         sizes = dict(vocab_size=task.vocab_size, classes=task.classes, width=model.width)
+        if model.family == "lstmn":
+            sizes["max_length"] = task.target_length
         return RECURRENT[model.family](**sizes, bos=BOS, dropout=model.dropout, key=key)
     written = dict(vocab_size=task.classes, max_length=task.target_length, classes=task.classes)
     source = model.encoder(**task.sizes, head="token")

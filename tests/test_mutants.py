@@ -166,6 +166,11 @@ class DecodesWithoutHistory(Dense):
         return state, self(q, k, v)
 
 
+class DecodesWithoutBias(attn.Softmax):
+    def step(self, state, q, k, v, *, bias=None):
+        return super().step(state, q, k, v)
+
+
 class TransposedWeights(Dense):
     def weights(self, q, k, *, mask=FULL, bias=None):
         seen = seen_array(mask, q.shape[-3], k.shape[-3])
@@ -260,6 +265,7 @@ MUTANTS = [
     (RefusesSilently(), "refuses_the_rest"),
     (ClaimsLinearMemory(), "memory_is_linear"),
     (DecodesWithoutHistory(), "steps_equal_parallel"),
+    (DecodesWithoutBias(), "steps_equal_parallel"),
     (TransposedWeights(), "weights_give_output"),
     (WindowOffByOne(left=3, right=2), "equals_reference"),
     (GlobalMaximum(features=16), "is_strictly_causal"),

@@ -21,7 +21,7 @@ from attn._core import (
 )
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn._merge import merged
-from attn.biases import Bias
+from attn.biases import Bias, as_bias
 from attn.kernels.call import Call
 from attn.kernels.dispatch import check_names, pick, run
 from attn.masks import FULL, TERMS, Causal, Mask
@@ -148,6 +148,7 @@ class Softmax(Mechanism):
     """
 
     honours: ClassVar = (*TERMS, Bias)
+    biased_steps: ClassVar = True
     implementation: Implementation | tuple[Implementation, ...] | None = None
     logit_cap: float | None = None
     sinks: Literal["zero", "learned"] | None = None
@@ -237,13 +238,15 @@ class Softmax(Mechanism):
     ):
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
 
-    def prefill(self, q, k, v, *, max_length, **learned):
-        out = self(q, k, v, mask=Causal(), **learned)
+    def prefill(self, q, k, v, *, max_length, bias=None, **learned):
+        out = self(q, k, v, mask=Causal(), bias=bias, **learned)
         return _cache.whole(self._options(q, k, **learned)[1], v, max_length), out
 
-    def step(self, state, q, k, v, **learned):
+    def step(self, state, q, k, v, *, bias=None, **learned):
         q, k, options = self._options(q, k, **learned)
-        state, out = _cache.step(state, q, k, v, **options)
+        if (bias := as_bias(bias)) is not None:
+            bias = bias.at(state.length[None, None], jnp.arange(state.k.shape[-2])[None])
+        state, out = _cache.step(state, q, k, v, bias=bias, **options)
         return state, _cache.unless_forgotten(state, out).astype(q.dtype)
 
     @classmethod

@@ -16,6 +16,7 @@ from attn.nn.encoder import Encoder as Encoder
 from attn.nn.functional import functional as functional
 from attn.nn.functional import parameter_count as parameter_count
 from attn.nn.lstmn import LSTMN as LSTMN
+from attn.nn.lstmn_seq2seq import LSTMNSeq2Seq as LSTMNSeq2Seq
 from attn.nn.luong import LuongSeq2Seq as LuongSeq2Seq
 from attn.nn.mixers import GRU as GRU
 from attn.nn.mixers import LSTM as LSTM

@@ -155,12 +155,15 @@ class Attention(nnx.Module):
         self,
         x: Float[Array, "*B T W"],
         *,
+        bias: Bias | None = None,
         positions: Int[Array, "*#B T"] | None = None,
         max_length: int,
     ) -> tuple[LayerState, Float[Array, "*B T W"]]:
         """(state, output) of the tokens of a prompt, with `mask=Causal()`; `step` goes on from the
-        state up to `max_length` tokens. Raises NotImplementedError if the mechanism cannot."""
+        state up to `max_length` tokens. Raises NotImplementedError if the mechanism cannot, or
+        not with a bias."""
         q, k, v, extra = self._project(x, None, positions, Causal())
+        extra |= self._stepped(bias)
         state, y = self.mechanism.prefill(q, k, v, max_length=max_length, **extra)
         latest = x[..., -max(1, self.mechanism.short_conv) :, :]
         conv = None if self.short_conv is None else self.short_conv.last(self._qkv(latest))
@@ -171,6 +174,7 @@ class Attention(nnx.Module):
         state: LayerState,
         x: Float[Array, "*B 1 W"],
         *,
+        bias: Bias | None = None,
         positions: Int[Array, "*#B 1"] | None = None,
     ) -> tuple[LayerState, Float[Array, "*B 1 W"]]:
         """One token after those of `state`: its output equals that of the whole at once."""
@@ -179,9 +183,18 @@ class Attention(nnx.Module):
             conv, qkv = self.short_conv.step(conv, qkv)
         q, k, v = self._heads(*(qkv[..., columns] for columns in self._columns), positions)
         learned = {name: x[...] for name, x in self.learned.items()}
-        gates = self.gates(x.astype(self.dtype))
-        mechanism, y = self.mechanism.step(state.mechanism, q, k, v, **learned, **gates)
+        extra = {**learned, **self.gates(x.astype(self.dtype)), **self._stepped(bias)}
+        mechanism, y = self.mechanism.step(state.mechanism, q, k, v, **extra)
         return LayerState(mechanism, conv), self._output(x, y)
+
+    def _stepped(self, bias: Bias | None) -> dict[str, Bias]:
+        """The bias, for mechanisms that take one while they decode."""
+        if bias is not None and not self.mechanism.biased_steps:
+            raise NotImplementedError(
+                f"bias: {self.mechanism.name} takes none token by token; in place of positions "
+                "alibi and t5 use rotary, xpos, learned, sinusoidal or none"
+            )
+        return {} if bias is None else {"bias": bias}
 
     def memory(
         self, context: Float[Array, "*B S W"]
@@ -206,11 +219,6 @@ class Attention(nnx.Module):
         if dropout_key is not None and self.mechanism.dropout_rate > 0:
             learned["dropout_key"] = dropout_key
         return self._output(x, self.mechanism(self._q(x), *memory, mask=mask, **learned))
-
-    def recalled(self, x, memory, *, mask: Mask = FULL) -> Float[Array, "*B N T S"]:
-        """The effective matrix of each head in `recall`."""
-        learned = {name: x[...] for name, x in self.learned.items()}
-        return self.mechanism.weights(self._q(x), memory[0], mask=mask, **learned)
 
     def _q(self, x):
         return self._by_head(self._qkv(x, self._columns[0]), self.heads[0], self.q_norm)

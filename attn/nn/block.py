@@ -57,15 +57,13 @@ class Block(nnx.Module):
             return x
         return self._residual(x, self.mlp, self.mlp_norm, fold(dropout_key, "mlp"))
 
-    def prefill(self, x, *, positions, max_length):
+    def prefill(self, x, **context):
         """(state, output) of a prompt, as `Attention.prefill`."""
-        return self._advance(
-            x, lambda y: self.attention.prefill(y, positions=positions, max_length=max_length)
-        )
+        return self._advance(x, lambda y: self.attention.prefill(y, **context))
 
-    def step(self, state, x, *, positions):
+    def step(self, state, x, **context):
         """(state, output) of one token more, as `Attention.step`."""
-        return self._advance(x, lambda y: self.attention.step(state, y, positions=positions))
+        return self._advance(x, lambda y: self.attention.step(state, y, **context))
 
     def _advance(self, x, attend):
         state, y = attend(self.attention_norm(x) if self.pre else x)

@@ -1,7 +1,9 @@
 """One layer of a decoder that looks at a source: self-attention, cross-attention, network."""
 
 import dataclasses
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
@@ -30,6 +32,7 @@ from attn.nn.block import Block
 from attn.nn.config import EncoderConfig
 from attn.nn.dropout import dropout
 from attn.nn.keys import fold
+from attn.nn.mixers.base import MixerLayer
 from attn.nn.mlp import Mlp
 from attn.nn.norm import norm_of
 from attn.sparse.topk import TopK
@@ -68,6 +71,16 @@ def check_cross(mechanism: Mechanism) -> None:
         )
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CrossState:
+    """What a layer remembers: the state of its self-attention, and the source, whose keys and
+    values are projected once."""
+
+    own: Any
+    memory: tuple[Float[Array, "*B S K H"], Float[Array, "*B S K H"]]
+
+
 class CrossBlock(nnx.Module):
     """Causal self-attention, attention to a source, the position-wise network, each on a residual
     path as in `Block`: the decoder's layer of Vaswani et al. 2017 (arXiv:1706.03762)."""
@@ -76,8 +89,8 @@ class CrossBlock(nnx.Module):
         self,
         config: EncoderConfig,
         mechanism: Mechanism,
-        cross: Mechanism,
         *,
+        cross: Mechanism,
         source_length: int,
         key: Array,
     ):
@@ -111,30 +124,41 @@ class CrossBlock(nnx.Module):
             key=fold(key, "mlp"),
         )
 
+    @property
+    def attention(self) -> Attention | MixerLayer:
+        """By which the target's tokens see each other."""
+        return self.own.attention
+
     def __call__(
         self,
         x: Float[Array, "*B T W"],
-        memory: tuple[Array, Array],
         *,
+        source: Float[Array, "*B S W"],
         mask: Mask,
         bias: Bias | None,
         positions: Int[Array, " T"] | None,
         dropout_key: Array | None,
     ) -> Float[Array, "*B T W"]:
-        """`memory` is that of `self.cross.memory(source)`, `mask` says which of it is seen."""
+        """`mask` says which of the source is seen; `bias` is that of the self-attention."""
         key = fold(dropout_key, "own")
         x = self.own(x, mask=Causal(), bias=bias, positions=positions, dropout_key=key)
-        return self._look(x, memory, mask, dropout_key)
+        return self._look(x, self.cross.memory(source), mask, dropout_key)
 
-    def prefill(self, x, memory, *, mask, positions, max_length):
-        """(state of the self-attention, output) of a prompt, as `Attention.prefill`."""
-        state, x = self.own.prefill(x, positions=positions, max_length=max_length)
-        return state, self._look(x, memory, mask, None)
+    def prefill(self, x, *, source, mask, **context) -> tuple[CrossState, Float[Array, "*B T W"]]:
+        """(state, output) of a prompt, as `Attention.prefill`."""
+        memory = self.cross.memory(source)
+        own, x = self.own.prefill(x, **context)
+        return CrossState(own, memory), self._look(x, memory, mask, None)
 
-    def step(self, state, x, memory, *, mask, positions):
+    def step(self, state, x, *, mask, **context) -> tuple[CrossState, Float[Array, "*B 1 W"]]:
         """(state, output) of one token more."""
-        state, x = self.own.step(state, x, positions=positions)
-        return state, self._look(x, memory, mask, None)
+        own, x = self.own.step(state.own, x, **context)
+        return CrossState(own, state.memory), self._look(x, state.memory, mask, None)
+
+    def look(self, x, see, *, source, mask, **context):
+        """see(the cross-attention, its input for the same x, context=, mask=)."""
+        x = self.own(x, mask=Causal(), dropout_key=None, **context)
+        return see(self.cross, self.cross_norm(x) if self.pre else x, context=source, mask=mask)
 
     def _look(self, x, memory, mask, key):
         weights_key = fold(key, "weights")
@@ -147,8 +171,3 @@ class CrossBlock(nnx.Module):
     def _residual(self, x, f, norm, key):
         x = x + dropout(f(norm(x) if self.pre else x), self.rate, key)
         return x if self.pre else norm(x)
-
-    def weights(self, x, memory, *, mask, positions) -> Float[Array, "*B N T S"]:
-        """What each head of the cross-attention takes from the source, for the same input."""
-        x = self.own(x, mask=Causal(), bias=None, positions=positions, dropout_key=None)
-        return self.cross.recalled(self.cross_norm(x) if self.pre else x, memory, mask=mask)

@@ -14,9 +14,7 @@ from attn.masks import FULL, Causal, Mask
 from attn.nn.config import TURNED, EncoderConfig
 from attn.nn.encoder import Encoder
 from attn.nn.sampling import check_sampling, sample
-
-# what `Mechanism.step` takes no bias for
-BIASED = ("alibi", "t5")
+from attn.nn.score_bias import score_bias
 
 
 @jax.tree_util.register_dataclass
@@ -69,9 +67,8 @@ class Decoder(nnx.Module):
         self._check(prompt)
         T, longest = prompt.shape[-1], self.config.max_length
         x = self.encoder.embedding(prompt, dropout_key=None)
-        layers, x = self.encoder.stack.prefill(
-            x, positions=self._rotary(jnp.arange(T)), max_length=longest
-        )
+        context = self._context(jnp.arange(T))
+        layers, x = self.encoder.stack.prefill(x, max_length=longest, **context)
         return DecoderState(jnp.int32(T), layers), self._scores(x[..., -1:, :])
 
     def step(
@@ -82,7 +79,7 @@ class Decoder(nnx.Module):
         at = state.length
         self._check(token[..., None])
         x = self.encoder.embedding(token[..., None], dropout_key=None, start=at)
-        layers, x = self.encoder.stack.step(state.layers, x, positions=self._rotary(at[None]))
+        layers, x = self.encoder.stack.step(state.layers, x, **self._context(at[None]))
         scores = jnp.where(at < self.config.max_length, self._scores(x), jnp.nan)
         return DecoderState(at + 1, layers), scores
 
@@ -120,8 +117,10 @@ class Decoder(nnx.Module):
         lengths, common = _own_lengths(prompt, lengths)
         return _generated(*nnx.split(self), prompt, lengths, key, (common, steps), settings)
 
-    def _rotary(self, positions):
-        return positions if self.config.positions in TURNED else None
+    def _context(self, positions: Int[Array, " T"]) -> dict:
+        """What every layer is given beside x."""
+        turned = positions if self.config.positions in TURNED else None
+        return dict(bias=score_bias(self.config, self.encoder.relative), positions=turned)
 
     def _scores(self, x: Float[Array, "*B 1 W"]) -> Float[Array, "*B classes"]:
         encoder = self.encoder
@@ -130,11 +129,6 @@ class Decoder(nnx.Module):
 
     def _check(self, tokens, more: int = 0) -> None:
         """Raise unless these tokens and `more` after them can be decoded."""
-        if self.config.positions in BIASED:
-            raise NotImplementedError(
-                f"positions: {self.config.positions!r} is a bias, which mechanisms do not take "
-                "token by token; use rotary, xpos, learned, sinusoidal or none"
-            )
         if not (hasattr(tokens, "dtype") and jnp.issubdtype(tokens.dtype, jnp.integer)):
             raise TypeError(f"tokens: expected integers, got {getattr(tokens, 'dtype', tokens)}")
         if tokens.ndim == 0 or tokens.shape[-1] == 0:

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from attn.biases import Alibi, Bias, Relative
 from attn.masks import FULL, Mask
 from attn.nn.config import TURNED, EncoderConfig
 from attn.nn.embedding import Embedding
@@ -16,10 +15,8 @@ from attn.nn.head import Head
 from attn.nn.inputs import prepare
 from attn.nn.keys import fold
 from attn.nn.norm import norm_of
+from attn.nn.score_bias import relative_table, score_bias
 from attn.nn.stack import Stack
-from attn.positions import alibi_slopes
-
-T5_BUCKETS = 32
 
 
 class Encoder(nnx.Module):
@@ -40,10 +37,7 @@ class Encoder(nnx.Module):
         # the residual sum of pre-norm blocks has been normalised nowhere
         self.norm = norm_of(config)(config.width) if config.norm_position == "pre" else None
         self.head = Head(config, key=fold(key, "head"))
-        # one table for all layers, as in T5
-        draw = jax.nn.initializers.normal(config.width**-0.5)
-        table = lambda: draw(fold(key, "relative"), (T5_BUCKETS, config.heads), jnp.float32)
-        self.relative = nnx.Param(table()) if config.positions == "t5" else None
+        self.relative = relative_table(config, key=key)
 
     def __call__(
         self,
@@ -150,9 +144,4 @@ class Encoder(nnx.Module):
     def _context(self, x: Float[Array, "*B L W"], mask: Mask) -> dict:
         """What every layer is given beside x."""
         positions = jnp.arange(x.shape[-2]) if self.config.positions in TURNED else None
-        return dict(mask=mask, bias=self._bias(), positions=positions)
-
-    def _bias(self) -> Bias | None:
-        if self.config.positions == "alibi":
-            return Alibi(jnp.asarray(alibi_slopes(self.config.heads)))
-        return None if self.relative is None else Relative(self.relative[...])
+        return dict(mask=mask, bias=score_bias(self.config, self.relative), positions=positions)

@@ -1,12 +1,27 @@
 """An LSTM that attends to its own past states (Cheng et al. 2016, arXiv:1601.06733)."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from attn._core import masked_softmax
 from attn.nn.keys import fold
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Tape:
+    """What there was so far: hidden states, W_h of each, memory states, the last mean of the hidden
+    ones, and how many there are."""
+
+    h: Float[Array, "*B L W"]
+    u: Float[Array, "*B L W"]
+    c: Float[Array, "*B L W"]
+    r: Float[Array, "*B W"]
+    length: Int[Array, ""]
 
 
 class LSTMN(nnx.Module):
@@ -17,48 +32,60 @@ class LSTMN(nnx.Module):
         i, f, o = sigmoid(W [r_t; x_t] + b), g = tanh(W_g [r_t; x_t] + b_g)
         c_t = f m_t + i g, h_t = o tanh(c_t)
 
-    r_1 and m_1 are 0. O(T^2) time, one token after the other; no token depends on a later one, so
-    padding at the end reaches nothing before it.
+    r_1 and m_1 are 0. x has `inputs` numbers (None: as many as h, `width`). O(T^2) time, one token
+    after the other; no token depends on a later one, so padding at the end reaches nothing before
+    it.
     """
 
-    def __init__(self, width: int, *, key: Array):
+    def __init__(self, width: int, *, inputs: int | None = None, key: Array):
         linear = lambda name, n, m, bias=False: nnx.Linear(
             n, m, use_bias=bias, rngs=nnx.Rngs(fold(key, name))
         )
+        inputs = width if inputs is None else inputs
         self.width = width
-        self.of_h, self.of_x = linear("h", width, width), linear("x", width, width)
+        self.of_h, self.of_x = linear("h", width, width), linear("x", inputs, width)
         self.of_r = linear("r", width, width)
         self.score = linear("score", width, 1)
-        self.gates = linear("gates", 2 * width, 4 * width, bias=True)
+        self.gates = linear("gates", width + inputs, 4 * width, bias=True)
 
-    def __call__(self, x: Float[Array, "*B T W"]) -> Float[Array, "*B T W"]:
+    def __call__(self, x: Float[Array, "*B T I"]) -> Float[Array, "*B T W"]:
         """h_t at every token."""
         return self._run(x)[0]
 
-    def alignments(self, x: Float[Array, "*B T W"]) -> Float[Array, "*B T T"]:
+    def alignments(self, x: Float[Array, "*B T I"]) -> Float[Array, "*B T T"]:
         """How much of each token before it a token's state takes; nothing for the first."""
         return self._run(x)[1]
 
+    def empty(self, batch: tuple[int, ...], size: int, dtype=jnp.float32) -> Tape:
+        """A tape that has room for `size` tokens."""
+        tape = jnp.zeros((*batch, size, self.width), dtype)
+        return Tape(tape, tape, tape, tape[..., 0, :], jnp.int32(0))
+
+    def step(
+        self, tape: Tape, x: Float[Array, "*B I"]
+    ) -> tuple[Tape, Float[Array, "*B W"], Float[Array, "*B L"]]:
+        """(tape, h_t, a) of one token more; h_t is NaN where the tape has no room for it."""
+        t, size = tape.length, tape.h.shape[-2]
+        hidden = jnp.tanh(tape.u + (self.of_x(x) + self.of_r(tape.r))[..., None, :])
+        scores = jnp.swapaxes(self.score(hidden), -1, -2)  # [*B, 1, L]
+        seen = (jnp.arange(size) < t)[None]
+        a = masked_softmax(scores[..., None, :, :], seen[None])[..., 0, 0, :]
+        r, m = (jnp.einsum("...s,...sw->...w", a, y) for y in (tape.h, tape.c))
+        i, f, o, g = jnp.split(self.gates(jnp.concatenate([r, x], -1)), 4, axis=-1)
+        c = jax.nn.sigmoid(f) * m + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jnp.where(t < size, jax.nn.sigmoid(o) * jnp.tanh(c), jnp.nan)
+        put = lambda y, new: y.at[..., t, :].set(new)
+        # W_h h_t is projected once, when h_t is written to the tape
+        tape = Tape(put(tape.h, h), put(tape.u, self.of_h(h)), put(tape.c, c), r, t + 1)
+        return tape, h, a
+
     def _run(self, x):
-        T, nothing = x.shape[-2], jnp.zeros_like(x[..., 0, :])
-        # W_h h_i is projected once, when h_i is written to the tape
-        tape = (jnp.zeros_like(x),) * 3
         graph, params = nnx.split(self)
 
-        def one(carry, given):
-            (h, u, c), r = carry
-            x, t = given
-            self = nnx.merge(graph, params)
-            hidden = jnp.tanh(u + (self.of_x(x) + self.of_r(r))[..., None, :])
-            scores = jnp.swapaxes(self.score(hidden), -1, -2)  # [*B, 1, T]
-            seen = (jnp.arange(T) < t)[None]
-            a = masked_softmax(scores[..., None, :, :], seen[None])[..., 0, 0, :]
-            r, m = (jnp.einsum("...s,...sw->...w", a, y) for y in (h, c))
-            i, f, o, g = jnp.split(self.gates(jnp.concatenate([r, x], -1)), 4, axis=-1)
-            new = jax.nn.sigmoid(f) * m + jax.nn.sigmoid(i) * jnp.tanh(g)
-            out = jax.nn.sigmoid(o) * jnp.tanh(new)
-            put = lambda y, at: y.at[..., t, :].set(at)
-            return ((put(h, out), put(u, self.of_h(out)), put(c, new)), r), (out, a)
+        def one(tape, x):
+            tape, h, a = nnx.merge(graph, params).step(tape, x)
+            return tape, (h, a)
 
-        _, found = jax.lax.scan(one, (tape, nothing), (jnp.moveaxis(x, -2, 0), jnp.arange(T)))
+        start = self.empty(x.shape[:-2], x.shape[-2], x.dtype)
+        _, found = jax.lax.scan(one, start, jnp.moveaxis(x, -2, 0))
         return tuple(jnp.moveaxis(y, 0, -2) for y in found)

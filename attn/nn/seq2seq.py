@@ -22,14 +22,17 @@ from attn.nn.inputs import prepare
 from attn.nn.keys import fold
 from attn.nn.norm import norm_of
 from attn.nn.sampling import sample
+from attn.nn.score_bias import relative_table, score_bias
+from attn.nn.stack import Stack
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seq2SeqConfig:
     """Two `EncoderConfig`s with head "token": `source` is the encoder's (its `classes` are not
-    used), `target` the decoder's, whose classes are the target's vocabulary and whose positions
-    are those that decode token by token. `cross` is the mechanism between them; `bos` is the id
-    in the target's vocabulary that stands before the first token.
+    used), `target` the decoder's, whose classes are the target's vocabulary; with positions that
+    are a bias (ALiBi, T5) it trains around mechanisms that honour one and decodes around those with
+    `biased_steps`. `cross` is the mechanism between them; `bos` is the id in the target's
+    vocabulary that stands before the first token.
 
     Raises ValueError by name for what does not go together.
     """
@@ -48,14 +51,6 @@ class Seq2SeqConfig:
             raise ValueError(
                 f"target.width: expected the source's {source.width}, got {target.width}"
             )
-        for name in ("scan", "tied", "remat"):
-            if getattr(target, name):
-                raise ValueError(f"target.{name}: expected False, got True")
-        if target.positions in ("alibi", "t5"):
-            raise ValueError(
-                f"target.positions: {target.positions!r} is a bias, which mechanisms do not take "
-                "token by token; use rotary, xpos, learned, sinusoidal or none"
-            )
         if target.vocab_size is None:
             raise ValueError("target.vocab_size: expected one, for what is written, got None")
         if not (isinstance(self.bos, int) and 0 <= self.bos < target.vocab_size):
@@ -71,12 +66,11 @@ class Seq2SeqConfig:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Seq2SeqState:
-    """What changes from token to token, and the source, whose keys and values are projected once
-    for each layer."""
+    """How many tokens there were, what each layer remembers of them and of the source, and the
+    source's lengths."""
 
     length: Int[Array, ""]
     layers: Any
-    memory: Any
     lengths: Int[Array, "*B"] | None
 
 
@@ -94,18 +88,12 @@ class Seq2Seq(nnx.Module):
         self.encoder = Encoder(config.source, key=fold(key, "encoder"))
         self.encoder.head = None  # what is attended to is its features
         self.embedding = Embedding(target, key=fold(key, "embedding"))
-        self.blocks = nnx.List(
-            CrossBlock(
-                target,
-                mechanism,
-                config.cross,
-                source_length=config.source.max_length,
-                key=fold(key, "stack", i),
-            )
-            for i, mechanism in enumerate(target.mechanisms)
-        )
+        across = dict(cross=config.cross, source_length=config.source.max_length)
+        block = functools.partial(CrossBlock, **across)
+        self.stack = Stack(target, block=block, key=fold(key, "stack"))
         self.norm = norm_of(target)(target.width) if target.norm_position == "pre" else None
         self.head = Head(target, key=fold(key, "head"))
+        self.relative = relative_table(target, key=key)
 
     def __call__(
         self,
@@ -120,13 +108,11 @@ class Seq2Seq(nnx.Module):
         the source's. Raises as `Encoder` does."""
         self._check(target_in)
         key = fold(dropout_key, "encoder")
-        memory = self._memory(self.encode(source, mask=mask, lengths=lengths, dropout_key=key))
+        source = self.encode(source, mask=mask, lengths=lengths, dropout_key=key)
         x = self.embedding(target_in, dropout_key=fold(dropout_key, "embedding"))
-        positions = self._rotary(jnp.arange(x.shape[-2]))
-        for i, (block, kv) in enumerate(zip(self.blocks, memory)):
-            key = fold(dropout_key, "stack", i)
-            x = block(x, kv, mask=_real(lengths), positions=positions, bias=None, dropout_key=key)
-        return self._scores(x)
+        context = self._context(jnp.arange(x.shape[-2]), lengths)
+        key = fold(dropout_key, "stack")
+        return self._scores(self.stack(x, source=source, dropout_key=key, **context))
 
     def encode(
         self,
@@ -149,17 +135,15 @@ class Seq2Seq(nnx.Module):
     ) -> tuple[Seq2SeqState, Float[Array, "*B classes"]]:
         """(state, scores of the next token) after at least one token of the target, `bos`.
 
-        Raises as `Encoder` does, NotImplementedError for mechanisms that do not decode.
+        Raises as `Encoder` does, NotImplementedError for mechanisms that do not decode, or
+        not with the target's positions.
         """
         self._check(prompt)
-        memory = self._memory(self.encode(source, mask=mask, lengths=lengths))
+        source = self.encode(source, mask=mask, lengths=lengths)
         x, T = self.embedding(prompt, dropout_key=None), prompt.shape[-1]
-        how = dict(mask=_real(lengths), positions=self._rotary(jnp.arange(T)))
-        layers = []
-        for block, kv in zip(self.blocks, memory):
-            state, x = block.prefill(x, kv, max_length=self.config.target.max_length, **how)
-            layers.append(state)
-        state = Seq2SeqState(jnp.int32(T), tuple(layers), memory, lengths)
+        how = dict(source=source, max_length=self.config.target.max_length)
+        layers, x = self.stack.prefill(x, **how, **self._context(jnp.arange(T), lengths))
+        state = Seq2SeqState(jnp.int32(T), layers, lengths)
         return state, self._scores(x[..., -1:, :])[..., 0, :]
 
     def step(
@@ -168,15 +152,12 @@ class Seq2Seq(nnx.Module):
         """(state, scores of the next token) after one token more, equal to those of all at once.
         Past the target's `max_length` the scores are NaN."""
         self._check(token[..., None])
-        at, layers = state.length, []
+        at = state.length
         x = self.embedding(token[..., None], dropout_key=None, start=at)
-        how = dict(mask=_real(state.lengths), positions=self._rotary(at[None]))
-        for block, own, kv in zip(self.blocks, state.layers, state.memory):
-            own, x = block.step(own, x, kv, **how)
-            layers.append(own)
+        layers, x = self.stack.step(state.layers, x, **self._context(at[None], state.lengths))
         scores = self._scores(x)[..., 0, :]
         scores = jnp.where(at < self.config.target.max_length, scores, jnp.nan)
-        return Seq2SeqState(at + 1, tuple(layers), state.memory, state.lengths), scores
+        return Seq2SeqState(at + 1, layers, state.lengths), scores
 
     def greedy(
         self,
@@ -218,19 +199,20 @@ class Seq2Seq(nnx.Module):
         self, source, target_in, *, mask: Mask = FULL, lengths=None
     ) -> tuple[Float[Array, "*B N T S"], ...]:
         """The cross-attention's effective matrix of each layer and head, without dropout."""
-        memory = self._memory(self.encode(source, mask=mask, lengths=lengths))
-        x, maps = self.embedding(target_in, dropout_key=None), []
-        how = dict(mask=_real(lengths), positions=self._rotary(jnp.arange(x.shape[-2])))
-        for block, kv in zip(self.blocks, memory):
-            maps.append(block.weights(x, kv, **how))
-            x = block(x, kv, bias=None, dropout_key=None, **how)
-        return tuple(maps)
+        source = self.encode(source, mask=mask, lengths=lengths)
+        x = self.embedding(target_in, dropout_key=None)
+        context = self._context(jnp.arange(x.shape[-2]), lengths)
+        weights = lambda cross, x, **across: cross.weights(x, **across)
+        return self.stack.look(x, weights, source=source, **context)
 
-    def _memory(self, features):
-        return tuple(block.cross.memory(features) for block in self.blocks)
-
-    def _rotary(self, positions):
-        return positions if self.config.target.positions in TURNED else None
+    def _context(self, positions: Int[Array, " T"], lengths) -> dict:
+        """What every layer is given beside x and the source."""
+        target = self.config.target
+        return dict(
+            mask=FULL if lengths is None else Padding(lengths),
+            bias=score_bias(target, self.relative, past_only=True),
+            positions=positions if target.positions in TURNED else None,
+        )
 
     def _scores(self, x: Float[Array, "*B T W"]) -> Float[Array, "*B T classes"]:
         x = x if self.norm is None else self.norm(x)
@@ -245,10 +227,6 @@ class Seq2Seq(nnx.Module):
         most = self.config.target.max_length
         if not isinstance(steps, int) or isinstance(steps, bool) or not 0 < steps <= most:
             raise ValueError(f"steps: expected 1 to max_length={most}, got {steps!r}")
-
-
-def _real(lengths) -> Mask:
-    return FULL if lengths is None else Padding(lengths)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
@@ -273,6 +251,8 @@ def _beam(graph, params, source, settings, mask, lengths):
     """The source is the same for all hypotheses: only the layers' own states are gathered."""
     steps, width, end, alpha = settings
     model = nnx.merge(graph, params)
+    model.stack = model.stack.looped()  # a scan has the layers in front of the batch
+    graph, params = nnx.split(model)
     first = jnp.full((*source.shape[:-1], 1), model.config.bos, jnp.int32)
     state, scores = model.prefill(source, first, mask=mask, lengths=lengths)
     batch = source.ndim - 1
@@ -283,11 +263,12 @@ def _beam(graph, params, source, settings, mask, lengths):
 
     state, scores = jax.tree.map(wide, (state, scores))
 
-    def step(own, token):
-        length, layers = own
-        after = dataclasses.replace(state, length=length, layers=layers)
+    def step(given, token):
+        length, own = given
+        layers = [dataclasses.replace(old, own=new) for old, new in zip(state.layers, own)]
+        after = dataclasses.replace(state, length=length, layers=tuple(layers))
         after, scores = nnx.merge(graph, params).step(after, token)
-        return (after.length, after.layers), scores
+        return (after.length, [layer.own for layer in after.layers]), scores
 
-    own = state.length, state.layers
+    own = state.length, [layer.own for layer in state.layers]
     return beam_search(step, own, scores, steps=steps, end=end, alpha=alpha)

@@ -1,6 +1,7 @@
-"""The depth of an encoder: blocks in a loop or a scan, tied or not, rematerialised or not."""
+"""The depth of an encoder or decoder: blocks in a loop or scan, tied or not, with remat or not."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -17,37 +18,38 @@ class Stack(nnx.Module):
     arXiv:1909.11942); or, if `scan`, one whose parameters have a leading axis of layers.
 
     Every form draws the same parameters and the same dropout for a layer. What mechanisms want
-    `shared_by_layers` is one parameter, drawn for the first layer.
+    `shared_by_layers` is one parameter, drawn for the first layer. `block(config, mechanism,
+    key=key)` makes a layer; what all of them are given beside x is its `context`.
     """
 
-    def __init__(self, config: EncoderConfig, *, key: Array):
+    def __init__(
+        self, config: EncoderConfig, *, block: Callable[..., nnx.Module] = Block, key: Array
+    ):
         self.layers, self.tied, self.scan = config.layers, config.tied, config.scan
         self.remat = config.remat
         mechanisms = config.mechanisms[:1] if config.tied else config.mechanisms
-        blocks = [Block(config, m, key=fold(key, i)) for i, m in enumerate(mechanisms)]
+        blocks = [block(config, m, key=fold(key, i)) for i, m in enumerate(mechanisms)]
         shared = {}
-        for block, mechanism in zip(blocks, mechanisms):
+        for made, mechanism in zip(blocks, mechanisms):
             for name in mechanism.shared_by_layers:
-                learned = block.attention.learned
+                learned = made.attention.learned
                 learned[name] = shared.setdefault((mechanism, name), learned[name])
         if self.scan and not self.tied:
             graphs, params = zip(*map(nnx.split, blocks))
             blocks = [nnx.merge(graphs[0], jax.tree.map(lambda *x: jnp.stack(x), *params))]
         self.blocks = nnx.List(blocks)
 
-    def __call__(self, x, *, mask, bias, positions, dropout_key) -> Float[Array, "*B T W"]:
-        """x after every block; the arguments are those of `Block`."""
+    def __call__(self, x, *, dropout_key, **context) -> Float[Array, "*B T W"]:
+        """x after every block."""
 
         def run(graph, params, x, i):
-            def block(params, x, mask, bias, positions, key):
-                return nnx.merge(graph, params)(
-                    x, mask=mask, bias=bias, positions=positions, dropout_key=key
-                )
+            def block(params, x, context, key):
+                return nnx.merge(graph, params)(x, **context, dropout_key=key)
 
             # inside a scan XLA cannot undo the rematerialisation, so nothing need prevent it
             wrap = functools.partial(jax.checkpoint, prevent_cse=not self.scan)
             block = wrap(block) if self.remat else block
-            return block(params, x, mask, bias, positions, fold(dropout_key, i))
+            return block(params, x, context, fold(dropout_key, i))
 
         if not self.scan:
             for i, (graph, params) in enumerate(self._layers()):
@@ -61,7 +63,7 @@ class Stack(nnx.Module):
         return jax.lax.scan(step, x, (params, jnp.arange(self.layers)))[0]
 
     def look(self, x, see, **context) -> tuple:
-        """What `Block.look` gives of each layer, without dropout."""
+        """What the `look` of each layer gives, without dropout."""
         found = []
         for graph, params in self._layers():
             block = nnx.merge(graph, params)
@@ -69,14 +71,20 @@ class Stack(nnx.Module):
             x = block(x, **context, dropout_key=None)
         return tuple(found)
 
-    def prefill(self, x, *, positions, max_length):
+    def prefill(self, x, **context):
         """(state of every layer, x after every block) of a prompt."""
-        run = lambda block, _, x: block.prefill(x, positions=positions, max_length=max_length)
-        return self._advance(x, None, run)
+        return self._advance(x, None, lambda block, _, x: block.prefill(x, **context))
 
-    def step(self, state, x, *, positions):
+    def step(self, state, x, **context):
         """(state of every layer, x after every block) of one token more."""
-        return self._advance(x, state, lambda block, s, x: block.step(s, x, positions=positions))
+        return self._advance(x, state, lambda block, s, x: block.step(s, x, **context))
+
+    def looped(self) -> "Stack":
+        """The same layers in a loop, each by itself, so that each has a state of its own."""
+        stack = nnx.merge(*nnx.split(self))
+        stack.blocks = nnx.List([nnx.merge(*layer) for layer in self._layers()])
+        stack.tied = stack.scan = False
+        return stack
 
     def _advance(self, x, states, run):
         if not self.scan:

@@ -406,9 +406,17 @@ def _buffer_shapes(jaxpr):
 
 
 def steps_equal_parallel(mechanism: Mechanism) -> None:
-    """9. Decoding token by token equals the causal parallel form, where the variant decodes."""
+    """9. Decoding token by token equals the causal parallel form, where the variant decodes; with
+    ALiBi too, where its steps take a bias."""
+    _decode(mechanism)
+    if mechanism.biased_steps:
+        _decode(mechanism, bias=Alibi(jnp.asarray(alibi_slopes(SHAPE["N"]))))
+
+
+def _decode(mechanism: Mechanism, **bias: Bias) -> None:
     T = 11
     q, k, v, learned = inputs(mechanism, T=T, S=T)
+    learned = {**learned, **bias}
     gates = set(mechanism.gates(num_heads=4, num_kv_heads=2, head_dim=8))
     try:
         state = mechanism.init_state(

@@ -43,6 +43,7 @@ class Task(abc.ABC):
     head: ClassVar[str]
     causal: ClassVar[bool] = False  # later tokens are the answers: only a causal model learns them
     padded: ClassVar[bool] = False  # training rows may be padded even if no held-out row is
+    token: ClassVar[str] = "token"  # what one is: a loss over them is told in bits for each
 
     @property
     @abc.abstractmethod

@@ -25,6 +25,7 @@ class Bytes(Task):
 
     head: ClassVar[str] = "token"
     causal: ClassVar[bool] = True
+    token: ClassVar[str] = "byte"
     vocab_size: ClassVar[int] = 257
     classes: ClassVar[int] = 256
     length: int = 256
@@ -69,7 +70,7 @@ class Bytes(Task):
         }
 
     def measures(self, loss: float) -> dict[str, float]:
-        return {"bits_per_byte": loss / math.log(2)}
+        return {f"bits_per_{self.token}": loss / math.log(2)}
 
     def definition(self) -> dict[str, int | float | str | tuple]:
         # Where the text lies does not define it; what it holds does.

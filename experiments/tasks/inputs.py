@@ -102,7 +102,7 @@ class Inputs(Task):
         return {"chance": 1 / (self.vocab_size - 1)}
 
     def measures(self, loss: float) -> dict[str, float]:
-        return {"bits_per_token": loss / math.log(2)}
+        return {f"bits_per_{self.task.token}": loss / math.log(2)}
 
     def definition(self) -> dict[str, int | float | str | tuple]:
         own = {"objective": self.objective, "of": type(self.task).__name__}

@@ -31,6 +31,7 @@ class Text(Fetched):
     many of each class as can be, are held out for that.
     """
 
+    token: ClassVar[str] = "byte"
     vocab_size: ClassVar[int] = VOCABULARY
     classes: ClassVar[int] = 2
     max_length: int = 4000

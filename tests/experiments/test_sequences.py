@@ -20,6 +20,7 @@ MODELS = {
     "transformer": {"layers": 1, "heads": 2, "mlp_width": 8},
     "bahdanau": {"family": "bahdanau"},
     "luong": {"family": "luong"},
+    "lstmn": {"family": "lstmn"},
 }
 
 
@@ -81,8 +82,6 @@ def test_a_step_learns_from_rows_of_every_length():
     [
         (dict(task="copy", causal=True, family="bahdanau"), "family: expected 'transformer'"),
         (dict(family="luong", layers=3), "layers: expected its default with family='luong'"),
-        (dict(tied=True), "target.tied: expected False"),
-        (dict(positions="alibi"), "target.positions: 'alibi' is a bias"),
         (dict(cross=mechanism("window")), "cross: expected a mechanism in which each query looks"),
         (dict(family="luong", cross=mechanism("linear")), "cross: expected its default with fam"),
     ],
@@ -94,7 +93,7 @@ def test_what_a_family_cannot_be_is_named(changes, named):
 
 def test_a_decoder_reads_by_the_mechanism_it_is_given():
     learner = Learner(experiment(cross=mechanism("linear", feature_map="relu")))
-    assert [block.cross.mechanism for block in learner.model().blocks] == [
+    assert [block.cross.mechanism for block in learner.model().stack.blocks] == [
         Linear(feature_map="relu")
     ]
     for wrong, named in (

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 from toy_mechanism import run
 
-from attn.nn import LSTMN, Bahdanau, LuongSeq2Seq
+from attn.nn import LSTMN, Bahdanau, LSTMNSeq2Seq, LuongSeq2Seq
 
 RNG = np.random.default_rng(0)
 SOURCE = jnp.asarray(RNG.integers(1, 9, (3, 5)), jnp.int32)
@@ -24,6 +24,10 @@ def bahdanau():
 
 def luong(score="general"):
     return LuongSeq2Seq(score=score, **SIZES)
+
+
+def lstmn():
+    return LSTMNSeq2Seq(max_length=4, **SIZES)
 
 
 def numbers(module):
@@ -139,7 +143,7 @@ def test_luong_is_its_paper(score):
     agrees(luong(score), lambda *row: luong_loop(*row, score))
 
 
-@pytest.mark.parametrize("make", [bahdanau, luong])
+@pytest.mark.parametrize("make", [bahdanau, luong, lstmn])
 def test_padding_never_leaks_and_greedy_takes_the_likeliest(make):
     model = make()
     graph, params = nnx.split(model)
@@ -159,7 +163,7 @@ def test_padding_never_leaks_and_greedy_takes_the_likeliest(make):
     np.testing.assert_array_equal(tokens, go(params, spoilt, given)[0].argmax(-1))
 
 
-@pytest.mark.parametrize("make", [bahdanau, luong])
+@pytest.mark.parametrize("make", [bahdanau, luong, lstmn])
 def test_a_beam_that_holds_every_prefix_finds_the_likeliest_sequences(make):
     model, steps, end = make(), 3, 1
     row, length = SOURCE[1], LENGTHS[1]
@@ -181,26 +185,48 @@ def test_a_beam_that_holds_every_prefix_finds_the_likeliest_sequences(make):
     assert (batch[1] == found).all()
 
 
+def lstmn_token(p, h, c, r, x):
+    """(r, alignment) of one more token x, which is put behind the lists h and c."""
+    m, a = np.zeros_like(r), np.zeros(0)
+    if h:
+        s = [
+            np.tanh(y @ p["of_h.kernel"] + x @ p["of_x.kernel"] + r @ p["of_r.kernel"])
+            @ p["score.kernel"][:, 0]
+            for y in h
+        ]
+        a = softmax(np.array(s))
+        r = sum(w * y for w, y in zip(a, h))
+        m = sum(w * y for w, y in zip(a, c))
+    y = np.concatenate([r, x]) @ p["gates.kernel"] + p["gates.bias"]
+    i, f, o, g = np.split(y, 4)
+    c.append(sigmoid(f) * m + sigmoid(i) * np.tanh(g))
+    h.append(sigmoid(o) * np.tanh(c[-1]))
+    return r, a
+
+
 def lstmn_loop(p, x):
     """One row [T, W]: (h, alignments)."""
     T, W = x.shape
     h, c, r, rows = [], [], np.zeros(W), np.zeros((T, T))
     for t in range(T):
-        m = np.zeros(W)
-        if t:
-            s = [
-                np.tanh(h[i] @ p["of_h.kernel"] + x[t] @ p["of_x.kernel"] + r @ p["of_r.kernel"])
-                @ p["score.kernel"][:, 0]
-                for i in range(t)
-            ]
-            a = rows[t, :t] = softmax(np.array(s))
-            r = sum(w * y for w, y in zip(a, h))
-            m = sum(w * y for w, y in zip(a, c))
-        y = np.concatenate([r, x[t]]) @ p["gates.kernel"] + p["gates.bias"]
-        i, f, o, g = np.split(y, 4)
-        c.append(sigmoid(f) * m + sigmoid(i) * np.tanh(g))
-        h.append(sigmoid(o) * np.tanh(c[-1]))
+        r, rows[t, :t] = lstmn_token(p, h, c, r, x[t])
     return np.stack(h), rows
+
+
+def lstmn_seq2seq_loop(p, source, target):
+    of = lambda name: {k.removeprefix(name): x for k, x in p.items() if k.startswith(name)}
+    read, _ = lstmn_loop(of("reader."), p["source_table"][source])
+    w, u, v = (p[f"learned.{n}"][0] for n in ("query_projection", "key_projection", "score_vector"))
+    h, c, s = [], [], np.zeros(read.shape[1])
+    r, scores, rows = s, [], []
+    for token in target:
+        a = softmax(np.array([v @ np.tanh(s @ w + y @ u) for y in read]))
+        x = np.concatenate([p["target_table"][token], a @ read])
+        r, _ = lstmn_token(of("writer."), h, c, r, x)
+        s = h[-1]
+        scores.append(s @ p["out.kernel"] + p["out.bias"])
+        rows.append(a)
+    return np.stack(scores), np.stack(rows)
 
 
 def test_lstmn_is_its_paper():
@@ -212,6 +238,20 @@ def test_lstmn_is_its_paper():
         want, alignments = lstmn_loop(p, x[row])
         np.testing.assert_allclose(h[row], want, **NEAR)
         np.testing.assert_allclose(a[row], alignments, **NEAR)
+
+
+def test_lstmns_read_and_write_as_their_paper_says():
+    agrees(lstmn(), lstmn_seq2seq_loop)
+
+
+def test_a_tape_that_is_full_says_so():
+    long = jnp.tile(TARGET, (1, 2))
+    scores = run(lstmn(), SOURCE, long)
+    assert np.isfinite(scores[:, :4]).all()
+    assert np.isnan(scores[:, 4:]).all()
+    assert (lstmn().greedy(SOURCE, 5)[:, 4] == -1).all()
+    with pytest.raises(ValueError, match="max_length: expected an integer >= 1, got 0"):
+        LSTMNSeq2Seq(max_length=0, **SIZES)
 
 
 def test_what_does_not_fit_is_named():

@@ -52,6 +52,8 @@ FORMS = [
     dict(mechanism=GatedDeltaNet(chunk=4), layers=2, scan=True, positions="sinusoidal"),
     dict(mechanism=DeltaNet(chunk=4), layers=2, tied=True, mlp_width=0, positions="rotary"),
     dict(mechanism=Softmax(), layers=2, tied=True, scan=True, positions="none", dtype="bfloat16"),
+    dict(mechanism=Softmax(logit_cap=2.0), layers=2, scan=True, positions="alibi", kv_heads=1),
+    dict(mechanism=Softmax(sinks="zero"), layers=2, positions="t5"),
 ]
 
 
@@ -189,9 +191,9 @@ def test_wrong_settings_are_named(settings, named):
 def test_what_cannot_decode_is_refused_by_name():
     with pytest.raises(ValueError, match="head: expected 'token' for a Decoder"):
         Decoder(config(), key=jax.random.key(0))
-    for positions in ("alibi", "t5"):
-        with pytest.raises(NotImplementedError, match=f"positions: '{positions}' is a bias"):
-            decoder(positions=positions).prefill(TOKENS)
+    biased = decoder(positions="alibi", mechanism=SlidingWindow(left=2, right=0))
+    with pytest.raises(NotImplementedError, match="bias: SlidingWindow takes none token by token"):
+        biased.prefill(TOKENS)
     with pytest.raises(NotImplementedError, match="Toy does not decode"):
         decoder(mechanism=Toy()).prefill(TOKENS)
     model = decoder()

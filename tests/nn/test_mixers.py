@@ -356,6 +356,8 @@ def test_what_it_cannot_honour_is_refused_by_name(mixer):
             made(X, mask=mask)
     with pytest.raises(NotImplementedError, match=f"bias: {name}.* has no scores"):
         made(X, bias=Alibi(jnp.ones(2)))
+    with pytest.raises(NotImplementedError, match=f"bias: {name}.* has no scores"):
+        made.prefill(X, bias=Alibi(jnp.ones(2)), max_length=9)
     with pytest.raises(NotImplementedError, match=f"{name}.* has no T x S matrix"):
         jax.eval_shape(lambda: build(mechanism=(SOFTMAX, mixer), layers=2).maps(TOKENS))
     with pytest.raises(TypeError, match="mask: expected a Mask"):

@@ -44,7 +44,7 @@ def scores_at_once_and_stepped(net, prompt: int, **options):
 
 
 # together: caches, a ring, sums, grouped heads, every kind of position, both norms, no network,
-# and cross-attention of three kinds
+# cross-attention of three kinds, and layers in a loop, a scan or tied
 FORMS = [
     (dict(positions="rotary", kv_heads=1, qk_norm=True, cross=Additive(hidden=5)), {}),
     (dict(mechanism=SlidingWindow(left=2, right=0), norm_position="post", layers=2), {}),
@@ -54,6 +54,9 @@ FORMS = [
         dict(mask=Causal()),
     ),
     (dict(positions="learned", source=dict(positions="t5", scan=True), dtype="bfloat16"), {}),
+    (dict(positions="alibi", layers=2, scan=True, kv_heads=1, remat=True), {}),
+    (dict(positions="t5", layers=2, tied=True, norm_position="post"), {}),
+    (dict(positions="t5", layers=2, tied=True, scan=True), {}),
 ]
 
 
@@ -98,7 +101,7 @@ def test_padding_never_leaks(norm_position):
 
 
 def test_features_that_are_nan_past_the_length_are_not_seen():
-    block = model().blocks[0].cross
+    block = model().stack.blocks[0].cross
     x, context = (jnp.asarray(RNG.normal(size=(2, n, 12)), jnp.float32) for n in (4, 5))
     seen = Padding(jnp.array([3, 2]))
     look = jax.jit(lambda c: block.recall(x, block.memory(c), mask=seen))
@@ -189,10 +192,6 @@ def test_what_cannot_look_across_is_refused_by_name(cross):
     [
         (dict(source=dict(head="classification", pooling="mean")), "source.head"),
         (dict(source=dict(width=8)), "target.width"),
-        (dict(scan=True), "target.scan"),
-        (dict(tied=True), "target.tied"),
-        (dict(remat=True), "target.remat"),
-        (dict(positions="alibi"), "target.positions"),
         (dict(bos=5), "bos"),
     ],
 )

@@ -1,11 +1,13 @@
 """A task's inputs as what is asked: masked as BERT masks, or the next token."""
 
+import math
+
 import numpy as np
 import pytest
 
 from experiments.config import Model
 from experiments.errors import ConfigError
-from experiments.tasks import Digits, Inputs, ListOps
+from experiments.tasks import Bytes, Digits, Inputs, ListOps, Text
 from experiments.validation import from_dict
 
 LISTOPS = ListOps(min_length=8, max_length=40, train=301, validation=53, test=47)
@@ -65,6 +67,16 @@ def test_training_rows_are_drawn_again():
 def test_the_fingerprint_is_its_own():
     prints = {posed(o).fingerprint() for o in ("masked", "causal")} | {LISTOPS.fingerprint()}
     assert len(prints | {posed("masked", rate=0.5).fingerprint()}) == 4
+
+
+def test_a_loss_over_bytes_is_told_in_bits_per_byte():
+    for task, name in (
+        (Bytes(), "bits_per_byte"),
+        (Text(), "bits_per_byte"),
+        (LISTOPS, "bits_per_token"),
+    ):
+        for objective in ("masked", "causal"):
+            assert posed(objective, task).measures(math.log(2)) == {name: 1}
 
 
 def config(objective, causal):

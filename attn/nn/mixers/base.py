@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from attn._core import refuse_rest
 from attn.biases import Bias
 from attn.masks import FULL, Mask
 from attn.nn.mixers.visible import Visible, visible
@@ -88,10 +89,17 @@ class MixerLayer(nnx.Module):
         return seen.answered(self.mix(seen.clean(x.astype(self.dtype)), seen))
 
     def prefill(
-        self, x: Float[Array, "*B T W"], *, positions: Int[Array, "*#B T"] | None = None, max_length
+        self,
+        x: Float[Array, "*B T W"],
+        *,
+        bias: Bias | None = None,
+        positions: Int[Array, "*#B T"] | None = None,
+        max_length: int,
     ) -> tuple[Any, Float[Array, "*B T W"]]:
         """(state, output) of the tokens of a prompt, as with `mask=Causal()`. A state has one size
-        whatever `max_length`. Raises NotImplementedError if the mixer does not decode."""
+        whatever `max_length`. Raises NotImplementedError if the mixer does not decode, and for a
+        bias."""
+        refuse_rest(self.mixer.name, FULL, bias, self.mixer.honours)
         return self.advance(self.empty(x.shape[:-2]), x.astype(self.dtype))
 
     def step(
@@ -99,9 +107,11 @@ class MixerLayer(nnx.Module):
         state: Any,
         x: Float[Array, "*B 1 W"],
         *,
+        bias: Bias | None = None,
         positions: Int[Array, "*#B 1"] | None = None,
     ) -> tuple[Any, Float[Array, "*B 1 W"]]:
         """One token after those of `state`: its output equals that of the whole at once."""
+        refuse_rest(self.mixer.name, FULL, bias, self.mixer.honours)
         return self.advance(state, x.astype(self.dtype))
 
     def weights(self, x, *, mask: Mask = FULL, bias=None, positions=None):

@@ -1,0 +1,31 @@
+"""Positions that are a bias on the scores: ALiBi's slopes, or T5's table, one for all layers."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array
+
+from attn.biases import Alibi, Bias, Relative
+from attn.nn.config import EncoderConfig
+from attn.nn.keys import fold
+from attn.positions import alibi_slopes
+
+T5_BUCKETS = 32
+
+
+def relative_table(config: EncoderConfig, *, key: Array) -> nnx.Param | None:
+    """[buckets, heads] for positions "t5", which learn it; None for others."""
+    if config.positions != "t5":
+        return None
+    draw = jax.nn.initializers.normal(config.width**-0.5)
+    return nnx.Param(draw(fold(key, "relative"), (T5_BUCKETS, config.heads), jnp.float32))
+
+
+def score_bias(
+    config: EncoderConfig, table: nnx.Param | None, *, past_only: bool = False
+) -> Bias | None:
+    """What every layer adds to its scores, if anything. With `past_only` all of T5's buckets are
+    for keys before the query, as in its decoder; else half of them."""
+    if config.positions == "alibi":
+        return Alibi(jnp.asarray(alibi_slopes(config.heads)))
+    return None if table is None else Relative(table[...], bidirectional=not past_only)
