@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 import jax
 from jaxtyping import Array, Float
 
+from attn._arrays import check_arrays, learned_shapes
+from attn._core import check_qkv
 from attn.biases import Bias
 from attn.masks import FULL, Mask
 
@@ -95,6 +97,14 @@ class Mechanism(abc.ABC):
     ) -> dict[str, Array]:
         """Learned arrays, float32, passed back as keyword arrays. {} if there are none."""
         return {}
+
+    def check_learned(self, q, k, v, /, **learned: Array) -> None:
+        """Raise ValueError or TypeError, by name, unless `learned` is what `init` makes for the
+        heads and widths of q, k and v; how far an axis of `max_length` must reach is not asked."""
+        check_qkv(q, k, v, FULL)
+        heads = {"num_heads": q.shape[-2], "num_kv_heads": k.shape[-2]}
+        widths = {"head_dim": q.shape[-1], "value_dim": v.shape[-1]}
+        check_arrays(self.name, learned, learned_shapes(self, **heads, **widths))
 
     def gates(self, *, num_heads: int, num_kv_heads: int, head_dim: int) -> dict[str, tuple]:
         """Shapes after [*B, T] of per-token inputs that the layer projects from x."""

@@ -10,6 +10,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 FAMILIES = ("dense", "linearized", "sparse", "compressed")
 CORE = {
+    "_arrays",
     "_axes",
     "masks",
     "positions",

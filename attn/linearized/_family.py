@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from attn._arrays import check_arrays
 from attn._core import (
     apply_weights,
     check_count,
@@ -111,7 +112,7 @@ class Linearized(Mechanism):
         wanted = {name: (*batch, S, *shape) for name, shape in shapes.items()}
         learned = self._learned(**sizes, max_length=max(S, 1))
         wanted |= {name: x.shape for name, x in learned.items()}
-        _check_arrays(self.name, arrays, wanted, self._optional(H))
+        check_arrays(self.name, arrays, wanted, self._optional(H))
         arrays = {name: x.astype(wide(q).dtype) for name, x in arrays.items()}
         gates = {name: arrays[name] for name in shapes}
         learned = {name: x for name, x in arrays.items() if name not in shapes}
@@ -173,19 +174,3 @@ class Linearized(Mechanism):
         sizes = {"num_heads": N, "num_kv_heads": K, "head_dim": H, "value_dim": v.shape[-1]}
         state = self.init_state(tuple(batch), **sizes, max_length=max_length, dtype=q.dtype)
         return self.step(state, q, k, v, **arrays)
-
-
-def _check_arrays(name, arrays: dict, wanted: dict, optional: dict) -> None:
-    """Raise unless the arrays of `wanted` are there, of their shapes, and none but `optional`."""
-    for array in arrays.keys() - wanted.keys() - optional.keys():
-        takes = ", ".join(wanted | optional) or "no learned arrays or gates"
-        raise TypeError(f"{array}: {name} takes {takes}")
-    for array in wanted.keys() - arrays.keys():
-        raise ValueError(f"{array}: expected {list(wanted[array])}, got nothing")
-    for array, x in arrays.items():
-        shape = (wanted | optional)[array]
-        if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.floating):
-            came = getattr(x, "dtype", type(x).__name__)
-            raise TypeError(f"{array}: expected an array of floats, got {came}")
-        if x.shape != shape:
-            raise ValueError(f"{array}: expected {list(shape)}, got {list(x.shape)}")

@@ -187,7 +187,7 @@ def test_bad_settings_are_named(name, value):
 def test_odd_buckets_and_bad_flags_are_refused():
     with pytest.raises(ValueError, match="buckets: expected an even"):
         Reformer(buckets=3)
-    with pytest.raises(ValueError, match="shared_qk"):
+    with pytest.raises(TypeError, match="shared_qk: expected True or False, got 1"):
         Reformer(shared_qk=1)
 
 
