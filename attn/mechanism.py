@@ -146,3 +146,17 @@ class Mechanism(abc.ABC):
     def name(self) -> str:
         """The class name, for messages; `MECHANISMS` has the key that configs use."""
         return type(self).__name__
+
+
+OUTPUT_GATES = ("silu", "sigmoid")  # functions of jax.nn
+
+
+def check_requests(mechanism: Mechanism) -> None:
+    """Raise ValueError if a mechanism asks its layer for a `short_conv` or an `output_gate` that
+    there is not: for records where they are fields."""
+    taps, gate = mechanism.short_conv, mechanism.output_gate
+    if not isinstance(taps, int) or isinstance(taps, bool) or taps < 0:
+        raise ValueError(f"short_conv: expected a number of taps, 0 for none, got {taps!r}")
+    if gate not in (None, *OUTPUT_GATES):
+        known = " or ".join(map(repr, OUTPUT_GATES))
+        raise ValueError(f"output_gate: expected {known}, or None, got {gate!r}")

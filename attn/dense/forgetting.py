@@ -20,7 +20,7 @@ from attn._core import (
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Decay, between, followed, running
 from attn.masks import FULL, TERMS, Causal, Mask
-from attn.mechanism import Mechanism
+from attn.mechanism import Mechanism, check_requests
 
 
 def forgetting_attention(
@@ -110,6 +110,7 @@ class Forgetting(Mechanism):
 
     def __post_init__(self):
         check_flags(self)
+        check_requests(self)
         check_rate(self.dropout_rate)
         check_block(self.block)
 

@@ -32,7 +32,7 @@ from attn._core import (
 from attn.linearized import _dense, _scan, _work
 from attn.linearized._recurrence import Sizes, State, Terms, empty_state, sizes, to_heads
 from attn.masks import FULL, Causal, Padding, Segments
-from attn.mechanism import Mechanism
+from attn.mechanism import Mechanism, check_requests
 
 
 def spread(k: Float[Array, "*L K M"], num_heads: int) -> Float[Array, "*L N M"]:
@@ -64,6 +64,7 @@ class Linearized(Mechanism):
     def __post_init__(self):
         check_count("chunk", self.chunk)
         check_flags(self)
+        check_requests(self)
 
     @property
     def head_norm(self) -> float | None:

@@ -12,7 +12,7 @@ from attn._axes import aligned
 from attn.biases import Bias
 from attn.dense.dot_product import dot_product_attention
 from attn.masks import FULL, Causal, Mask
-from attn.mechanism import Mechanism
+from attn.mechanism import Mechanism, check_requests
 from attn.nn.gates import Gates
 from attn.nn.keys import fold
 from attn.nn.norm import RMSNorm
@@ -20,18 +20,6 @@ from attn.nn.short_conv import ShortConv
 from attn.positions import Rotary
 
 PLAIN = Rotary()
-OUTPUT_GATES = {"silu": jax.nn.silu, "sigmoid": jax.nn.sigmoid}
-
-
-def mistakes_of(mechanism: Mechanism) -> list[str]:
-    """What a mechanism asks of its layer that there is not."""
-    taps, gate, mistakes = mechanism.short_conv, mechanism.output_gate, []
-    if not isinstance(taps, int) or isinstance(taps, bool) or taps < 0:
-        mistakes.append(f"short_conv: expected a number of taps, 0 for none, got {taps!r}")
-    if gate not in (None, *OUTPUT_GATES):
-        known = " or ".join(map(repr, OUTPUT_GATES))
-        mistakes.append(f"output_gate: expected {known}, or None, got {gate!r}")
-    return mistakes
 
 
 @jax.tree_util.register_dataclass
@@ -89,8 +77,7 @@ class Attention(nnx.Module):
             raise ValueError(f"num_heads: expected a divisor of width {width}, got {N}")
         if K < 1 or N % K:
             raise ValueError(f"num_kv_heads: expected a divisor of num_heads {N}, got {K}")
-        if mistakes := mistakes_of(mechanism):
-            raise ValueError("\n".join(mistakes))
+        check_requests(mechanism)
         if mechanism.shared_qk and K != N:
             raise ValueError(f"num_kv_heads: expected {N} with shared_qk, got {K}")
         if xpos and mechanism.shared_qk:
@@ -228,7 +215,7 @@ class Attention(nnx.Module):
             y = self.head_norm(y) * self.mechanism.head_norm
         y = y.reshape(*y.shape[:-2], self.out.shape[0])
         if self.out_gate is not None:
-            activation = OUTPUT_GATES[self.mechanism.output_gate]
+            activation = getattr(jax.nn, self.mechanism.output_gate)  # one of OUTPUT_GATES
             y = y * activation(x.astype(self.dtype) @ self.out_gate[...].astype(self.dtype))
         y = y @ self.out[...].astype(self.dtype)
         return y if self.bias is None else self._plus(y, self.bias.out[...])
