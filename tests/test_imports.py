@@ -25,6 +25,7 @@ CORE = {
     "_places",
     "_tokens",
     "_rotary",
+    "_running",
 }
 CORE |= {"_blockwise", "kernels", "mechanism", "gates"}
 

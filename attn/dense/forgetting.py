@@ -18,7 +18,8 @@ from attn._core import (
     wide,
 )
 from attn._dropout import as_dropout, check_rate, dropout_of
-from attn.biases import Decay, between, followed, running
+from attn._running import between, followed, running
+from attn.biases import Decay
 from attn.masks import FULL, TERMS, Causal, Mask
 from attn.mechanism import Mechanism, check_requests
 
