@@ -6,8 +6,9 @@ With a state S [M, D] a head, token t of a variant brings `Terms`:
     S_t = S' + k_t (v_t - erase_t . S')^T        v_t alone where there is nothing to erase
     o_t = q_t . S_t                              or q_t . S_{t-1}, if it `reads_before`
 
-and own_t v_t more, if it `adds_own`. A normalised variant divides by the same recurrence on values
-of 1. With `remove`, a second key, S_t = S' - remove_t (erase_t . S_{t-1})^T + k_t v_t^T.
+and own_t v_t more, if it `adds_own` (`Mechanism.own`). A normalised variant divides by the same
+recurrence on values of 1. With `remove`, a second key,
+S_t = S' - remove_t (erase_t . S_{t-1})^T + k_t v_t^T.
 """
 
 import abc
@@ -73,10 +74,6 @@ class Linearized(Mechanism):
     @abc.abstractmethod
     def terms(self, q: Float[Array, "*L N H"], k: Float[Array, "*S K H"], **arrays: Array) -> Terms:
         """What each token brings, from itself alone; `arrays` are learned arrays and gates."""
-
-    def own(self, q, k, **arrays: Array) -> Float[Array, "*L N"]:
-        """A further weight on the value at the query's own place, if `adds_own`."""
-        raise NotImplementedError(f"{self.name} adds nothing of its own value")
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, **arrays):
         mask, gates, learned = self._checked(q, k, v, mask, bias, arrays)
