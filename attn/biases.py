@@ -14,6 +14,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from attn._places import Places
+from attn._running import between
 from attn.positions import t5_bucket
 
 
@@ -219,7 +220,7 @@ class ArrayBias(Bias):
 @_bias
 class Decay(Bias):
     """-|a_i - c_j|: what is forgotten between key j and query i, from running sums of logarithms
-    (Lin et al. 2025, arXiv:2503.02130) as `running` has them."""
+    (Lin et al. 2025, arXiv:2503.02130) as `_running.py` has them."""
 
     queries: Float[Array, "*B T N 3"] = dataclasses.field(metadata={"rank": 3})
     keys: Float[Array, "*B S N 3"] = dataclasses.field(metadata={"rank": 3})
@@ -271,54 +272,6 @@ class Decay(Bias):
 
 def _heads_first(x: Float[Array, "*B S N 3"]) -> Float[Array, "3 *B N S"]:
     return jnp.moveaxis(jnp.swapaxes(x, -3, -2), -1, 0)
-
-
-def running(x: Float[Array, "*B S N"]) -> Float[Array, "*B S N 3"]:
-    """Sums of logarithms up to each token in three parts: the sum, what rounding left out of it (a
-    difference of two plain sums is off by their size, not its own), and how many summands were not
-    numbers, which are left out. A logarithm below -1e5, -inf too, counts as -1e5: exp(-1e5) is 0,
-    and -inf - -inf would be NaN."""
-    x, bad = _counted(x)
-    total = jnp.cumsum(x, -2)
-    plain = lax.stop_gradient(x)
-    high, low = lax.associative_scan(_add_exactly, (plain, jnp.zeros_like(plain)), axis=-2)
-    rest = (high - lax.stop_gradient(total)) + low
-    return jnp.stack([total, rest, jnp.cumsum(bad, -2)], -1)
-
-
-def followed(sums: Float[Array, "*B 1 N 3"], x: Float[Array, "*B 1 N"]) -> Float[Array, "*B 1 N 3"]:
-    """The running sums at one more token."""
-    x, bad = _counted(x.astype(sums.dtype))
-    total, rest = _add_exactly((sums[..., 0], sums[..., 1]), (x, jnp.zeros_like(x)))
-    return jnp.stack([total, rest, sums[..., 2] + bad], -1)
-
-
-LEAST = -1e5  # beside logits of 1e4
-
-
-def _counted(x):
-    """The logarithms that count, and 1 for each that is none."""
-    bad = jnp.isnan(x) | (x == jnp.inf)
-    x = jnp.where(bad, 0, x)
-    return jnp.where(x < LEAST, LEAST, x), bad.astype(x.dtype)
-
-
-def _add_exactly(x, y):
-    """(high, low) + (high, low): the sum of two numbers and its rounding error (Knuth)."""
-    high = x[0] + y[0]
-    second = high - x[0]
-    error = (x[0] - (high - second)) + (y[0] - second)
-    low = error + (x[1] + y[1])
-    total = high + low
-    return total, low - (total - high)
-
-
-def between(a: Float[Array, "3 ..."], c: Float[Array, "3 ..."]) -> Float[Array, "..."]:
-    """-|a - c| of running sums; NaN if what was not a number lies between."""
-    d = (a[0] - c[0]) + (a[1] - c[1])
-    d = jnp.where(a[2] == c[2], d, jnp.nan)
-    # not -abs(d): its derivative at a NaN that nobody sees is 0 * NaN
-    return jnp.where(d > 0, -d, d)
 
 
 def _merged(x, batch, rank):

@@ -2,11 +2,14 @@
 
 import abc
 import dataclasses
+import math
 from typing import Any, ClassVar
 
 import jax
 from jaxtyping import Array, Float
 
+from attn._arrays import check_arrays, learned_shapes
+from attn._core import check_qkv
 from attn.biases import Bias
 from attn.masks import FULL, Mask
 
@@ -33,6 +36,9 @@ class Mechanism(abc.ABC):
     # convolution with SiLU on q, k and v; "silu" or "sigmoid" of a projection of x on the output
     short_conv: ClassVar[int] = 0
     output_gate: ClassVar[str | None] = None
+    # where the weight of each channel starts by which a layer adds a token's `own` value to each
+    # head's output, after the norm; None adds nothing
+    bonus: ClassVar[float | None] = None
     # how many vectors a head's q and k hold side by side: a layer rotates each by itself
     parts: ClassVar[int] = 1
     # learned arrays that all layers of a stack have in common
@@ -98,6 +104,19 @@ class Mechanism(abc.ABC):
         """Learned arrays, float32, passed back as keyword arrays. {} if there are none."""
         return {}
 
+    def own(self, q, k, **arrays: Array) -> Float[Array, "*B T N"]:
+        """How much of its own value each token adds; in a layer that has the `bonus`
+        [N, H], which is given too, after the head's norm."""
+        raise NotImplementedError(f"{self.name} adds nothing of its own value")
+
+    def check_learned(self, q, k, v, /, **learned: Array) -> None:
+        """Raise ValueError or TypeError, by name, unless `learned` is what `init` makes for the
+        heads and widths of q, k and v; how far an axis of `max_length` must reach is not asked."""
+        check_qkv(q, k, v, FULL)
+        heads = {"num_heads": q.shape[-2], "num_kv_heads": k.shape[-2]}
+        widths = {"head_dim": q.shape[-1], "value_dim": v.shape[-1]}
+        check_arrays(self.name, learned, learned_shapes(self, **heads, **widths))
+
     def gates(self, *, num_heads: int, num_kv_heads: int, head_dim: int) -> dict[str, tuple]:
         """Shapes after [*B, T] of per-token inputs that the layer projects from x."""
         return {}
@@ -138,3 +157,20 @@ class Mechanism(abc.ABC):
     def name(self) -> str:
         """The class name, for messages; `MECHANISMS` has the key that configs use."""
         return type(self).__name__
+
+
+OUTPUT_GATES = ("silu", "sigmoid")  # functions of jax.nn
+
+
+def check_requests(mechanism: Mechanism) -> None:
+    """Raise ValueError if a mechanism asks its layer for a `short_conv`, an `output_gate` or a
+    `bonus` that there is not: for records where they are fields."""
+    taps, gate, bonus = mechanism.short_conv, mechanism.output_gate, mechanism.bonus
+    if not isinstance(taps, int) or isinstance(taps, bool) or taps < 0:
+        raise ValueError(f"short_conv: expected a number of taps, 0 for none, got {taps!r}")
+    if gate not in (None, *OUTPUT_GATES):
+        known = " or ".join(map(repr, OUTPUT_GATES))
+        raise ValueError(f"output_gate: expected {known}, or None, got {gate!r}")
+    number = isinstance(bonus, int | float) and not isinstance(bonus, bool) and math.isfinite(bonus)
+    if bonus is not None and not number:
+        raise ValueError(f"bonus: expected a finite number, or None, got {bonus!r}")

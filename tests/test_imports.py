@@ -10,6 +10,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 FAMILIES = ("dense", "linearized", "sparse", "compressed")
 CORE = {
+    "_arrays",
     "_axes",
     "masks",
     "positions",
@@ -24,6 +25,7 @@ CORE = {
     "_places",
     "_tokens",
     "_rotary",
+    "_running",
 }
 CORE |= {"_blockwise", "kernels", "mechanism", "gates"}
 

@@ -5,6 +5,7 @@ features, fewer keys.
 """
 
 import ast
+import dataclasses
 import functools
 import pathlib
 import subprocess
@@ -264,12 +265,27 @@ def test_a_max_length_that_is_none_is_refused_by_name(max_length):
 )
 def test_softmax_takes_the_arrays_its_settings_ask_for_and_no_others(settings, arrays):
     q, k, v, _ = inputs(attn.Softmax(), **TINY)
-    with pytest.raises(ValueError, match=r"^(sinks|temperature): the array is (missing|given)"):
+    wrong = "takes no learned arrays" if arrays else r"expected \[4\], got nothing"
+    with pytest.raises(
+        TypeError if arrays else ValueError, match=f"^(sinks|temperature): .*{wrong}"
+    ):
         attn.Softmax(**settings)(q, k, v, **arrays)
 
 
-@pytest.mark.parametrize("kind", [attn.Softmax, attn.Forgetting, attn.GatedDeltaNet])
+@pytest.mark.parametrize("kind", [attn.Softmax, attn.Forgetting, attn.Reformer, attn.GatedDeltaNet])
 def test_a_flag_is_true_or_false(kind):
-    flag = "qk_norm" if kind is attn.Softmax else "output_norm"
+    flag = {attn.Softmax: "qk_norm", attn.Reformer: "shared_qk"}.get(kind, "output_norm")
     with pytest.raises(TypeError, match=f"{flag}: expected True or False, got 'no'"):
         kind(**{flag: "no"})
+
+
+def test_what_no_layer_can_add_is_refused_where_it_is_set():
+    asked = {"short_conv": (-1, True, 2.0, None), "output_gate": ("tanh", "", 1)}
+    found = {name: 0 for name in asked}
+    for kind in attn.MECHANISMS.values():
+        for name in asked.keys() & {field.name for field in dataclasses.fields(kind)}:
+            found[name] += 1
+            for value in asked[name]:
+                with pytest.raises(ValueError, match=f"^{name}: expected .*, got {value!r}$"):
+                    kind(**{name: value})
+    assert min(found.values()) > 0, found

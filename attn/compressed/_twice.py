@@ -12,12 +12,11 @@ from attn.masks import FULL, Mask, Padding
 HONOURS = (Padding,)
 
 
-def check_rows(name: str, rows: Float[Array, "K P H"], k, number: int | str = "P") -> None:
-    """Raise ValueError unless these are learned rows for k, as many as the record says."""
+def check_rows(name: str, rows: Float[Array, "K P H"], k) -> None:
+    """Raise ValueError unless these are learned rows for k."""
     K, H = k.shape[-2:]
-    fits = rows.ndim == 3 and rows.shape[::2] == (K, H) and rows.shape[1] > 0
-    if not fits or number not in ("P", rows.shape[1]):
-        raise ValueError(f"{name}: expected {[K, number, H]}, got {list(rows.shape)}")
+    if rows.ndim != 3 or rows.shape[::2] != (K, H) or rows.shape[1] == 0:
+        raise ValueError(f"{name}: expected {[K, 'P', H]}, got {list(rows.shape)}")
 
 
 def attend(

@@ -76,11 +76,10 @@ def abc_attention(
     return jnp.where(asks[..., None, None], out, 0).astype(q.dtype)
 
 
-def _check_control(control, k, slots="M"):
+def _check_control(control, k):
     K, H = k.shape[-2:]
-    fits = control.ndim == 3 and control.shape[:2] == (K, H) and control.shape[2] > 0
-    if not fits or slots not in ("M", control.shape[2]):
-        raise ValueError(f"control: expected {[K, H, slots]}, got {list(control.shape)}")
+    if control.ndim != 3 or control.shape[:2] != (K, H) or control.shape[2] == 0:
+        raise ValueError(f"control: expected {[K, H, 'M']}, got {list(control.shape)}")
 
 
 @jax.tree_util.register_dataclass
@@ -172,8 +171,7 @@ class ABC(Mechanism):
         check_count("chunk", self.chunk)
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, control):
-        mask, bias = check_qkv(q, k, v, mask, bias)
-        _check_control(control, k, self.slots)
+        self.check_learned(q, k, v, control=control)
         return abc_attention(q, k, v, mask=mask, bias=bias, control=control, chunk=self.chunk)
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, control):
@@ -183,10 +181,10 @@ class ABC(Mechanism):
 
     def weights(self, q, k, *, mask=FULL, bias=None, control):
         """O(T S slots): to look at and to test by."""
+        self.check_learned(q, k, k, control=control)
         mask, bias = check_qkv(q, k, k, mask, bias)
         (_, padding), rest = mask.take(*HONOURS)
         refuse_rest("abc", rest, bias, HONOURS)
-        _check_control(control, k, self.slots)
         (*batch, T, N, H), (S, K) = q.shape, k.shape[-3:-1]
         asks, keys = seen_tokens(padding, tuple(batch), T, S)
         hide = lambda x, there: jnp.where(there[..., None, None], wide(x), 0)
@@ -214,8 +212,7 @@ class ABC(Mechanism):
 
     def step(self, state, q, k, v, *, control):
         """`q`, `k` and `v` may hold any number of tokens: the state goes on after them."""
-        check_qkv(q, k, v, Causal())
-        _check_control(control, k, self.slots)
+        self.check_learned(q, k, v, control=control)
         want = (*q.shape[:-3], k.shape[-2], self.slots, k.shape[-1])
         if q.shape[-3] != k.shape[-3]:
             raise ValueError(f"k: expected as many tokens as q, {q.shape[-3]}, got {k.shape[-3]}")

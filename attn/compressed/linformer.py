@@ -57,7 +57,7 @@ def linformer_attention(
     return out.reshape(*batch, T, N, v.shape[-1]).astype(q.dtype)
 
 
-def _projections(key_projection, value_projection, S, K):
+def _projections(S, K, key_projection, value_projection=None):
     """E and F, checked and cut to S columns, [K, R, S]."""
     value_projection = key_projection if value_projection is None else value_projection
     for name, x in (("key_projection", key_projection), ("value_projection", value_projection)):
@@ -75,11 +75,11 @@ def _projections(key_projection, value_projection, S, K):
     return tuple(jnp.broadcast_to(x[..., :S], (K, x.shape[1], S)) for x in both)
 
 
-def _weights(q, k, padding, key_projection, value_projection):
+def _weights(q, k, padding, key_projection, value_projection=None):
     """softmax over the R projected keys [*B, N, T, R], and F cut to S columns [K, R, S]."""
     T, S, K = q.shape[-3], *k.shape[-3:-1]
     q, k = wide(q), wide(k)
-    both = _projections(key_projection, value_projection, S, K)
+    both = _projections(S, K, key_projection, value_projection)
     e, f = (x.astype(q.dtype) for x in both)
     live = jnp.full((T,), S > 0)
     if padding is not None:
@@ -117,35 +117,27 @@ class Linformer(Mechanism):
     def shared_by_layers(self):
         return ("key_projection",) if self.sharing == "layer" else ()
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, key_projection, value_projection=None):
-        if (value_projection is None) != (self.sharing in ONE_ARRAY):
-            takes = "key_projection alone" if value_projection is not None else "both projections"
-            raise ValueError(f"value_projection: sharing {self.sharing!r} takes {takes}")
-        return linformer_attention(
-            q,
-            k,
-            v,
-            mask=mask,
-            bias=bias,
-            key_projection=key_projection,
-            value_projection=value_projection,
-        )
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, **projections):
+        self.check_learned(q, k, v, **projections)
+        return linformer_attention(q, k, v, mask=mask, bias=bias, **projections)
 
-    def reference(self, q, k, v, *, mask=FULL, bias=None, key_projection, value_projection=None):
+    def reference(self, q, k, v, *, mask=FULL, bias=None, **projections):
+        self.check_learned(q, k, v, **projections)
         (padding,), _ = mask.take(*HONOURS)
         padding = padding if padding is not None else Padding(jnp.int32(k.shape[-3]))
         seen = padding.seen_keys(k.shape[-3])
         live = conjunction(padding.seen_queries(q.shape[-3]), seen.any(-1, keepdims=True))
-        e, f = _projections(key_projection, value_projection, *k.shape[-3:-1])
+        e, f = _projections(*k.shape[-3:-1], **projections)
         k, v = (_shown(wide(x), seen) for x in (k, v))
         k, v = jnp.einsum("krs,...skh->...rkh", e, k), jnp.einsum("krs,...skd->...rkd", f, v)
         return dense_attention(wide(q), k, v, mask=Padding(queries=live))
 
-    def weights(self, q, k, *, mask=FULL, bias=None, key_projection, value_projection=None):
+    def weights(self, q, k, *, mask=FULL, bias=None, **projections):
+        self.check_learned(q, k, k, **projections)
         mask, bias = check_qkv(q, k, k, mask, bias)
         (padding,), rest = mask.take(*HONOURS)
         refuse_rest("linformer", rest, bias, HONOURS)
-        w, f = _weights(q, k, padding, key_projection, value_projection)
+        w, f = _weights(q, k, padding, **projections)
         *batch, N, T, R = w.shape
         w = w.reshape(*batch, f.shape[0], -1, T, R)
         full = jnp.einsum("...kgtr,krs->...kgts", w, f).reshape(*batch, N, T, f.shape[-1])

@@ -49,11 +49,11 @@ class Luna(Mechanism):
         check_count("length", self.length)
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, packed):
-        mask, bias = check_qkv(q, k, v, mask, bias)
-        _twice.check_rows("packed", packed, k, self.length)
+        self.check_learned(q, k, v, packed=packed)
         return luna_attention(q, k, v, packed=packed, mask=mask, bias=bias)
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, packed):
+        self.check_learned(q, k, v, packed=packed)
         keys = lambda w, k, v: jnp.einsum("...kps,...skh->...pkh", w, k)
         return _twice.whole(q, k, v, packed, keys, mask=mask)
 

@@ -177,17 +177,13 @@ class Nystrom(Mechanism):
             if self.conv_kernel % 2 == 0:
                 raise ValueError(f"conv_kernel: expected an odd number, got {self.conv_kernel}")
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, conv=None):
-        self._check(conv)
-        settings = {"landmarks": self.landmarks, "iterations": self.iterations, "conv": conv}
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, **learned):
+        self.check_learned(q, k, v, **learned)
+        settings = {"landmarks": self.landmarks, "iterations": self.iterations, **learned}
         return nystrom_attention(q, k, v, mask=mask, bias=bias, **settings)
 
-    def _check(self, conv):
-        taps = None if conv is None else conv.shape[-1]
-        if taps != self.conv_kernel:
-            raise ValueError(f"conv: expected {self.conv_kernel} taps (conv_kernel), got {taps}")
-
-    def reference(self, q, k, v, *, mask=FULL, bias=None, conv=None):
+    def reference(self, q, k, v, *, mask=FULL, bias=None, **learned):
+        self.check_learned(q, k, v, **learned)
         (padding,), _ = mask.take(*HONOURS)
         (*batch, T, N, H), (S, K) = q.shape, k.shape[-3:-1]
         if 0 in (*batch, T, S):
@@ -199,7 +195,7 @@ class Nystrom(Mechanism):
         exact_k, exact_q = f @ means.of_k[..., None, :, :], means.of_q.mT[..., None, :, :] @ b
         w = jnp.where(_few(means.few_keys), exact_k, f @ pseudo_inverse(a, self.iterations) @ b)
         w = jnp.where(means.own_row[..., None, :, None], exact_q, w)
-        if conv is not None:
+        if (conv := learned.get("conv")) is not None:
             tap = jnp.arange(S)[None] - jnp.arange(T)[:, None] + conv.shape[1] // 2  # [T, S]
             near = (tap >= 0) & (tap < conv.shape[1])
             band = jnp.where(near[None], conv[:, jnp.clip(tap, 0, conv.shape[1] - 1)], 0)
@@ -207,8 +203,8 @@ class Nystrom(Mechanism):
         shown = asks[..., None, :, None] & seen[..., None, None, :]
         return apply_weights(jnp.where(shown, w, 0), wide(v), shown)
 
-    def weights(self, q, k, *, mask=FULL, bias=None, conv=None):
-        return matrix_of(lambda v: self(q, k, v, mask=mask, bias=bias, conv=conv), k)
+    def weights(self, q, k, *, mask=FULL, bias=None, **learned):
+        return matrix_of(lambda v: self(q, k, v, mask=mask, bias=bias, **learned), k)
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         if self.conv_kernel is None:

@@ -168,23 +168,18 @@ class Pooled(Mechanism):
             raise ValueError(f"pool: expected one of {', '.join(POOLS)}, got {self.pool!r}")
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, **kernels):
-        self._check(kernels)
+        self.check_learned(q, k, v, **kernels)
         return pooled_attention(q, k, v, mask=mask, bias=bias, stride=self.stride, **kernels)
 
-    def _check(self, kernels):
-        wanted = {"key_kernel", "value_kernel"} if self.pool == "conv" else set()
-        if kernels.keys() != wanted:
-            takes = " and ".join(sorted(wanted)) or "no learned arrays"
-            raise ValueError(f"pool: {self.pool!r} takes {takes}, got {sorted(kernels)}")
-
-    def reference(self, q, k, v, *, mask=FULL, bias=None, key_kernel=None, value_kernel=None):
+    def reference(self, q, k, v, *, mask=FULL, bias=None, **kernels):
+        self.check_learned(q, k, v, **kernels)
         (causal, padding), _ = mask.take(*HONOURS)
         (*batch, T, _, _), S, C = q.shape, k.shape[-3], self.stride
         asks, seen = seen_tokens(padding, tuple(batch), T, S)
         k, v = (jnp.where(seen[..., None, None], wide(x), 0) for x in (k, v))
         blocks = lambda x: in_blocks(x, C, len(batch))
-        kernels = (key_kernel, value_kernel)
-        pooled = [pool(blocks(x), blocks(seen), w) for x, w in zip((k, v), kernels)]
+        each = (kernels.get("key_kernel"), kernels.get("value_kernel"))
+        pooled = [pool(blocks(x), blocks(seen), w) for x, w in zip((k, v), each)]
         shown = blocks(seen).any(-1)[..., None, :] & asks[..., None]
         if causal is not None:
             place = jnp.arange(T)[:, None] + causal.offset
@@ -204,7 +199,7 @@ class Pooled(Mechanism):
         return PooledState.empty(batch, *sizes, **how)
 
     def step(self, state, q, k, v, **kernels):
-        self._check(kernels)
+        self.check_learned(q, k, v, **kernels)
         check_one_token(q)
         return state.step(q, k, v, _checked(self.stride, k, v, **kernels), self.stride)
 

@@ -53,12 +53,12 @@ class Set(Mechanism):
         check_count("points", self.points)
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, inducing_points, key_map):
-        mask, bias = check_qkv(q, k, v, mask, bias)
-        _twice.check_rows("inducing_points", inducing_points, k, self.points)
         learned = {"inducing_points": inducing_points, "key_map": key_map}
+        self.check_learned(q, k, v, **learned)
         return set_attention(q, k, v, mask=mask, bias=bias, **learned)
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, inducing_points, key_map):
+        self.check_learned(q, k, v, inducing_points=inducing_points, key_map=key_map)
         keys = lambda w, k, v: jnp.einsum("...kps,...skd,kde->...pke", w, v, key_map)
         return _twice.whole(q, k, v, inducing_points, keys, mask=mask)
 

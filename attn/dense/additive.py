@@ -79,6 +79,7 @@ class Additive(Mechanism):
         check_block(self.block)
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **learned):
+        self.check_learned(q, k, v, **learned)
         return additive_attention(
             q,
             k,
@@ -91,28 +92,18 @@ class Additive(Mechanism):
             **learned,
         )
 
-    def reference(
-        self,
-        q,
-        k,
-        v,
-        *,
-        mask=FULL,
-        bias=None,
-        dropout_key=None,
-        query_projection,
-        key_projection,
-        score_vector,
-    ):
-        u = jnp.einsum("...tnh,nha->...nta", wide(q), query_projection)
-        x = jnp.einsum("...skh,kha->...ksa", wide(k), key_projection)
+    def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **learned):
+        self.check_learned(q, k, v, **learned)
+        u = jnp.einsum("...tnh,nha->...nta", wide(q), learned["query_projection"])
+        x = jnp.einsum("...skh,kha->...ksa", wide(k), learned["key_projection"])
         x = jnp.repeat(x, q.shape[-2] // k.shape[-2], axis=-3)
         hidden = jnp.tanh(u[..., :, None, :] + x[..., None, :, :])
-        s = jnp.einsum("...ntsa,na->...nts", hidden, score_vector)
+        s = jnp.einsum("...ntsa,na->...nts", hidden, learned["score_vector"])
         dropout = dropout_of(self, dropout_key, q, k)
         return _rows.whole(s, q, k, v, mask=mask, bias=bias, dropout=dropout)
 
     def weights(self, q, k, *, mask=FULL, bias=None, **learned):
+        self.check_learned(q, k, k, **learned)
         mask, bias = check_qkv(q, k, k, mask, bias)
         return _rows.draw(_form(q, k, **learned), q, k, mask=mask, bias=bias)
 

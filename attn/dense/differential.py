@@ -77,7 +77,8 @@ def _lambda(q, lambda_q1, lambda_k1, lambda_q2, lambda_k2, lambda_init) -> Float
     vectors = lambda_q1, lambda_k1, lambda_q2, lambda_k2
     for name, x in zip(NAMES, vectors):
         if jnp.shape(x) != (H // 2,):
-            raise ValueError(f"{name}: expected [{H // 2}], half of q's width, got {jnp.shape(x)}")
+            got = list(jnp.shape(x))
+            raise ValueError(f"{name}: expected [{H // 2}], half of q's width, got {got}")
     q1, k1, q2, k2 = (wide(x) for x in vectors)
     return (jnp.exp((q1 * k1).sum()) - jnp.exp((q2 * k2).sum()) + lambda_init).astype(wide(q).dtype)
 

@@ -214,17 +214,13 @@ class Softmax(Mechanism):
         q, k, options = self._options(q, k, **learned)
         return dense_weights(q, k, mask=mask, bias=bias, **options)
 
-    def _options(self, q, k, *, sinks=None, temperature=None):
+    def _options(self, q, k, **learned):
         """q and k as they meet, and what is the same for every form."""
-        check_qkv(q, k, k, FULL)
-        for name, given in (("sinks", sinks), ("temperature", temperature)):
-            setting = getattr(self, name)
-            if (given is None) == (setting == "learned"):
-                what = "missing, though learned" if given is None else f"given, though {setting!r}"
-                raise ValueError(f"{name}: the array is {what} in {type(self).__name__}")
-        if self.sinks == "zero":
-            sinks = jnp.zeros(q.shape[-2])
-        temperature = self.temperature if temperature is None else wide(temperature)
+        self.check_learned(q, k, k, **learned)
+        sinks = jnp.zeros(q.shape[-2]) if self.sinks == "zero" else learned.get("sinks")
+        temperature = self.temperature
+        if temperature == "learned":
+            temperature = wide(learned["temperature"])
         scale = q.shape[-1] ** -0.5 / temperature
         if self.qk_norm:
             q, k = unit(q), unit(k)

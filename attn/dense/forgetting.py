@@ -18,9 +18,10 @@ from attn._core import (
     wide,
 )
 from attn._dropout import as_dropout, check_rate, dropout_of
-from attn.biases import Decay, between, followed, running
+from attn._running import between, followed, running
+from attn.biases import Decay
 from attn.masks import FULL, TERMS, Causal, Mask
-from attn.mechanism import Mechanism
+from attn.mechanism import Mechanism, check_requests
 
 
 def forgetting_attention(
@@ -63,16 +64,20 @@ def _refuse(bias):
 
 
 def _decay(q, k, log_decay, mask) -> Decay | None:
-    *batch, T, N, _ = q.shape
-    S = k.shape[-3]
-    if jnp.shape(log_decay) != (*batch, S, N):
-        raise ValueError(f"log_decay: expected {[*batch, S, N]}, got {list(jnp.shape(log_decay))}")
+    T, S = q.shape[-3], k.shape[-3]
+    _check_shape(q, k, log_decay)
     if S == 0:
         return None
     total = running(_logarithms(log_decay).astype(wide(q).dtype))
     (causal,), _ = mask.take(Causal)
     at = jnp.arange(T) + (causal.offset if causal else 0)
     return Decay(jnp.take(total, jnp.clip(at, 0, S - 1), axis=-3), total)
+
+
+def _check_shape(q, k, log_decay):
+    wanted = (*k.shape[:-2], q.shape[-2])
+    if jnp.shape(log_decay) != wanted:
+        raise ValueError(f"log_decay: expected {list(wanted)}, got {list(jnp.shape(log_decay))}")
 
 
 def _logarithms(log_decay):
@@ -106,6 +111,7 @@ class Forgetting(Mechanism):
 
     def __post_init__(self):
         check_flags(self)
+        check_requests(self)
         check_rate(self.dropout_rate)
         check_block(self.block)
 
@@ -158,6 +164,8 @@ class Forgetting(Mechanism):
         return State(_cache.whole(k, v, max_length), jnp.pad(total, after)), out
 
     def step(self, state, q, k, v, *, log_decay):
+        check_qkv(q, k, v, FULL)
+        _check_shape(q, k, log_decay)
         L = state.total.shape[-3]
         at = state.cache.length
         before = jax.lax.dynamic_slice_in_dim(state.total, (at - 1) % L, 1, axis=-3)

@@ -176,6 +176,7 @@ class Luong(Mechanism):
         check_block(self.block)
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **learned):
+        self.check_learned(q, k, v, **learned)
         return luong_attention(
             q,
             k,
@@ -192,6 +193,7 @@ class Luong(Mechanism):
         )
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **a):
+        self.check_learned(q, k, v, **a)
         q, k, v = wide(q), wide(k), wide(v)
         keys, j = (
             jnp.repeat(k, q.shape[-2] // k.shape[-2], axis=-2),
@@ -226,6 +228,7 @@ class Luong(Mechanism):
         return _rows.whole(s, q, k, v, mask=mask, bias=bias, dropout=dropout, weigh=weigh)
 
     def weights(self, q, k, *, mask=FULL, bias=None, **learned):
+        self.check_learned(q, k, k, **learned)
         mask, bias = check_qkv(q, k, k, mask, bias)
         form = _form(q, k, mask, self.score, self.local, self.window, learned)
         mask = _narrowed(mask, self.local, self.window)

@@ -10,14 +10,14 @@ from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._axes import aligned
-from attn._core import check_block, check_count, check_qkv, dots, masked_softmax, wide
+from attn._core import check_block, check_choice, check_count, check_qkv, dots, masked_softmax, wide
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.dense import _rows
 from attn.masks import FULL, TERMS, Causal, Mask
 from attn.mechanism import Mechanism
 
-NAMES = {"dense": ("w1", "b1", "w2", "b2"), "random": ("logits",)}
+KINDS = ("dense", "random")
 
 
 def synthesizer_attention(
@@ -109,8 +109,7 @@ class Synthesizer(Mechanism):
     block: int | None = None
 
     def __post_init__(self):
-        if self.kind not in NAMES:
-            raise ValueError(f"kind: expected 'dense' or 'random', got {self.kind!r}")
+        check_choice("kind", self.kind, KINDS)
         if self.hidden is not None:
             check_count("hidden", self.hidden)
             if self.kind == "random":
@@ -123,6 +122,7 @@ class Synthesizer(Mechanism):
         return self.kind == "dense"  # random logits are T x S themselves
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **learned):
+        self.check_learned(q, k, v, **learned)
         return synthesizer_attention(
             q,
             k,
@@ -132,11 +132,12 @@ class Synthesizer(Mechanism):
             dropout_rate=0.0 if dropout_key is None else self.dropout_rate,
             dropout_key=dropout_key,
             block=self.block,
-            **self._own(learned),
+            **learned,
         )
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **learned):
-        T, S, learned = q.shape[-3], k.shape[-3], self._own(learned)
+        self.check_learned(q, k, v, **learned)
+        T, S = q.shape[-3], k.shape[-3]
         if self.kind == "random":
             e = learned["logits"][:, :T, :S]
         else:
@@ -148,18 +149,11 @@ class Synthesizer(Mechanism):
         return _rows.whole(e[..., :S], q, k, v, mask=mask, bias=bias, dropout=dropout)
 
     def weights(self, q, k, *, mask=FULL, bias=None, **learned):
+        self.check_learned(q, k, k, **learned)
         mask, bias = check_qkv(q, k, k, mask, bias)
-        form = _form(q, k, **self._own(learned))
+        form = _form(q, k, **learned)
         q = _read(q, learned.get("logits"))
         return _rows.draw(form, q, k[..., :0], mask=mask, bias=bias)
-
-    def _own(self, learned):
-        """The arrays of this kind, so that another kind's are not taken for them."""
-        for name in sorted({*learned, *NAMES[self.kind]}):
-            if name not in learned or name not in NAMES[self.kind]:
-                need = ", ".join(NAMES[self.kind])
-                raise ValueError(f"{name}: kind {self.kind!r} takes {need}, got {sorted(learned)}")
-        return learned
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         # LeCun normal; the paper has random logits "randomly initialized": unit normal, as scores
@@ -190,7 +184,7 @@ class Synthesizer(Mechanism):
         return _cache.whole(jnp.zeros_like(k[..., :1]), v, max_length), out
 
     def step(self, state, q, k, v, **learned):
-        check_qkv(q, k, v, FULL)
+        self.check_learned(q, k, v, **learned)
         if self.kind == "random":  # the row of this token, the only one that T = 1 will look up
             row = lambda x: lax.dynamic_slice_in_dim(x, state.length, 1, axis=1)
             learned = {"logits": row(learned["logits"])}

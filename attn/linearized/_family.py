@@ -6,8 +6,9 @@ With a state S [M, D] a head, token t of a variant brings `Terms`:
     S_t = S' + k_t (v_t - erase_t . S')^T        v_t alone where there is nothing to erase
     o_t = q_t . S_t                              or q_t . S_{t-1}, if it `reads_before`
 
-and own_t v_t more, if it `adds_own`. A normalised variant divides by the same recurrence on values
-of 1. With `remove`, a second key, S_t = S' - remove_t (erase_t . S_{t-1})^T + k_t v_t^T.
+and own_t v_t more, if it `adds_own` (`Mechanism.own`). A normalised variant divides by the same
+recurrence on values of 1. With `remove`, a second key,
+S_t = S' - remove_t (erase_t . S_{t-1})^T + k_t v_t^T.
 """
 
 import abc
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from attn._arrays import check_arrays
 from attn._core import (
     apply_weights,
     check_count,
@@ -31,7 +33,7 @@ from attn._core import (
 from attn.linearized import _dense, _scan, _work
 from attn.linearized._recurrence import Sizes, State, Terms, empty_state, sizes, to_heads
 from attn.masks import FULL, Causal, Padding, Segments
-from attn.mechanism import Mechanism
+from attn.mechanism import Mechanism, check_requests
 
 
 def spread(k: Float[Array, "*L K M"], num_heads: int) -> Float[Array, "*L N M"]:
@@ -63,6 +65,7 @@ class Linearized(Mechanism):
     def __post_init__(self):
         check_count("chunk", self.chunk)
         check_flags(self)
+        check_requests(self)
 
     @property
     def head_norm(self) -> float | None:
@@ -71,10 +74,6 @@ class Linearized(Mechanism):
     @abc.abstractmethod
     def terms(self, q: Float[Array, "*L N H"], k: Float[Array, "*S K H"], **arrays: Array) -> Terms:
         """What each token brings, from itself alone; `arrays` are learned arrays and gates."""
-
-    def own(self, q, k, **arrays: Array) -> Float[Array, "*L N"]:
-        """A further weight on the value at the query's own place, if `adds_own`."""
-        raise NotImplementedError(f"{self.name} adds nothing of its own value")
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, **arrays):
         mask, gates, learned = self._checked(q, k, v, mask, bias, arrays)
@@ -111,7 +110,7 @@ class Linearized(Mechanism):
         wanted = {name: (*batch, S, *shape) for name, shape in shapes.items()}
         learned = self._learned(**sizes, max_length=max(S, 1))
         wanted |= {name: x.shape for name, x in learned.items()}
-        _check_arrays(self.name, arrays, wanted, self._optional(H))
+        check_arrays(self.name, arrays, wanted, self._optional(H))
         arrays = {name: x.astype(wide(q).dtype) for name, x in arrays.items()}
         gates = {name: arrays[name] for name in shapes}
         learned = {name: x for name, x in arrays.items() if name not in shapes}
@@ -173,19 +172,3 @@ class Linearized(Mechanism):
         sizes = {"num_heads": N, "num_kv_heads": K, "head_dim": H, "value_dim": v.shape[-1]}
         state = self.init_state(tuple(batch), **sizes, max_length=max_length, dtype=q.dtype)
         return self.step(state, q, k, v, **arrays)
-
-
-def _check_arrays(name, arrays: dict, wanted: dict, optional: dict) -> None:
-    """Raise unless the arrays of `wanted` are there, of their shapes, and none but `optional`."""
-    for array in arrays.keys() - wanted.keys() - optional.keys():
-        takes = ", ".join(wanted | optional) or "no learned arrays or gates"
-        raise TypeError(f"{array}: {name} takes {takes}")
-    for array in wanted.keys() - arrays.keys():
-        raise ValueError(f"{array}: expected {list(wanted[array])}, got nothing")
-    for array, x in arrays.items():
-        shape = (wanted | optional)[array]
-        if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.floating):
-            came = getattr(x, "dtype", type(x).__name__)
-            raise TypeError(f"{array}: expected an array of floats, got {came}")
-        if x.shape != shape:
-            raise ValueError(f"{array}: expected {list(shape)}, got {list(x.shape)}")

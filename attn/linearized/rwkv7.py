@@ -35,7 +35,7 @@ def rwkv7_attention(
     The WKV of RWKV-7, "Goose" (Peng et al. 2025, arXiv:2503.14456), unscaled as in the paper; q is
     its receptance, `a` in [0, 1] the in-context learning rate of each channel. The removal key
     `kappa` is read from the state before its decay. The paper's bonus, added after the norm of the
-    output, is a layer's business. O(T) time and memory. Raises NotImplementedError without
+    output, is the layer's. O(T) time and memory. Raises NotImplementedError without
     `Causal`, on masks but Causal, Padding and Segments or on a bias, ValueError for a gate of
     another shape.
     """
@@ -51,6 +51,7 @@ class RWKV7(Linearized):
     """The delta rule with a removal key and a rate for each channel (RWKV-7, Peng et al. 2025)."""
 
     requires: ClassVar = (Causal,)
+    bonus: float | None = -0.04  # as the authors' later training code starts it
     output_gate: str | None = "sigmoid"
     output_norm: bool = True
 
@@ -82,10 +83,20 @@ class RWKV7(Linearized):
         }
 
     def terms(self, q, k, log_decay, a, k_k, k_a) -> Terms:
-        k, k_k, k_a = aligned(spread(k, q.shape[-2]), k_k, k_a)
-        kappa = unit(k * k_k)[0]
-        return Terms(q, k * (1 + (a - 1) * k_a), log_decay, erase=kappa, remove=a * kappa)
+        k = spread(k, q.shape[-2])
+        kappa = unit(jnp.multiply(*aligned(k, k_k)))[0]
+        return Terms(q, _written(k, a, k_a), log_decay, erase=kappa, remove=a * kappa)
+
+    def own(self, q, k, bonus, log_decay, a, k_k, k_a):
+        q, bonus = aligned(q, bonus)
+        return (q * bonus * _written(spread(k, q.shape[-2]), a, k_a)).sum(-1)
 
     @classmethod
     def examples(cls):
         return (cls(chunk=8),)
+
+
+def _written(k, a, k_a):
+    """The key k' under which a value is written."""
+    k, k_a = aligned(k, k_a)
+    return k * (1 + (a - 1) * k_a)

@@ -9,10 +9,11 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from attn._axes import aligned
+from attn._core import wide
 from attn.biases import Bias
 from attn.dense.dot_product import dot_product_attention
 from attn.masks import FULL, Causal, Mask
-from attn.mechanism import Mechanism
+from attn.mechanism import Mechanism, check_requests
 from attn.nn.gates import Gates
 from attn.nn.keys import fold
 from attn.nn.norm import RMSNorm
@@ -20,18 +21,6 @@ from attn.nn.short_conv import ShortConv
 from attn.positions import Rotary
 
 PLAIN = Rotary()
-OUTPUT_GATES = {"silu": jax.nn.silu, "sigmoid": jax.nn.sigmoid}
-
-
-def mistakes_of(mechanism: Mechanism) -> list[str]:
-    """What a mechanism asks of its layer that there is not."""
-    taps, gate, mistakes = mechanism.short_conv, mechanism.output_gate, []
-    if not isinstance(taps, int) or isinstance(taps, bool) or taps < 0:
-        mistakes.append(f"short_conv: expected a number of taps, 0 for none, got {taps!r}")
-    if gate not in (None, *OUTPUT_GATES):
-        known = " or ".join(map(repr, OUTPUT_GATES))
-        mistakes.append(f"output_gate: expected {known}, or None, got {gate!r}")
-    return mistakes
 
 
 @jax.tree_util.register_dataclass
@@ -62,10 +51,11 @@ class Attention(nnx.Module):
     A mechanism asks for the rest by its record: its learned arrays are parameters here and its
     `gates` are projected from x. With `short_conv`, q, k and v first pass through a causal
     convolution of that many taps and SiLU, which padding and other documents do not enter.
-    `head_norm` is an RMSNorm with a learned scale on each head's output, times that number;
-    `output_gate` then multiplies by "silu" or "sigmoid" of x W_g. What is 0 or None there adds
-    nothing. Parameters are float32; products and the output are in `dtype`. Raises ValueError for
-    sizes that do not fit.
+    `head_norm` is an RMSNorm with a learned scale on each head's output, times that number; with
+    `bonus`, the mechanism's `own` share of the token's value is added to it, by weights that start
+    at that number; `output_gate` then multiplies by "silu" or "sigmoid" of x W_g. What is None
+    there, or 0 taps, adds nothing. Parameters are float32; products and the output are in `dtype`.
+    Raises ValueError for sizes that do not fit.
     """
 
     def __init__(
@@ -89,8 +79,7 @@ class Attention(nnx.Module):
             raise ValueError(f"num_heads: expected a divisor of width {width}, got {N}")
         if K < 1 or N % K:
             raise ValueError(f"num_kv_heads: expected a divisor of num_heads {N}, got {K}")
-        if mistakes := mistakes_of(mechanism):
-            raise ValueError("\n".join(mistakes))
+        check_requests(mechanism)
         if mechanism.shared_qk and K != N:
             raise ValueError(f"num_kv_heads: expected {N} with shared_qk, got {K}")
         if xpos and mechanism.shared_qk:
@@ -117,6 +106,8 @@ class Attention(nnx.Module):
             self.qkv.shape[1], mechanism.short_conv, key=fold(key, "short_conv")
         )
         gate = lambda: kernel(fold(key, "out_gate"), (width, N * H), jnp.float32)
+        start = mechanism.bonus
+        self.bonus = None if start is None else nnx.Param(jnp.full((N, H), start, jnp.float32))
         self.short_conv = conv() if mechanism.short_conv else None
         self.out_gate = nnx.Param(gate()) if mechanism.output_gate is not None else None
 
@@ -147,9 +138,10 @@ class Attention(nnx.Module):
         cross-attention, and for xPos without `Causal`.
         """
         q, k, v, extra = self._project(x, context, positions, mask)
+        own = self._own(q, k, v, extra)
         if dropout_key is not None and self.mechanism.dropout_rate > 0:
             extra = {**extra, "dropout_key": dropout_key}
-        return self._output(x, self.mechanism(q, k, v, mask=mask, bias=bias, **extra))
+        return self._output(x, self.mechanism(q, k, v, mask=mask, bias=bias, **extra), own)
 
     def prefill(
         self,
@@ -167,7 +159,7 @@ class Attention(nnx.Module):
         state, y = self.mechanism.prefill(q, k, v, max_length=max_length, **extra)
         latest = x[..., -max(1, self.mechanism.short_conv) :, :]
         conv = None if self.short_conv is None else self.short_conv.last(self._qkv(latest))
-        return LayerState(state, conv), self._output(x, y)
+        return LayerState(state, conv), self._output(x, y, self._own(q, k, v, extra))
 
     def step(
         self,
@@ -182,10 +174,11 @@ class Attention(nnx.Module):
         if self.short_conv is not None:
             conv, qkv = self.short_conv.step(conv, qkv)
         q, k, v = self._heads(*(qkv[..., columns] for columns in self._columns), positions)
-        learned = {name: x[...] for name, x in self.learned.items()}
-        extra = {**learned, **self.gates(x.astype(self.dtype)), **self._stepped(bias)}
-        mechanism, y = self.mechanism.step(state.mechanism, q, k, v, **extra)
-        return LayerState(mechanism, conv), self._output(x, y)
+        extra = {name: x[...] for name, x in self.learned.items()}
+        extra |= self.gates(x.astype(self.dtype))
+        own, stepped = self._own(q, k, v, extra), {**extra, **self._stepped(bias)}
+        mechanism, y = self.mechanism.step(state.mechanism, q, k, v, **stepped)
+        return LayerState(mechanism, conv), self._output(x, y, own)
 
     def _stepped(self, bias: Bias | None) -> dict[str, Bias]:
         """The bias, for mechanisms that take one while they decode."""
@@ -230,13 +223,25 @@ class Attention(nnx.Module):
         x = x if norm is None else norm(x)
         return x.reshape(*x.shape[:-2], heads, H)
 
-    def _output(self, x, y):
+    def _own(self, q, k, v, extra) -> Float[Array, "*B T N H"] | None:
+        """The bonus: what each head adds of its token's own value."""
+        if self.bonus is None:
+            return None
+        q, k, v = map(wide, (q, k, v))
+        arrays = {"bonus": self.bonus[...], **extra}
+        arrays = {name: x.astype(q.dtype) for name, x in arrays.items()}
+        groups = q.shape[-2] // k.shape[-2]
+        return self.mechanism.own(q, k, **arrays)[..., None] * jnp.repeat(v, groups, axis=-2)
+
+    def _output(self, x, y, own=None):
         """Heads [*B, T, N, H] of the tokens x back to the width."""
         if self.head_norm is not None:
             y = self.head_norm(y) * self.mechanism.head_norm
+        if own is not None:
+            y = y + own.astype(y.dtype)
         y = y.reshape(*y.shape[:-2], self.out.shape[0])
         if self.out_gate is not None:
-            activation = OUTPUT_GATES[self.mechanism.output_gate]
+            activation = getattr(jax.nn, self.mechanism.output_gate)  # one of OUTPUT_GATES
             y = y * activation(x.astype(self.dtype) @ self.out_gate[...].astype(self.dtype))
         y = y @ self.out[...].astype(self.dtype)
         return y if self.bias is None else self._plus(y, self.bias.out[...])

@@ -91,6 +91,7 @@ def _parts(mechanism: Mechanism) -> list[str]:
     init = lambda: mechanism.init(jax.random.key(0), value_dim=64, max_length=64, **sizes)
     added = ("shared_qk", "short_conv", "output_gate", "head_norm")
     present = [name for name in added if getattr(mechanism, name) not in (None, 0, False)]
+    present += ["bonus"] if mechanism.bonus is not None else []
     return [*jax.eval_shape(init), *mechanism.gates(**sizes), *present]
 
 

@@ -5,8 +5,7 @@ from typing import Literal
 
 from attn.dense.dot_product import Softmax
 from attn.masks import Causal
-from attn.mechanism import Mechanism
-from attn.nn.attention import mistakes_of
+from attn.mechanism import Mechanism, check_requests
 from attn.nn.mixers.base import Mixer
 from attn.nn.mlp import ACTIVATIONS
 from attn.nn.norm import NORMS
@@ -130,7 +129,10 @@ def _values(c: EncoderConfig) -> list[str]:
     expect(known, "mechanism", what)
     attending = [m for m in given if isinstance(m, Mechanism)]
     for mechanism in dict.fromkeys(attending) if known else ():
-        mistakes += [f"mechanism: {mechanism.name}.{line}" for line in mistakes_of(mechanism)]
+        try:
+            check_requests(mechanism)
+        except ValueError as error:
+            mistakes.append(f"mechanism: {mechanism.name}.{error}")
     return mistakes
 
 

@@ -20,6 +20,7 @@ from attn._axes import aligned, conjunction
 from attn._core import (
     attend_materialized,
     check_count,
+    check_flags,
     check_qkv,
     isolate,
     masked_softmax,
@@ -262,19 +263,21 @@ class Reformer(Mechanism):
             check_count(name, getattr(self, name))
         if self.buckets % 2:
             raise ValueError(f"buckets: expected an even number ([xR; -xR]), got {self.buckets}")
-        if not isinstance(self.shared_qk, bool):
-            raise ValueError(f"shared_qk: expected True or False, got {self.shared_qk!r}")
+        check_flags(self)
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, rotations):
+        self.check_learned(q, k, v, rotations=rotations)
         options = {"chunk": self.chunk, "shared_qk": self.shared_qk, "rotations": rotations}
         return reformer_attention(q, k, v, mask=mask, bias=bias, **options)
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, rotations):
+        self.check_learned(q, k, v, rotations=rotations)
         terms = _checked(q, k, v, mask, bias, rotations, self.chunk)
         s, seen = _dense(q, k, *terms, rotations, self.chunk, self.shared_qk)
         return attend_materialized(s, seen, v)
 
     def weights(self, q, k, *, mask=FULL, bias=None, rotations):
+        self.check_learned(q, k, k, rotations=rotations)
         terms = _checked(q, k, k, mask, bias, rotations, self.chunk)
         return masked_softmax(*_dense(q, k, *terms, rotations, self.chunk, self.shared_qk))
 
@@ -301,7 +304,7 @@ class Reformer(Mechanism):
         return _cache.whole(k, v, max_length), out
 
     def step(self, state, q, k, v, *, rotations):
-        check_qkv(q, k, v, FULL)
+        self.check_learned(q, k, v, rotations=rotations)
         at = jnp.broadcast_to(state.length, 1)
 
         def attend(q, k, v, mask):

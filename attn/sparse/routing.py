@@ -193,15 +193,18 @@ class Routing(Mechanism):
         check_count("window", self.window)
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, centroids):
+        self.check_learned(q, k, v, centroids=centroids)
         options = {"centroids": centroids, "window": self.window}
         return routing_attention(q, k, v, mask=mask, bias=bias, **options)
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, centroids):
+        self.check_learned(q, k, v, centroids=centroids)
         padding = _checked(q, k, v, mask, bias, centroids, self.window)
         w, seen = _dense(q, k, padding, centroids, self.window)
         return apply_weights(w, wide(v), seen)
 
     def weights(self, q, k, *, mask=FULL, bias=None, centroids):
+        self.check_learned(q, k, k, centroids=centroids)
         padding = _checked(q, k, k, mask, bias, centroids, self.window)
         return _dense(q, k, padding, centroids, self.window)[0]
 

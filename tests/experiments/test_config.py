@@ -141,9 +141,8 @@ def test_what_a_mechanism_asks_of_its_layer_is_set_from_the_command_line():
     with pytest.raises(ConfigError) as error:
         attention("short_conv=-1", "output_gate=tanh")
     assert list(error.value.problems) == [
-        "model.attention: GatedDeltaNet.short_conv: expected a number of taps, 0 for none, got -1",
-        "model.attention: GatedDeltaNet.output_gate: expected 'silu' or 'sigmoid', or None, got "
-        "'tanh'",
+        "model.attention.short_conv: expected a number of taps, 0 for none, got -1",
+        "model.attention.output_gate: expected 'silu' or 'sigmoid', or None, got 'tanh'",
     ]
 
 

@@ -2,12 +2,24 @@
 
 import dataclasses
 import re
+from typing import ClassVar
 
 import pytest
 from toy_mechanism import SOFTMAX, Toy, config
 
 from attn.linearized.gated_delta_net import GatedDeltaNet
 from attn.nn import transformer_base
+
+
+class Gated(Toy):
+    """A record of one's own, which does not check what it asks for."""
+
+    output_gate: ClassVar = "tanh"
+
+
+class Convolved(Toy):
+    short_conv: ClassVar = -1
+
 
 MISTAKES = [
     (dict(heads=5), "heads: expected a divisor of width 12, got 5; or set head_dim"),
@@ -25,12 +37,12 @@ MISTAKES = [
         "pooling: expected mean, max or none with GatedDeltaNet, defined with Causal only, where",
     ),
     (
-        dict(mechanism=GatedDeltaNet(output_gate="tanh")),
-        "mechanism: GatedDeltaNet.output_gate: expected 'silu' or 'sigmoid', or None, got 'tan",
+        dict(mechanism=Gated()),
+        "mechanism: Gated.output_gate: expected 'silu' or 'sigmoid', or None, got 'tanh'",
     ),
     (
-        dict(mechanism=(SOFTMAX, GatedDeltaNet(short_conv=-1))),
-        "mechanism: GatedDeltaNet.short_conv: expected a number of taps, 0 for none, got -1",
+        dict(mechanism=(SOFTMAX, Convolved())),
+        "mechanism: Convolved.short_conv: expected a number of taps, 0 for none, got -1",
     ),
     (dict(vocab_size=None), "vocab_size: expected it, for tokens that are ids, or token_width"),
     (dict(token_width=3), "vocab_size: expected it, for tokens that are ids, or token_width"),

@@ -12,6 +12,7 @@ from toy_mechanism import SOFTMAX, build, jit, run
 
 from attn import Array, Causal, Padding, Segments, Softmax
 from attn.linearized.gated_delta_net import GatedDeltaNet
+from attn.linearized.rwkv7 import RWKV7
 from attn.nn import Attention, functional, with_kv_heads
 
 W, N, K, H, T = 10, 4, 2, 6, 11
@@ -36,7 +37,11 @@ class Both(Softmax):
         return 1.0
 
 
-MECHANISMS = pytest.mark.parametrize("mechanism", [ALL, Both()], ids=["gated delta net", "softmax"])
+MECHANISMS = pytest.mark.parametrize(
+    "mechanism",
+    [ALL, Both(), RWKV7(chunk=4, bonus=0.3)],
+    ids=["gated delta net", "softmax", "rwkv7"],
+)
 
 
 def layer(mechanism=ALL, **changes):
@@ -160,22 +165,26 @@ def test_rows_of_a_batch_are_apart(mechanism):
 def test_weights_are_those_of_the_output(mechanism):
     a = layer(mechanism)
     w = run(a, X, method="weights", mask=Causal()).reshape(2, K, N // K, T, T)
-    _, _, v, _ = a._project(X, None, None, Causal())
-    y = jnp.einsum("bkgts,bskd->btkgd", w, v).reshape(2, T, N, H)
-    y = (a.head_norm(y) * 1.0).reshape(2, T, -1) * (
-        jax.nn.silu if mechanism is ALL else jax.nn.sigmoid
-    )(X @ a.out_gate[...])
+    q, k, v, extra = a._project(X, None, None, Causal())
+    y = a.head_norm(jnp.einsum("bkgts,bskd->btkgd", w, v).reshape(2, T, N, H))
+    if mechanism.bonus is not None:
+        share = mechanism.own(q, k, bonus=a.bonus[...], **extra)
+        y += share[..., None] * jnp.repeat(v, N // K, axis=-2)
+    y = y.reshape(2, T, -1) * (jax.nn.silu if mechanism is ALL else jax.nn.sigmoid)(
+        X @ a.out_gate[...]
+    )
     got = y @ a.out[...]
     np.testing.assert_allclose(got, run(a, X, mask=Causal()), rtol=1e-3, atol=1e-4)
 
 
-def test_parameters_float32_compute_in_dtype_under_strict_promotions():
-    a = layer(dtype="bfloat16")
+@MECHANISMS
+def test_parameters_float32_compute_in_dtype_under_strict_promotions(mechanism):
+    a = layer(mechanism, dtype="bfloat16")
     assert {x.dtype for x in jax.tree.leaves(nnx.state(a))} == {np.dtype("float32")}
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         y = run(a, X, mask=Causal())
     assert y.dtype == jnp.bfloat16
-    exact = run(layer(), X, mask=Causal())
+    exact = run(layer(mechanism), X, mask=Causal())
     assert np.sqrt(np.square(y - exact).mean() / np.square(exact).mean()) < 2**-5
 
 

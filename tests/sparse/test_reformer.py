@@ -184,11 +184,9 @@ def test_bad_settings_are_named(name, value):
         Reformer(**{name: value})
 
 
-def test_odd_buckets_and_bad_flags_are_refused():
+def test_odd_buckets_are_refused():
     with pytest.raises(ValueError, match="buckets: expected an even"):
         Reformer(buckets=3)
-    with pytest.raises(ValueError, match="shared_qk"):
-        Reformer(shared_qk=1)
 
 
 def test_bad_rotations_and_masks_are_refused():

@@ -1,0 +1,51 @@
+"""Learned arrays and gates as they come back to a record: those it asked for, in their shapes."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+GROWS = "max_length"  # in place of a number, in the shape of what grows with it
+
+Shape = tuple[int | str, ...]
+
+
+@functools.cache
+def learned_shapes(mechanism, **sizes: int) -> dict[str, Shape]:
+    """The shapes of `mechanism.init` for heads and widths, whatever its `max_length` was."""
+    made = lambda n: jax.eval_shape(
+        lambda key: mechanism.init(key, max_length=n, **sizes), jax.random.key(0)
+    )
+    one, two = made(1), made(2)
+    either = lambda a, b: tuple(x if x == y else GROWS for x, y in zip(a.shape, b.shape))
+    return {name: either(x, two[name]) for name, x in one.items()}
+
+
+def check_arrays(
+    name: str,
+    arrays: dict[str, Array],
+    wanted: dict[str, Shape],
+    optional: dict[str, Shape] | None = None,
+) -> None:
+    """Raise unless the arrays of `wanted` are there, of their shapes, and none but `optional`.
+
+    TypeError for a name that `name`, a mechanism, does not take and for what is no array of
+    floats; ValueError for one that is missing and for another shape.
+    """
+    known = wanted | (optional or {})
+    for array in sorted(arrays.keys() - known.keys()):
+        takes = ", ".join(known) or "no learned arrays or gates"
+        raise TypeError(f"{array}: {name} takes {takes} with these settings")
+    for array in sorted(wanted.keys() - arrays.keys()):
+        raise ValueError(f"{array}: expected {list(wanted[array])}, got nothing")
+    for array, x in arrays.items():
+        if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.floating):
+            came = getattr(x, "dtype", type(x).__name__)
+            raise TypeError(f"{array}: expected an array of floats, got {came}")
+        shape = known[array]
+        fits = len(x.shape) == len(shape) and all(
+            want in (size, GROWS) for want, size in zip(shape, x.shape)
+        )
+        if not fits:
+            raise ValueError(f"{array}: expected {list(shape)}, got {list(x.shape)}")

@@ -1,0 +1,94 @@
+"""RWKV-7's layer against the paper's equations, token after token (arXiv:2503.14456, section 4)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attn import RWKV7, Causal
+from attn.nn import Attention
+
+N, H, W, T = 3, 4, 12, 9
+RNG = np.random.default_rng(3)
+X = jnp.asarray(RNG.normal(size=(2, T, W)), jnp.float32)
+
+
+def layer(K=N, **settings):
+    sizes = dict(num_heads=N, num_kv_heads=K, max_length=T, mechanism=RWKV7(chunk=4, **settings))
+    a = Attention(W, **sizes, key=jax.random.key(2))
+    # away from where training starts: a low rank starts at 0 and all weights of a bonus are alike
+    draw = lambda x: jnp.asarray(RNG.normal(size=x.shape) * 0.5, x.dtype)
+    graph, params = nnx.split(a)
+    return nnx.merge(graph, jax.tree.map(draw, params))
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def paper(a, x, K):
+    """One sequence x [T, W] in float64; the paper's norm is here the layer's, without a mean."""
+    of = lambda param: np.asarray(param[...], np.float64)
+    x = np.asarray(x, np.float64)
+    gate = lambda name: {key: of(p) for key, p in a.gates.projections[name].items()}
+    w, rate = gate("log_decay"), gate("a")
+    heads = lambda x, n: np.repeat(x.reshape(len(x), n, H), N // n, axis=1)
+    r, k, v = np.split(x @ of(a.qkv), (N * H, (N + K) * H), axis=-1)
+    r, k, v = heads(r, N), heads(k, K), heads(v, K)
+    decay = np.tanh(x @ w["down"]) @ w["up"] + w["bias"]
+    decay = heads(np.exp(-np.exp(-0.5) * sigmoid(decay)), N)
+    rate = heads(sigmoid(x @ rate["down"] @ rate["up"] + rate["bias"]), N)
+    removal = k * of(a.learned["k_k"])
+    removal /= np.linalg.norm(removal, axis=-1, keepdims=True)
+    k = k * (1 + (rate - 1) * of(a.learned["k_a"]))
+    out = np.zeros((len(x), N, H))
+    for n in range(N):
+        S = np.zeros((H, H))  # values by keys
+        for t in range(len(x)):
+            kappa = removal[t, n]
+            S = (
+                S * decay[t, n]
+                - np.outer(S @ kappa, rate[t, n] * kappa)
+                + np.outer(v[t, n], k[t, n])
+            )
+            p = S @ r[t, n]
+            p = p / np.sqrt(np.mean(p * p) + 1e-6) * of(a.head_norm.scale)
+            out[t, n] = p + (r[t, n] * of(a.bonus)[n] * k[t, n]).sum() * v[t, n]
+    return (out.reshape(len(x), -1) * sigmoid(x @ of(a.out_gate))) @ of(a.out)
+
+
+@pytest.mark.parametrize("K", [N, 1])
+def test_the_layer_is_the_papers(K):
+    a = layer(K)
+    graph, params = nnx.split(a)
+    y = jax.jit(lambda x: nnx.merge(graph, params)(x, mask=Causal()))(X)
+    want = [paper(a, x, K) for x in X]
+    np.testing.assert_allclose(y, want, rtol=2e-4, atol=2e-4)
+
+
+def test_a_step_adds_the_bonus_of_its_token():
+    graph, params = nnx.split(layer())
+    whole = jax.jit(lambda x: nnx.merge(graph, params)(x, mask=Causal()))(X)
+    prefill = jax.jit(lambda x: nnx.merge(graph, params).prefill(x, max_length=T))
+    step = jax.jit(lambda state, x: nnx.merge(graph, params).step(state, x))
+    state, y = prefill(X[:, :4])
+    np.testing.assert_allclose(y, whole[:, :4], rtol=1e-4, atol=1e-4)
+    for t in range(4, T):
+        state, y = step(state, X[:, t : t + 1])
+        np.testing.assert_allclose(y, whole[:, t : t + 1], rtol=1e-4, atol=1e-4)
+
+
+def test_it_starts_where_it_is_told_and_can_be_left_out():
+    start = lambda **how: Attention(
+        W, num_heads=N, max_length=T, mechanism=RWKV7(**how), key=jax.random.key(0)
+    )
+    np.testing.assert_array_equal(start().bonus[...], np.full((N, H), -0.04, np.float32))
+    bare = start(bonus=None)
+    assert bare.bonus is None
+    rest = nnx.state(start())
+    del rest["bonus"]
+    jax.tree.map(np.testing.assert_array_equal, nnx.state(bare), rest)
+    for value in ("0.1", float("nan"), True):
+        with pytest.raises(ValueError, match=f"^bonus: expected a finite number, .* {value!r}$"):
+            RWKV7(bonus=value)

@@ -1,0 +1,87 @@
+"""Learned arrays and gates of a size the record did not ask for are refused, by name."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import attn
+from attn import MECHANISMS
+from attn.testing.cases import SHAPE, base_mask, inputs
+
+EXAMPLES = [
+    pytest.param(record, id=f"{name}-{n}")
+    for name, kind in MECHANISMS.items()
+    for n, record in enumerate(kind.examples())
+    if inputs(record, N=2)[3]
+]
+
+
+def forms(record, q, k, v):
+    """Each way to call the record, as a function of what it learned."""
+    mask = base_mask(record)
+    sizes = dict(num_heads=SHAPE["N"], num_kv_heads=k.shape[-2], head_dim=SHAPE["H"])
+    one = lambda x: x[:, :1]
+
+    def step(learned):
+        sized = dict(value_dim=v.shape[-1], max_length=SHAPE["S"] + 3)
+        state = record.init_state(SHAPE["batch"], **sizes, **sized)
+        gates = record.gate_shapes(**sizes)
+        learned = {name: one(x) if name in gates else x for name, x in learned.items()}
+        return record.step(state, one(q), one(k), one(v), **learned)
+
+    yield lambda learned: record(q, k, v, mask=mask, **learned)
+    yield lambda learned: record.reference(q, k, v, mask=mask, **learned)
+    yield lambda learned: record.weights(q, k, mask=mask, **learned)
+    yield lambda learned: record.prefill(q, k, v, max_length=SHAPE["S"] + 3, **learned)
+    yield step
+
+
+def wrong_shapes(shape, longer):
+    """Shapes with an axis more or less, and one longer or shorter where lengths do not decide."""
+    yield from ((1, *shape), shape[1:])
+    for axis, (size, other) in enumerate(zip(shape, longer)):
+        if size == other:
+            resized = lambda by: (*shape[:axis], size + by, *shape[axis + 1 :])
+            yield from (resized(1), resized(-1))
+
+
+@pytest.mark.parametrize("record", EXAMPLES)
+def test_another_size_is_refused_with_both_shapes(record):
+    heads = {"K": SHAPE["N"]} if record.shared_qk else {}
+    q, k, v, learned = inputs(record, **heads)
+    longer = inputs(record, S=SHAPE["S"] + 5, **heads)[3]
+    gates = record.gate_shapes(num_heads=4, num_kv_heads=k.shape[-2], head_dim=8)
+    for form in forms(record, q, k, v):
+        try:
+            jax.eval_shape(form, learned)
+        except NotImplementedError:
+            continue
+        for name, x in learned.items():
+            after_tokens = 2 if name in gates else 0
+            for shape in wrong_shapes(x.shape[after_tokens:], longer[name].shape[after_tokens:]):
+                wrong = jax.ShapeDtypeStruct((*x.shape[:after_tokens], *shape), jnp.float32)
+                with pytest.raises(ValueError, match=f"^{name}: expected .*, got ") as raised:
+                    jax.eval_shape(form, {**learned, name: wrong})
+                came = re.search(r"got (\[.*\])", str(raised.value))[1]
+                assert came.endswith(str(list(shape))[1:]), (shape, came)
+
+
+@pytest.mark.parametrize("record", [r for r in EXAMPLES if "linformer" in r.id], ids=repr)
+def test_arrays_made_for_longer_inputs_fit_and_for_shorter_do_not(record):
+    q, k, v, learned = inputs(record)
+    assert jax.eval_shape(record, q, k, v, **inputs(record, S=40)[3]).shape == v.shape[:2] + (4, 6)
+    with pytest.raises(ValueError, match=r"^key_projection: expected .*, at least 19\]"):
+        record(q, k, v, **{name: x[..., :18] for name, x in learned.items()})
+
+
+def test_missing_superfluous_and_foreign_arrays_are_named():
+    record = attn.Linformer(features=3)
+    q, k, v, learned = inputs(record)
+    with pytest.raises(ValueError, match=r"^value_projection: expected \[2, 3, 'max_length'\]"):
+        record(q, k, v, key_projection=learned["key_projection"])
+    with pytest.raises(TypeError, match=r"^sinks: Linformer takes key_projection, value_"):
+        record(q, k, v, **learned, sinks=jnp.ones(4))
+    with pytest.raises(TypeError, match=r"^key_projection: expected an array of floats, got int32"):
+        record(q, k, v, **{**learned, "key_projection": jnp.ones((2, 3, 22), int)})
