@@ -155,11 +155,11 @@ class Attention(nnx.Module):
         state up to `max_length` tokens. Raises NotImplementedError if the mechanism cannot, or
         not with a bias."""
         q, k, v, extra = self._project(x, None, positions, Causal())
-        extra |= self._stepped(bias)
-        state, y = self.mechanism.prefill(q, k, v, max_length=max_length, **extra)
+        own, stepped = self._own(q, k, v, extra), {**extra, **self._stepped(bias)}
+        state, y = self.mechanism.prefill(q, k, v, max_length=max_length, **stepped)
         latest = x[..., -max(1, self.mechanism.short_conv) :, :]
         conv = None if self.short_conv is None else self.short_conv.last(self._qkv(latest))
-        return LayerState(state, conv), self._output(x, y, self._own(q, k, v, extra))
+        return LayerState(state, conv), self._output(x, y, own)
 
     def step(
         self,
