@@ -36,8 +36,8 @@ class Mechanism(abc.ABC):
     # convolution with SiLU on q, k and v; "silu" or "sigmoid" of a projection of x on the output
     short_conv: ClassVar[int] = 0
     output_gate: ClassVar[str | None] = None
-    # where the weight of each channel starts by which a layer adds a token's `own` value to each
-    # head's output, after the norm; None adds nothing
+    # a layer adds a token's `own` share of its value to each head's output, after the norm, by
+    # learned weights that start at this number; None adds nothing
     bonus: ClassVar[float | None] = None
     # how many vectors a head's q and k hold side by side: a layer rotates each by itself
     parts: ClassVar[int] = 1
@@ -105,8 +105,8 @@ class Mechanism(abc.ABC):
         return {}
 
     def own(self, q, k, **arrays: Array) -> Float[Array, "*B T N"]:
-        """How much of its own value each token adds; in a layer that has the `bonus`
-        [N, H], which is given too, after the head's norm."""
+        """How much of its own value a token adds to each head's output, in the recurrence or, with
+        a `bonus`, in the layer after the norm, which gives its weights [N, H] as `bonus` too."""
         raise NotImplementedError(f"{self.name} adds nothing of its own value")
 
     def check_learned(self, q, k, v, /, **learned: Array) -> None:
