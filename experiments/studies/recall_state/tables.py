@@ -8,6 +8,8 @@ from scipy.stats import spearmanr
 from experiments.studies.recall_state.runs import EXACT
 from experiments.studies.record import Blocks, run_line, spread, table
 
+ENOUGH = 0.99
+
 
 def blocks(r: dict) -> Blocks:
     return {
@@ -48,6 +50,10 @@ def means(sizes: dict) -> list[float]:
     return [fmean(sizes[size]) for size in ordered(sizes)]
 
 
+def all_of(scores: list[float]) -> bool:
+    return fmean(scores) >= ENOUGH
+
+
 def answer(found: dict, baselines: dict) -> str:
     """How accuracy goes with the state, over all and within each family; who learned at all."""
     others = {name: sizes for name, sizes in found.items() if name != EXACT}
@@ -67,9 +73,12 @@ def answer(found: dict, baselines: dict) -> str:
         lines.append(f"* The next larger state is better in {sum(steps)} of {len(steps)} steps.")
     if EXACT in found:
         (size,), (score,) = found[EXACT], means(found[EXACT])
-        near = [int(s) for sizes in others.values() for s, x in sizes.items() if fmean(x) > score]
-        low = f"; the smallest state that is better: {min(near):,}" if near else "; none is better"
-        lines.append(f"* {EXACT} with {int(size):,} bytes: {100 * score:.1f}%{low}.")
+        enough = [(int(s), name) for name in others for s, x in others[name].items() if all_of(x)]
+        fewest = min(enough)[0] if enough else 0
+        names = ", ".join(name for size, name in enough if size == fewest)
+        low = f"{fewest:,} ({names})" if enough else "none"
+        lines.append(f"* {EXACT} with {int(size):,} bytes: {100 * score:.1f}%.")
+        lines.append(f"* The smallest state of fixed size that recalls {ENOUGH:.0%}: {low}.")
     if still:
         lines.append(f"* Never above {100 * floor:.1f}%, so not learned: {', '.join(still)}.")
     return "\n".join(lines)
