@@ -39,11 +39,13 @@ class Settings:
 def measure(s: Settings, cells: Path, tell=print) -> dict:
     """Test accuracies [seed] of each encoding by length; and without learning."""
     found: dict[str, dict[str, list[float]]] = {}
+    seconds = 0.0
     for seed in range(s.seeds):
         for encoding in s.encodings:
             experiment = s.experiment(encoding, seed)
             folder = cells / f"{encoding}-{digest(experiment)}"
             result = train.run(experiment, folder, progress=False)
+            seconds += result["wall_seconds"]
             rows = {encoding: result["test"]["slices"]}
             if encoding == "rotary":
                 rows |= dict(stretched(folder))
@@ -52,7 +54,8 @@ def measure(s: Settings, cells: Path, tell=print) -> dict:
                 for length, accuracy in slices.items():
                     found.setdefault(name, {}).setdefault(length, []).append(accuracy)
     task = experiment.posed
-    return {"accuracy": found, "test rows": task.size("test"), "baselines": task.baselines()}
+    told = {"test rows": task.size("test"), "baselines": task.baselines(), "seconds": seconds}
+    return {"accuracy": found, **told}
 
 
 def stretched(folder: Path) -> Iterator[tuple[str, Slices]]:

@@ -13,9 +13,9 @@ def figures(results: dict) -> Figures:
         ax = fig.subplots()
         for name, sizes in found.items():
             at, scores = [int(size) for size in ordered(sizes)], means(sizes)
-            marker = "*" if name == EXACT else "o"
-            style = {"color": looks[name].colour, "ls": looks[name].dash, "ms": 4}
-            ax.plot(at, [100 * x for x in scores], marker=marker, label=name, **style)
+            marker = {"marker": "*", "ms": 11} if name == EXACT else {"marker": "o", "ms": 4}
+            style = marker | {"color": looks[name].colour, "ls": looks[name].dash}
+            ax.plot(at, [100 * x for x in scores], label=name, **style)
         for value in results["baselines"].values():
             ax.axhline(100 * value, color=plots.INK, lw=0.7, ls=":")
         plots.size_axis(ax, [int(size) for sizes in found.values() for size in sizes])
