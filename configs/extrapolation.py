@@ -22,6 +22,7 @@ stretched, which is not what they are published for. Put into the model trained 
 parameters do not change (`dataclasses.replace` of its `model.rotary`), they give 91.7, 80.0, 71.4
 and 100.0, 92.1, 61.2; linear interpolation gives 46.1, 42.2, 41.2. Learned positions from 16 on
 are in the table, for its length is that of the longest, but stay as they were drawn.
+Three seeds, and nothing chosen by longer rows: experiments/studies/extrapolation.
 """
 
 from experiments.config import mechanism, task

@@ -18,7 +18,7 @@ More state recalls more wherever anything was learned, as published. That gates 
 not: 400 steps at one rate, which suits `linear`, are too few for them. Most had not left the
 plateau (loss 4.85, that of any of 128 values); `kda` was rising when it was stopped. Zoology gives
 each model its best of four rates and 64 epochs: add `search = {"optimizer.learning_rate": [...]}`
-and steps.
+and steps. On shorter rows, with more steps: experiments/studies/recall_state.
 """
 
 from experiments.config import mechanism, task

@@ -139,5 +139,6 @@ def _labels(configs: Sequence[dict[str, Any]]) -> list[str]:
     """Variants of runs whose sweep is not known, from what differs between their settings."""
     values = [{k: v for k, v in flat(config).items() if k != "seed"} for config in configs]
     differ = lambda key: len({repr(x.get(key)) for x in values}) > 1
-    apart = {key for x in values for key in x if differ(key)} | {"model.attention.name"}
+    keys = {key for x in values for key in x}  # each once: there may be a thousand runs
+    apart = set(filter(differ, keys)) | {"model.attention.name"}
     return variants([{k: v for k, v in x.items() if k in apart} for x in values])

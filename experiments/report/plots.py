@@ -102,22 +102,23 @@ def drawn_files(folder: Path, name: str) -> tuple[Path, Path]:
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-    """A finished figure: for a page its <svg> element, and for a folder two files."""
+    """A finished figure, without what it was drawn from: of hundreds, that is half a gigabyte. For
+    a page its <svg> element, and for a folder two files."""
 
     name: str
     svg: str
-    figure: Figure
+    png: bytes
 
     def save(self, folder: Path) -> None:
         as_svg, as_png = drawn_files(folder, self.name)
         as_svg.write_text(standalone(self.svg))
-        as_png.write_bytes(png(self.figure))
+        as_png.write_bytes(self.png)
 
 
 def drawn(fig: Figure, name: str) -> Drawing:
     element = svg(fig, name)
     fig.set_layout_engine("none")  # all has its place: to find it again takes longer than to draw
-    return Drawing(name, element, fig)
+    return Drawing(name, element, png(fig))
 
 
 Curve = tuple[Sequence[float], Sequence[float]]  # steps, values

@@ -5,7 +5,6 @@ import pytest
 
 from experiments import align, train, visualize
 from experiments.config import task
-from experiments.report import plots
 from experiments.validation import from_dict
 
 
@@ -47,7 +46,7 @@ def test_pictures_lie_side_by_side():
     maps = {f"head {n}": np.eye(2, 3) for n in range(5)}
     drawing = align.draw(align.Alignment(maps, ["a", " ", "b"], ["7", "end"], ["7", "end"]))
     assert all(title in drawing.svg for title in maps)
-    assert plots.png(drawing.figure).startswith(b"\x89PNG")
+    assert drawing.png.startswith(b"\x89PNG")
 
 
 def test_what_is_no_trained_run_is_refused(tmp_path, capsys):

@@ -15,6 +15,9 @@ from experiments.studies import conversion, heads, record
 from experiments.studies.conversion import __main__ as conversion_command
 from experiments.studies.conversion import uptraining
 from experiments.studies.conversion.convert import convert
+from experiments.studies.extrapolation import __main__ as extrapolation_command
+from experiments.studies.extrapolation import runs as extrapolation
+from experiments.studies.extrapolation import tables as extrapolation_tables
 from experiments.studies.heads import __main__ as heads_command
 from experiments.studies.heads import (
     alike,
@@ -32,6 +35,8 @@ from experiments.studies.lra_defects import __main__ as defects_command
 from experiments.studies.lra_defects import measure as defects
 from experiments.studies.pretraining import __main__ as pretraining_command
 from experiments.studies.pretraining import runs as pretraining
+from experiments.studies.recall_state import __main__ as recall_command
+from experiments.studies.recall_state import runs as recall
 
 SMALL = Sizes(width=12, heads=4, length=7, batch=2)
 ROUNDING = 1e-5
@@ -48,6 +53,8 @@ COMMANDS = {
     "conversion": conversion_command,
     "pretraining": pretraining_command,
     "lra": lra_command,
+    "extrapolation": extrapolation_command,
+    "recall_state": recall_command,
 }
 WRITTEN = COMMANDS | {"lra_defects": defects_command}
 
@@ -182,6 +189,14 @@ def test_the_command_runs_from_end_to_end(name, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(lra_command, "CELLS", tmp_path / "cells")
     some = functools.partial(lra.Settings, tasks=("listops",), models=("softmax", "local", "gla"))
     monkeypatch.setattr(lra_command, "Settings", some)
+    monkeypatch.setattr(extrapolation_command, "CELLS", tmp_path / "cells")
+    few = {"task.validation": 30, "task.test": 30, "train.batch_size": 4, "model.width": 8}
+    some = {"encodings": ("rotary", "alibi"), "changes": overrides(few)}
+    some = functools.partial(extrapolation.Settings, **some)
+    monkeypatch.setattr(extrapolation_command, "Settings", some)
+    monkeypatch.setattr(recall_command, "CELLS", tmp_path / "cells")
+    some = functools.partial(recall.Settings, families=("softmax", "hgrn2"), fields=few)
+    monkeypatch.setattr(recall_command, "Settings", some)
     assert COMMANDS[name].main([f"--out={tmp_path}", "--seeds=1", "--steps=10"]) == 0
     assert "README.md" in capsys.readouterr().out
     written = (tmp_path / "README.md").read_text()
@@ -189,6 +204,38 @@ def test_the_command_runs_from_end_to_end(name, tmp_path, capsys, monkeypatch):
     assert record.renewed(written, COMMANDS[name].blocks(results)) == written
     assert list(tmp_path.glob("*.png"))
     assert results["run"]["hardware"]["cores"] > 0
+
+
+def overrides(fields):
+    return tuple(f"--config.{name}={value}" for name, value in fields.items())
+
+
+def test_nothing_is_chosen_by_longer_rows():
+    for encoding in extrapolation.ENCODINGS:
+        experiment = extrapolation.Settings(steps=30).experiment(encoding, seed=2)
+        assert (experiment.model.positions, experiment.seed) == (encoding, 2)
+        assert experiment.train.steps == experiment.train.eval_every == 30
+
+
+def test_pairs_of_a_published_order_are_counted():
+    scores = {"alibi": 0.4, "t5": 0.6, "rotary": 0.5, "sinusoidal": 0.5}
+    found = {name: {"16 tokens": [1.0], "64 tokens": [x, x]} for name, x in scores.items()}
+    first, second = extrapolation_tables.published(found).splitlines()
+    assert "3 of 6 pairs in this order; but t5 over alibi, rotary over alibi, sin" in first
+    assert "4 of 6 pairs in this order; but rotary over alibi, sinusoidal over alibi." in second
+
+
+def test_each_family_has_each_state_once():
+    planned = recall.Settings(seeds=2).planned()
+    seen = [(recall.family(p), p.experiment.model.head_dim, p.experiment.seed) for p in planned]
+    windows = [x for x in seen if x[0] == "window"]
+    assert len(windows) == 6
+    assert len({*seen}) == len(seen) - 4
+    assert {x for x in seen if x[0] == "linear"} == {
+        ("linear", size, seed) for size in (8, 16, 32, 64, 128) for seed in (0, 1)
+    }
+    assert all(p.experiment.task.length == 32 for p in planned)
+    assert len({recall.family(p) for p in planned}) == 11
 
 
 def test_mistakes_in_the_command_are_named(capsys):

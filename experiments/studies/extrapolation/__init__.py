@@ -1,0 +1,1 @@
+"""Which encodings of positions carry over to sequences longer than those trained on?"""
