@@ -28,7 +28,7 @@ def settings(r: dict) -> str:
     runs, seconds = (sum(found[key] for found in tasks) for key in ("runs", "seconds"))
     missing = sum(len(found["without result"]) for found in tasks)
     return (
-        f"{s['steps']} steps; one seed, unless the table says several; {runs} different runs, "
+        f"{s['steps']} steps; as many seeds as the table says, else one; {runs} different runs, "
         f"{missing} of them without a result; "
         f"{seconds / 60:.0f} minutes on a share of one core with compilation."
     )
