@@ -22,7 +22,7 @@ def elu_plus_one(x: Float[Array, "*L H"]):
 
     Products below the smallest float32 count as no weight: where all of q and of k are under -44.
     """
-    return jnp.where(x > 0, x + 1, jnp.exp(jnp.minimum(x, 0))), None
+    return jnp.where(x > 0, x + 1, jnp.exp(jnp.where(x > 0, 0, x))), None
 
 
 def relu(x: Float[Array, "*L H"]):

@@ -55,6 +55,17 @@ KERNELS = {
 }
 
 
+@pytest.mark.parametrize("name", ["elu", "squared_relu", "softmax", "unit", "taylor"])
+def test_a_zero_has_the_slope_of_both_its_sides(name):
+    # elu's was half of it: where two branches tie, jax.numpy.minimum takes the mean of their slopes
+    with jax.enable_x64():
+        phi = lambda x: maps.FEATURE_MAPS[name](x)[0]
+        zero, toward = jnp.zeros(6), jnp.asarray(X)
+        got = jax.jvp(phi, (zero,), (toward,))[1]
+        want = (phi(1e-6 * toward) - phi(-1e-6 * toward)) / 2e-6
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_products_are_the_papers(name):
     phi, want = KERNELS[name]
