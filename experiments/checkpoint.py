@@ -41,10 +41,6 @@ class Checkpoints:
             keep=experiment.train.keep,
         )
 
-    @property
-    def _hash(self) -> str:
-        return manifest.digest(self.config)[:16]
-
     def save(self, step: int, state: PyTree, *, progress: dict[str, Any], best: int | None) -> None:
         """Writes one; keeps beside it the latest and their best. Raises CheckpointError, with the
         earlier ones as they were, and NonFiniteError for a state that is not worth keeping."""
@@ -55,7 +51,7 @@ class Checkpoints:
                 raise NonFiniteError(f"checkpoint {step} is not written: {name} is not finite")
         body = {
             "step": step,
-            "config": self._hash,
+            "config": manifest.short(self.config),
             "settings": self.config,
             "data": self.data,
             "progress": progress,
@@ -157,7 +153,7 @@ class Checkpoints:
         wanted = {name: _describe(x) for name, x in expected.items()}
         if lines := _differences(body["arrays"], wanted):
             raise CheckpointError("\n  ".join([f"{where} holds other arrays:", *lines]))
-        if body["config"] != self._hash:
+        if body["config"] != manifest.short(self.config):
             lines = differences(body.get("settings", {}), self.config)
             raise CheckpointError("\n  ".join([f"{where} is of another configuration:", *lines]))
         if body["data"] != self.data:

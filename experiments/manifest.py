@@ -68,3 +68,8 @@ def _entry(path: Path, *, sync: bool = False) -> dict[str, Any]:
 def digest(body: dict[str, Any]) -> str:
     """Of the values, whatever their order and spacing in a file."""
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def short(body: dict[str, Any]) -> str:
+    """The first sixteen digits of `digest`: to name a configuration by."""
+    return digest(body)[:16]

@@ -30,7 +30,7 @@ def _plain(value: Any) -> Any:
 
 def digest(experiment: Experiment) -> str:
     """Sixteen hex digits: equal exactly when the experiments are."""
-    return manifest.digest(to_dict(experiment))[:16]
+    return manifest.short(to_dict(experiment))
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
