@@ -17,6 +17,7 @@ from attn.mechanism import Mechanism, check_requests
 from attn.nn.gates import Gates
 from attn.nn.keys import fold
 from attn.nn.norm import RMSNorm
+from attn.nn.rows import of_rows
 from attn.nn.short_conv import ShortConv
 from attn.positions import Rotary
 
@@ -242,8 +243,8 @@ class Attention(nnx.Module):
         y = y.reshape(*y.shape[:-2], self.out.shape[0])
         if self.out_gate is not None:
             activation = getattr(jax.nn, self.mechanism.output_gate)  # one of OUTPUT_GATES
-            y = y * activation(x.astype(self.dtype) @ self.out_gate[...].astype(self.dtype))
-        y = y @ self.out[...].astype(self.dtype)
+            y = y * activation(self._times(x, self.out_gate[...]))
+        y = self._times(y, self.out[...])
         return y if self.bias is None else self._plus(y, self.bias.out[...])
 
     def weights(
@@ -295,8 +296,11 @@ class Attention(nnx.Module):
         return *self._heads(q, k, v, positions), {**learned, **gates}
 
     def _qkv(self, x, columns=slice(None)) -> Float[Array, "*B T C"]:
-        y = x.astype(self.dtype) @ self.qkv[:, columns].astype(self.dtype)
+        y = self._times(x, self.qkv[:, columns])
         return y if self.bias is None else self._plus(y, self.bias.qkv[columns])
+
+    def _times(self, x, kernel):
+        return of_rows(lambda x: x @ kernel.astype(self.dtype), x.astype(self.dtype))
 
     def _plus(self, y, bias):
         return jnp.add(*aligned(y, bias.astype(self.dtype)))

@@ -1,11 +1,14 @@
 """The per-token inputs that a mechanism asks for by `gates(...)`, projected from x."""
 
+import functools
+
 import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
 from attn.gates import Gate, StepDecay, identity
 from attn.nn.keys import fold
+from attn.nn.rows import of_rows
 
 # A bare shape is a linear projection. Gates arrive activated: these names have one meaning in
 # every mechanism, any other name gets the projection as it is.
@@ -31,4 +34,6 @@ class Gates(nnx.Module):
 
     def __call__(self, x: Float[Array, "*B T W"]) -> dict[str, Float[Array, "..."]]:
         arrays = lambda name: {key: array[...] for key, array in self.projections[name].items()}
-        return {name: gate(x, **arrays(name)) for name, gate in self.gates}
+        return {
+            name: of_rows(functools.partial(gate, **arrays(name)), x) for name, gate in self.gates
+        }

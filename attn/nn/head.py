@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn.nn.config import EncoderConfig
 from attn.nn.keys import fold
+from attn.nn.rows import of_rows
 
 
 def pool(
@@ -66,5 +67,5 @@ class Head(nnx.Module):
     def score(self, x: Float[Array, "*A I"]) -> Float[Array, "*A classes"]:
         """Of what has been pooled, and paired if the head is "dual"."""
         for linear in self.linears[:-1]:
-            x = jax.nn.relu(linear(x))
-        return self.linears[-1](x).astype(jnp.float32)
+            x = jax.nn.relu(of_rows(linear, x))
+        return of_rows(self.linears[-1], x).astype(jnp.float32)

@@ -6,6 +6,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from attn.nn.keys import fold
+from attn.nn.rows import of_rows
 
 
 def gelu_exact(x: Float[Array, "*B W"]) -> Float[Array, "*B W"]:
@@ -40,4 +41,4 @@ class Mlp(nnx.Module):
         self.down = nnx.Linear(hidden, width, dtype=dtype, rngs=rngs("down"))
 
     def __call__(self, x: Float[Array, "*B T W"]) -> Float[Array, "*B T W"]:
-        return self.down(self.activation(self.up(x)))
+        return of_rows(lambda x: self.down(self.activation(self.up(x))), x)
