@@ -3,18 +3,27 @@
 import subprocess
 import sys
 
+import pytest
+
 FAULTS = """
 import resource
+import threading
 from experiments.memory import keep_freed_memory
 keep_freed_memory()
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-b"x" * 2**26
-before = faults()
-b"x" * 2**26
-print(faults() - before)
+def again():
+    {use}
+    before = faults()
+    {use}
+    print(faults() - before)
+{run}
 """
+HERE, THERE = "again()", "thread = threading.Thread(target=again); thread.start(); thread.join()"
+FOUR = 'a, b, c, d = [b"x" * n for n in 4 * [2**24 + 1]]; del a, b, c, d'  # more than a heap has
 
 
-def test_memory_that_was_freed_is_used_again_without_asking_the_kernel():
-    said = subprocess.check_output([sys.executable, "-c", FAULTS], text=True)
+@pytest.mark.parametrize(("run", "use"), [(HERE, 'b"x" * 2**26'), (HERE, FOUR), (THERE, FOUR)])
+def test_memory_that_was_freed_is_used_again_without_asking_the_kernel(run: str, use: str):
+    script = FAULTS.format(run=run, use=use)
+    said = subprocess.check_output([sys.executable, "-c", script], text=True)
     assert int(said) < 100  # of 16,384 pages
