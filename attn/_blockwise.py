@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int
 from attn import _short, _strips
 from attn._core import number_of, scaled, wide
 from attn._dropout import Dropout
-from attn._tiles import LOG2E, Tiling, coming_back, going_back, going_in, huge, kept, words
+from attn._tiles import LOG2E, Tiling, coming_back, delta, going_back, going_in, huge, kept, words
 from attn.biases import Bias
 from attn.masks import Mask
 
@@ -231,6 +231,9 @@ def _backward(tiling, form, saved, cotangents):
     t, ((q, k, v, mask, bias, dropout, out, lse), learned) = tiling, saved
     symbolic = jax.custom_derivatives.SymbolicZero
     cotangents = [jnp.zeros(x.shape, x.dtype) if type(x) is symbolic else x for x in cotangents]
+    # out of a plain sum come constants, of which XLA would compute all that follows while it
+    # compiles: seconds, where running it takes a millisecond
+    cotangents = lax.optimization_barrier(cotangents)
     run = {"short": _short.backward, "strips": _strips.backward, "loops": _backward_tile}[form]
 
     def tile(d_bias, n):
@@ -269,11 +272,12 @@ def _backward_tile(t, q, k, v, out, lse, do, d_lse, mask, bias, dropout, d_bias)
     (full_at, full_n), (part_at, part_n) = (_lists(x.T) for x in visit)
     drop = words(t, dropout)
     q, k, v = coming_back(t, q, k, v)
-    do, lse, delta = going_back(out, lse, do, d_lse)
+    deltas = delta(out, do, d_lse)
+    do, lse = going_back(lse, do, d_lse)
     qs, dos = t.to_blocks(q, t.block_q), t.to_blocks(do, t.block_q)
     ks, vs = t.to_blocks(k, t.block_k), t.to_blocks(v, t.block_k)
     lses = t.to_blocks(lse[..., None], t.block_q, fill=jnp.inf)[..., 0]
-    deltas = t.to_blocks(delta[..., None], t.block_q)[..., 0]
+    deltas = t.to_blocks(deltas[..., None], t.block_q)[..., 0]
 
     def key_block(carry, b):
         kb, vb = ks[b], vs[b]

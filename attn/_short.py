@@ -7,7 +7,18 @@ from collections.abc import Iterator
 import jax.numpy as jnp
 import numpy as np
 
-from attn._tiles import LOG2E, Tiling, coming_back, going_back, going_in, kept, whole_rows, words
+from attn._tiles import (
+    LOG2E,
+    Tiling,
+    coming_back,
+    delta,
+    going_back,
+    going_in,
+    kept,
+    transposed_product,
+    whole_rows,
+    words,
+)
 from attn.masks import Mask
 
 
@@ -33,11 +44,12 @@ def backward(t: Tiling, q, k, v, out, lse, do, d_lse, mask, bias, dropout, d_bia
     """The gradients of one tile of batch rows."""
     drop = words(t, dropout)
     q, k, v = coming_back(t, q, k, v)
-    do, lse, delta = going_back(out, lse, do, d_lse)
+    rows = lambda x, fill=0.0: t.to_blocks(x[..., None], t.block_q, fill)[..., 0]
+    deltas = rows(delta(out, do, d_lse))
     qs, dos = t.to_blocks(q, t.block_q), t.to_blocks(do, t.block_q)
+    # after the blocks are cut: XLA's CPU backend makes the lse again for each score
+    dos, lses = going_back(rows(lse, jnp.inf), dos, rows(d_lse))
     (k,), (v,) = t.to_blocks(k, t.S), t.to_blocks(v, t.S)
-    lses = t.to_blocks(lse[..., None], t.block_q, fill=jnp.inf)[..., 0]
-    deltas = t.to_blocks(delta[..., None], t.block_q)[..., 0]
     dq, dk, dv = [], jnp.zeros_like(k), jnp.zeros_like(v)
     for a, keys, i, j, masked in _rows(t, mask):
         kb, vb, qa, doa = k[:, keys], v[:, keys], qs[a], dos[a]
@@ -49,7 +61,7 @@ def backward(t: Tiling, q, k, v, out, lse, do, d_lse, mask, bias, dropout, d_bia
         )  # fmt: skip
         if d_bias is not None:
             d_bias = bias.add_tile(d_bias, t.unarrange(d_biased), i, j)
-        dq.append((kb.mT @ ds).mT)
+        dq.append(transposed_product(kb, ds))
         dk = dk.at[:, keys].add(ds @ qa)
         dv = dv.at[:, keys].add(used @ doa)
     dq = t.from_blocks(jnp.stack(dq) * t.scale, t.T, t.K * t.G)

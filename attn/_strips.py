@@ -9,12 +9,12 @@ from jax import lax
 
 from attn._core import isolate
 from attn._dropout import Dropout, keep
-from attn._tiles import LOG2E, Tiling, going_back, whole_rows
+from attn._tiles import LOG2E, Tiling, delta, going_back, transposed_product, whole_rows
 from attn.masks import Mask
 
 STEP = 32  # strips begin and end at multiples of this
 # of long loops, how many strips a turn takes: one is too little work for two threads
-TURN, LONG = 2, 32
+TURN, LONG = 2, 16
 
 
 def strips(mask: Mask, T: int, S: int, block_q: int, rows=slice(None)) -> tuple[np.ndarray, int]:
@@ -57,16 +57,20 @@ def forward(t: Tiling, q, k, v, mask, bias, dropout):
 def backward(t: Tiling, q, k, v, out, lse, do, d_lse, mask, bias, dropout, d_bias):
     """The gradients of one tile of batch rows."""
     starts, width, queries, cut = _geometry(t, mask)
-    q, out, do, d_lse = queries(q), queries(out), queries(do), queries(d_lse[..., None])
-    lse, dropout = queries(lse[..., None], jnp.inf), _padded(queries, dropout)
+    # [R K, G, T], as the loop asks for them: it makes what it is given again for each score
+    heads_first = lambda x: x.mT.reshape(-1, t.G, x.shape[1])
+    lses = heads_first(queries(going_back(lse, do, d_lse)[1], jnp.inf))
+    q, out, do, d_lse = queries(q), queries(out), queries(do), heads_first(queries(d_lse))
+    dropout = _padded(queries, dropout)
     poison = _poison(q, k, v)
 
     def block(a, carry):
         dq, dk, dv, d_bias = carry
         row, start = a * t.block_q, starts[a]
         qa = isolate(cut(q, row))[0] * t.scale
-        of_rows = cut(out, row), cut(lse, row)[..., 0], cut(do, row), cut(d_lse, row)[..., 0]
-        doa, lse_a, delta = going_back(*of_rows)
+        doa = isolate(cut(do, row))[0]
+        of_rows = lambda x: lax.dynamic_slice_in_dim(x, row, t.block_q, 2).reshape(len(x), -1)
+        lse_a, delta_a = of_rows(lses), delta(cut(out, row), doa, of_rows(d_lse))
         spoilt = jnp.isnan(cut(poison, start, width))
         clean = lambda x: jnp.where(spoilt, 0, cut(x, start, width).astype(q.dtype))
         keys, values = clean(k), clean(v)
@@ -76,12 +80,12 @@ def backward(t: Tiling, q, k, v, out, lse, do, d_lse, mask, bias, dropout, d_bia
             stays = keep(*_words(dropout, cut, row, start, width, transposed=True), dropout.rate)
         # transposed scores [R K, c, G b]
         used, d_biased, ds = t.back(
-            keys @ (qa * LOG2E).mT, values @ doa.mT, lse_a, delta, mask, bias, i, j,
+            keys @ (qa * LOG2E).mT, values @ doa.mT, lse_a, delta_a, mask, bias, i, j,
             masked=True, stays=stays, rate=dropout and dropout.rate,
         )  # fmt: skip
         if d_bias is not None:
             d_bias = bias.add_tile(d_bias, t.unarrange(d_biased), i, j)
-        dq = _put(t, dq, (keys.mT @ ds).mT * t.scale, row)
+        dq = _put(t, dq, transposed_product(keys, ds) * t.scale, row)
         dk = _put(t, dk, cut(dk, start, width) + ds @ qa, start)
         dv = _put(t, dv, cut(dv, start, width) + used @ doa, start)
         return dq, dk, dv, d_bias

@@ -139,17 +139,19 @@ def coming_back(t: Tiling, q, k, v):
     return q * (t.scale * LOG2E), k, v
 
 
-def going_back(out, lse, do, d_lse):
-    """What rows send back: do, their base-2 log-sum-exp, and delta = do . out - d_lse."""
-    # out of a plain sum come constants, of which XLA would compute all that follows while it
-    # compiles: seconds, where running it takes a millisecond
-    do, d_lse = lax.optimization_barrier((do, d_lse))
+def going_back(lse, do, d_lse):
+    """What rows send back: do, and their base-2 log-sum-exp."""
     # rows that see nothing, and NaN rows that nobody asks about: p = exp2(s - inf) = 0
     asked = (do != 0).any(-1) | (d_lse != 0)
     lse = jnp.where((lse == -jnp.inf) | (jnp.isnan(lse) & ~asked), jnp.inf, lse * LOG2E)
     do, poison = isolate(do)
     # a NaN that comes back reaches what its row sees, nothing else
-    return do, lse + poison, (do * isolate(out)[0]).sum(-1) - d_lse
+    return do, lse + poison
+
+
+def delta(out, do, d_lse):
+    """do . out - d_lse of each row (Dao et al. 2022)."""
+    return (isolate(do)[0] * isolate(out)[0]).sum(-1) - d_lse
 
 
 def whole_rows(s, seen):
@@ -180,3 +182,9 @@ def kept(drop: Dropout, a, b, transposed=False) -> Bool[Array, "RK Gb c"]:
     if transposed:
         return keep(rows.mT, columns, drop.rate)
     return keep(rows, columns.mT, drop.rate)
+
+
+def transposed_product(a: Float[Array, "*B c H"], b: Float[Array, "*B c b"]):
+    """b^T a, [*B, b, H], by way of (a^T b)^T: XLA's CPU backend is slow where what it contracts is
+    not the last axis of the left factor, and would turn this back into that."""
+    return lax.optimization_barrier(lax.optimization_barrier(a.mT) @ b).mT
