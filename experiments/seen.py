@@ -149,12 +149,12 @@ def sight(run: Path) -> Sight:
 
 def _image(task, batch) -> Float[np.ndarray, "height width"] | None:
     """The input as a picture, where it is one."""
-    from experiments.tasks import DigitPatches, Digits, Image, Pathfinder
+    from experiments.tasks import DigitPatches, Digits, Image, Pathfinder, PathfinderPatches
 
     if not isinstance(task, Digits | Image | Pathfinder):
         return None
     side = math.isqrt(task.length)
-    if isinstance(task, DigitPatches):
+    if isinstance(task, DigitPatches | PathfinderPatches):
         squares = batch.tokens[0].reshape(side, side, task.patch, task.patch)
         return squares.swapaxes(1, 2).reshape(side * task.patch, -1)
     return batch.tokens[0].reshape(side, side) - 1.0

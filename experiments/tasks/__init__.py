@@ -18,6 +18,7 @@ from experiments.tasks.needle import Needle as Needle
 from experiments.tasks.numbers import Numbers as Numbers
 from experiments.tasks.parity import Parity as Parity
 from experiments.tasks.pathfinder import Pathfinder as Pathfinder
+from experiments.tasks.pathfinder import PathfinderPatches as PathfinderPatches
 from experiments.tasks.recall import Recall as Recall
 from experiments.tasks.retrieval import Retrieval as Retrieval
 from experiments.tasks.sequence import Reverse as Reverse
@@ -39,6 +40,7 @@ TASKS: dict[str, type[Task]] = {
     "numbers": Numbers,
     "parity": Parity,
     "pathfinder": Pathfinder,
+    "pathfinder_patches": PathfinderPatches,
     "recall": Recall,
     "retrieval": Retrieval,
     "reverse": Reverse,

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from experiments.tasks.base import Batch, Task, check_split, majority, require, rng
+from experiments.tasks.patches import patches
 
 SIDE = 8
 HELD_OUT = 270  # rows of validation, and of test; the other 1,257 of 1,797 are for training
@@ -60,10 +61,9 @@ class DigitPatches(Digits):
     def examples(self, split: str, indices: Int[np.ndarray, "B"]) -> Batch:
         pixels = super().examples(split, indices)
         values = (pixels.tokens - 1) / np.float32(8) - 1
-        cut = values.reshape(-1, SIDE // self.patch, self.patch, SIDE // self.patch, self.patch)
-        patches = cut.transpose(0, 1, 3, 2, 4).reshape(-1, self.length, self.token_width)
+        tokens = patches(values.astype(np.float32).reshape(-1, SIDE, SIDE), self.patch)
         lengths = np.full_like(pixels.lengths, self.length)
-        return dataclasses.replace(pixels, tokens=patches.astype(np.float32), lengths=lengths)
+        return dataclasses.replace(pixels, tokens=tokens, lengths=lengths)
 
 
 @functools.cache

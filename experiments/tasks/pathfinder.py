@@ -16,6 +16,7 @@ from experiments.tasks.base import (
     require_int,
 )
 from experiments.tasks.drawn import Drawn, whole_split
+from experiments.tasks.patches import patches
 from experiments.tasks.pathfinder_files import FOLDERS, read
 from experiments.tasks.pathfinder_images import GEOMETRIES, draw
 
@@ -23,7 +24,8 @@ from experiments.tasks.pathfinder_images import GEOMETRIES, draw
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pathfinder(Drawn):
     """Pixel by pixel, value v in 0..255 is token v + 1; label 1 if the dots are connected. `dashes`
-    of each target curve make it Long Range Arena's easy (6), intermediate (9) or hard (14).
+    of each target curve make it Long Range Arena's easy (6), intermediate (9) or hard (14); without
+    `distractors` it is easier still.
 
     Half connected, by a generator of our own; example numbers 2 i and 2 i + 1 are twins
     (`pathfinder_images.draw`). Drawn afresh for every step, or with `train` so many for all. Or
@@ -37,6 +39,7 @@ class Pathfinder(Drawn):
     classes: ClassVar[int] = 2
     resolution: int = 32
     dashes: int = 14
+    distractors: bool = True  # short curves beside the two long ones, where there is room
     data_dir: str = ""
     train: int = 0
     validation: int = 1_000
@@ -49,6 +52,10 @@ class Pathfinder(Drawn):
             expected = f"one of {', '.join(map(str, known))}"
             require(type(value) is int and value in known, name, expected, value)
         require_int("train", self.train, 0, MOST_DRAWN)
+        have = self.distractors
+        require(isinstance(have, bool), "distractors", "True or False", have)
+        need = "True with data_dir, whose images have them"
+        require(have or not self.data_dir, "distractors", need, have)
         require(isinstance(self.data_dir, str), "data_dir", "a folder or ''", self.data_dir)
 
     @property
@@ -74,7 +81,10 @@ class Pathfinder(Drawn):
     def draw(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
         # Twins follow each other; of a pair that the batch cuts in two, one is drawn for nothing.
         rows = number - number[0] // 2 * 2
-        images = draw(random, rows[-1] // 2 + 1, GEOMETRIES[self.resolution], self.dashes)
+        geometry = GEOMETRIES[self.resolution]
+        if not self.distractors:
+            geometry = dataclasses.replace(geometry, short=0)
+        images = draw(random, rows[-1] // 2 + 1, geometry, self.dashes)
         return _batch(images.pixels[rows].reshape(rows.size, -1), (number % 2).astype(np.int32))
 
     def baselines(self) -> dict[str, float]:
@@ -93,6 +103,42 @@ class Pathfinder(Drawn):
     @property
     def _files(self):
         return read(self.data_dir, self.resolution, self.dashes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PathfinderPatches(Pathfinder):
+    """The same images and splits as squares of `patch` x `patch` pixels, row by row, each a vector
+    of numbers in [-1, 1]."""
+
+    vocab_size: ClassVar[None] = None
+    patch: int = 2
+
+    def __post_init__(self):
+        super().__post_init__()
+        known = (1, 2, 4, 8)  # they divide every resolution
+        ok = type(self.patch) is int and self.patch in known
+        require(ok, "patch", f"one of {', '.join(map(str, known))}", self.patch)
+
+    @property
+    def length(self) -> int:
+        return (self.resolution // self.patch) ** 2
+
+    @property
+    def token_width(self) -> int:
+        return self.patch**2
+
+    def examples(self, split: str, indices: Int[np.ndarray, "B"]) -> Batch:
+        batch = super().examples(split, indices)
+        return self._cut(batch) if self.data_dir else batch  # drawn ones are cut when drawn
+
+    def draw(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
+        return self._cut(super().draw(random, number))
+
+    def _cut(self, pixels: Batch) -> Batch:
+        values = ((pixels.tokens - 1) / 127.5 - 1).astype(np.float32)
+        tokens = patches(values.reshape(-1, self.resolution, self.resolution), self.patch)
+        lengths = np.full_like(pixels.lengths, self.length)
+        return dataclasses.replace(pixels, tokens=tokens, lengths=lengths)
 
 
 def _batch(pixels: UInt8[np.ndarray, "B T"], labels: Int32[np.ndarray, "B"]) -> Batch:

@@ -1,8 +1,11 @@
 """The study of Long Range Arena cut down: its ranks, its sizes made equal, its tables."""
 
+import dataclasses
+
 import pytest
 
 from experiments.alike import NEAR
+from experiments.config import task
 from experiments.quantities import params
 from experiments.studies.lra import ranks, runs, tables
 
@@ -19,7 +22,13 @@ def test_orders_alike_reversed_and_with_two_neighbours_swapped():
     assert of(1, 1, 1, 1) == {"models": 4}
 
 
-def test_what_is_as_large_as_it_stands_is_one_run_in_both_settings(tmp_path):
+def test_what_is_as_large_as_it_stands_is_one_run_in_both_settings(tmp_path, monkeypatch):
+    pixels = dataclasses.replace(
+        runs.TASKS["pathfinder"],
+        task=task("pathfinder", resolution=16, dashes=6),
+        model={"layers": 1, "width": 32, "heads": 2, "head_dim": 8, "mlp_width": 32},
+    )
+    monkeypatch.setitem(runs.TASKS, "pathfinder", pixels)
     s = runs.Settings(seeds=2, models=("softmax", "linear", "gla", "synthesizer"))
     planned = s.planned("pathfinder")
     equal = runs.equal_size(planned, tmp_path)
@@ -42,3 +51,11 @@ def test_an_interval_and_what_was_not_trained_twice_are_said():
     text = tables.accuracy("listops", found).splitlines()
     assert "| softmax | 36.37 | 55.0 ± 63.5 (2 seeds) | 1,000 | the same |" in text[2]
     assert text[3] == "| linear | 16.13 | 60.0 ± 9.6 | 1,000 | – |  |"
+
+
+def test_a_task_may_be_run_in_one_setting_alone():
+    row = {"accuracy": [0.6], "matched": None, "parameters": 1000}
+    found = {"settings": {runs.AS_PUBLISHED: {"softmax": row}}, "test rows": 100}
+    text = tables.accuracy("pathfinder", found).splitlines()
+    assert text[0] == "|  | paper | as published | parameters |"
+    assert text[2] == "| softmax | 71.40 | 60.0 ± 9.6 | 1,000 |"

@@ -1,5 +1,8 @@
 """Pathfinder: labels by following the ink, nothing else that tells them, the published files."""
 
+import dataclasses
+import itertools
+
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
@@ -9,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 from experiments.errors import DataError
-from experiments.tasks import Pathfinder
+from experiments.tasks import Pathfinder, PathfinderPatches
 from experiments.tasks.pathfinder_canvas import Canvas
 from experiments.tasks.pathfinder_images import GEOMETRIES, dashes_of, draw
 from experiments.tasks.strokes import paint
@@ -68,9 +71,12 @@ def test_twins_have_the_same_dots_and_as_much_to_draw():
     assert all((0 <= c.min()) and (c.max() <= 31) for c in images.curves[:2])
 
 
-@pytest.mark.parametrize(("size", "dashes"), [(16, 6), (32, 6)])
-def test_neither_dots_nor_ink_tell_the_label(size, dashes):
-    images = draw(np.random.default_rng(0), 400, GEOMETRIES[size], dashes)
+WITHOUT = dataclasses.replace(GEOMETRIES[16], short=0)
+
+
+@pytest.mark.parametrize("geometry", [GEOMETRIES[16], GEOMETRIES[32], WITHOUT])
+def test_neither_dots_nor_ink_tell_the_label(geometry):
+    images = draw(np.random.default_rng(0), 400, geometry, dashes=6)
     labels = np.arange(800) % 2
     distance = np.linalg.norm(images.dots[:, 0] - images.dots[:, 1], axis=1)
     ink = images.pixels.reshape(800, -1)
@@ -145,6 +151,38 @@ def test_a_training_set_of_its_own_comes_again_each_epoch():
     assert Pathfinder(train=0).size("train") is None
 
 
+def test_without_distractors_there_are_the_two_long_curves_alone():
+    small = dict(resolution=16, dashes=6, validation=100, test=6)
+    with_, without = (Pathfinder(distractors=x, **small) for x in (True, False))
+    ink = lambda task: (task.examples("validation", np.arange(100)).tokens > 1).sum(1)
+    assert ink(without).mean() < ink(with_).mean()
+    assert draw(np.random.default_rng(0), 3, WITHOUT, 6).drawn.shape == (6, 2)
+    with pytest.raises(ValueError, match=r"^distractors: expected True with data_dir, .*got False"):
+        Pathfinder(data_dir="files", distractors=False)
+
+
+def squares_of(pixels: np.ndarray, patch: int) -> np.ndarray:
+    side = len(pixels)
+    corners = itertools.product(range(0, side, patch), repeat=2)
+    return np.stack([pixels[i : i + patch, j : j + patch].ravel() for i, j in corners])
+
+
+@pytest.mark.parametrize("patch", [1, 2, 4, 8])
+@pytest.mark.parametrize("train", [0, 6])
+def test_patches_are_squares_of_the_same_images(patch, train):
+    small = dict(resolution=16, dashes=6, train=train, validation=6, test=6)
+    whole, cut = Pathfinder(**small), PathfinderPatches(patch=patch, **small)
+    for pixels, batch in (
+        (whole.examples("test", np.arange(6)), cut.examples("test", np.arange(6))),
+        (whole.batch(0, 1, 5), cut.batch(0, 1, 5)),
+    ):
+        assert np.array_equal(batch.labels, pixels.labels)
+        assert (batch.lengths == cut.length).all()
+        for image, tokens in zip(pixels.tokens.reshape(-1, 16, 16), batch.tokens, strict=True):
+            values = (tokens + 1) * 127.5 + 1
+            np.testing.assert_allclose(values, squares_of(image, patch), atol=1e-4)
+
+
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 32, 32), np.uint8)
 
 
@@ -172,6 +210,14 @@ def test_reads_lras_files(folder):
     assert expected == {t.astype(int).tobytes(): y for t, y in zip(tokens, labels)}
     assert sorted(task.batch(0, 0, 16).tokens.tolist()) == sorted(parts[0].tokens.tolist())
     assert task.fingerprint() != Pathfinder(dashes=6, validation=9).fingerprint()
+
+
+def test_patches_are_cut_from_lras_files(folder):
+    task = PathfinderPatches(dashes=6, patch=4, data_dir=str(folder))
+    pixels = Pathfinder(dashes=6, data_dir=str(folder)).examples("test", np.arange(2))
+    tokens = task.examples("test", np.arange(2)).tokens
+    for image, found in zip(pixels.tokens.reshape(-1, 32, 32), tokens, strict=True):
+        np.testing.assert_allclose((found + 1) * 127.5 + 1, squares_of(image, 4), atol=1e-4)
 
 
 def test_images_of_no_bytes_are_left_out(folder):
@@ -215,8 +261,15 @@ def test_images_cut_off_or_of_another_size_are_named(folder):
         {"dashes": 6.0},
         {"train": -1},
         {"data_dir": 1},
+        {"distractors": 0},
     ],
 )
 def test_bad_fields_are_refused(fields):
     with pytest.raises(ValueError, match=f"^{next(iter(fields))}: expected .*, got "):
         Pathfinder(**fields)
+
+
+@pytest.mark.parametrize("patch", [0, 3, 16, 2.0, True])
+def test_patches_must_divide_the_image(patch):
+    with pytest.raises(ValueError, match=r"^patch: expected one of 1, 2, 4, 8, got "):
+        PathfinderPatches(patch=patch)

@@ -23,7 +23,7 @@ def panel(ax, task: str, found: dict) -> None:
     published = [(ACCURACY[task][n], i) for i, n in enumerate(names) if n in ACCURACY[task]]
     ax.plot(*zip(*published), "x", color=plots.COLOURS[6], label="paper, full size")
     for n, (key, colour) in enumerate(zip(SETTINGS, plots.COLOURS)):
-        rows, label = found["settings"][key], key
+        rows, label = found["settings"].get(key, {}), key
         for i, name in enumerate(names):
             if name in rows:
                 mean, half = spread(rows[name]["accuracy"], found["test rows"])

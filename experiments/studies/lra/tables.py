@@ -7,7 +7,7 @@ from typing import Any
 from experiments.report.against import against
 from experiments.report.stats import interval
 from experiments.studies.lra.published import ACCURACY, MODERN
-from experiments.studies.lra.runs import AS_PUBLISHED, EQUAL_SIZE, SETTINGS
+from experiments.studies.lra.runs import AS_PUBLISHED, EQUAL_SIZE
 from experiments.studies.record import Blocks, run_line, table
 
 
@@ -41,12 +41,12 @@ def ordered(rows: dict[str, Any], task: str) -> list[str]:
 
 
 def accuracy(task: str, found: dict) -> str:
-    head = ["", "paper", AS_PUBLISHED, "parameters", EQUAL_SIZE, "parameters"]
     settings, tested = found["settings"], found["test rows"]
+    head = ["", "paper", *(word for key in settings for word in (key, "parameters"))]
     lines = []
     for name in ordered(settings[AS_PUBLISHED], task):
         line = [name, f"{ACCURACY[task][name]:.2f}" if name in ACCURACY[task] else ""]
-        for key in SETTINGS:
+        for key in settings:
             row = settings[key].get(name)
             if not row or (key == EQUAL_SIZE and not row["matched"]):
                 line += ["the same" if row else "–", ""]
