@@ -41,6 +41,8 @@ class Mechanism(abc.ABC):
     bonus: ClassVar[float | None] = None
     # how many vectors a head's q and k hold side by side: a layer rotates each by itself
     parts: ClassVar[int] = 1
+    # those of its `gates` that are keys [*B, S, K, H]: a layer normalises and rotates them as k
+    key_gates: ClassVar[tuple[str, ...]] = ()
     # learned arrays that all layers of a stack have in common
     shared_by_layers: ClassVar[tuple[str, ...]] = ()
     # whether `prefill` and `step` take a bias

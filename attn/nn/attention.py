@@ -50,8 +50,9 @@ class Attention(nnx.Module):
     arXiv:2001.04451), [width, 2 N H], K = N. `bias` adds one to each of these products.
 
     A mechanism asks for the rest by its record: its learned arrays are parameters here and its
-    `gates` are projected from x. With `short_conv`, q, k and v first pass through a causal
-    convolution of that many taps and SiLU, which padding and other documents do not enter.
+    `gates` are projected from x, the keys among them normalised and rotated as k is. With
+    `short_conv`, q, k and v first pass through a causal convolution of that many taps and SiLU,
+    which padding and other documents do not enter.
     `head_norm` is an RMSNorm with a learned scale on each head's output, times that number; with
     `bonus`, the mechanism's `own` share of the token's value is added to it, by weights that start
     at that number; `output_gate` then multiplies by "silu" or "sigmoid" of x W_g. What is None
@@ -176,7 +177,7 @@ class Attention(nnx.Module):
             conv, qkv = self.short_conv.step(conv, qkv)
         q, k, v = self._heads(*(qkv[..., columns] for columns in self._columns), positions)
         extra = {name: x[...] for name, x in self.learned.items()}
-        extra |= self.gates(x.astype(self.dtype))
+        extra |= self._gates(x, positions)
         own, stepped = self._own(q, k, v, extra), {**extra, **self._stepped(bias)}
         mechanism, y = self.mechanism.step(state.mechanism, q, k, v, **stepped)
         return LayerState(mechanism, conv), self._output(x, y, own)
@@ -282,7 +283,7 @@ class Attention(nnx.Module):
                 )
         if positions is not None and self.xpos_centre is not None:
             _check_causal(mask)
-        gates = self.gates(x.astype(self.dtype))
+        gates = self._gates(x, positions)
         if context is None:
             qkv = self._qkv(x)
             qkv = qkv if self.short_conv is None else self.short_conv(qkv, mask)
@@ -294,6 +295,19 @@ class Attention(nnx.Module):
             k, v = jnp.split(kv, 2, axis=-1)
         learned = {name: x[...] for name, x in self.learned.items()}
         return *self._heads(q, k, v, positions), {**learned, **gates}
+
+    def _gates(self, x, positions):
+        """What the mechanism asks for of each token; keys normalised and rotated as k is."""
+        gates, (_, K, H) = self.gates(x.astype(self.dtype)), self.heads
+        parts = self.mechanism.parts
+        for name in self.mechanism.key_gates:
+            k = gates[name].astype(self.dtype)
+            apart = k.reshape(*k.shape[:-2], K * parts, H // parts)
+            apart = apart if self.k_norm is None else self.k_norm(apart)
+            if positions is not None:
+                _, apart = self.rotary(apart, apart, positions, xpos_centre=self.xpos_centre)
+            gates[name] = apart.reshape(k.shape)
+        return gates
 
     def _qkv(self, x, columns=slice(None)) -> Float[Array, "*B T C"]:
         y = self._times(x, self.qkv[:, columns])

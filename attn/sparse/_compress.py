@@ -70,12 +70,14 @@ class Runs:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Compressed:
-    """The state of decoding: a cache of all tokens, and what is known of each run in it."""
+    """The state of decoding: a cache of all tokens, and what is known of each run in it. Where the
+    branches have keys `apart`, the selected one's cache and the ring of the window."""
 
     cache: _cache.Cache
     k: Float[Array, "*B K runs H"]  # float32 or wider
     v: Float[Array, "*B K runs D"]
     poison: Float[Array, "*B K runs"]
+    apart: tuple[_cache.Cache, _cache.Cache] | None = None
 
     def after(self, cache: _cache.Cache, stride: int, arrays: dict[str, Array]) -> "Compressed":
         """The state once the cache holds one token more: its last whole run is compressed, again
@@ -96,4 +98,5 @@ class Compressed:
             return lax.dynamic_update_slice_in_dim(x, new, at, n)
 
         new = (*new, run(cache.poison).sum(-1))
-        return Compressed(cache, *map(put, (self.k, self.v, self.poison), new))
+        k, v, poison = map(put, (self.k, self.v, self.poison), new)
+        return dataclasses.replace(self, cache=cache, k=k, v=v, poison=poison)

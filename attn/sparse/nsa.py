@@ -15,6 +15,7 @@ from attn._blockwise import blockwise, visited_scores
 from attn._core import (
     attend_materialized,
     check_count,
+    check_flags,
     check_qkv,
     dense_attention,
     dense_scores,
@@ -44,6 +45,7 @@ from attn.sparse._select import (
 )
 
 HONOURS = (Causal, Padding)
+KEYS, VALUES = ("selected_k", "near_k"), ("selected_v", "near_v")
 
 
 def nsa_attention(
@@ -67,6 +69,10 @@ def nsa_attention(
     initial: int = 1,
     local: int = 2,
     window: int = 512,
+    selected_k: Float[Array, "*B S K H"] | None = None,
+    selected_v: Float[Array, "*B S K D"] | None = None,
+    near_k: Float[Array, "*B S K H"] | None = None,
+    near_v: Float[Array, "*B S K D"] | None = None,
 ) -> Float[Array, "*B T N D"]:
     """g_1 attend(compressed) + g_2 attend(selected) + g_3 attend(window), g the token's `gate`.
 
@@ -77,7 +83,9 @@ def nsa_attention(
     key head, which share them; the first `initial` and the last `local` blocks are always among
     them. Window: the last `window` tokens. Query i stands at token i + offset of `Causal` and
     takes its gate; past the last token there is none and the output is 0. A run with a padded token
-    has no compressed key. The branches share k and v, where the paper projects them apart.
+    has no compressed key. The paper gives each branch keys and values of its own (section 3.3.3): k
+    and v are then those that are compressed, and `selected_k`, `selected_v`, `near_k` and `near_v`,
+    all four, those of the selected branch and of the window. Without them all three meet k and v.
 
     O(T (selected selection_block + window) + T S / compression_stride) time, O(T + S) memory.
     Raises NotImplementedError without Causal, on masks but Causal and Padding or on a bias,
@@ -87,17 +95,21 @@ def nsa_attention(
     settings |= {"selection_block": selection_block, "selected": selected, "initial": initial}
     arrays = {"key_position": key_position, "key_up": key_up, "key_down": key_down}
     arrays |= {"value_position": value_position, "value_up": value_up, "value_down": value_down}
-    nsa = NSA(**settings, local=local, window=window)
+    apart = dict(zip(KEYS + VALUES, (selected_k, near_k, selected_v, near_v)))
+    arrays |= {name: x for name, x in apart.items() if x is not None}
+    separate = arrays.keys() & apart.keys() != set()
+    nsa = NSA(**settings, local=local, window=window, separate=separate)
     return nsa(q, k, v, mask=mask, bias=bias, gate=gate, **arrays)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NSA(Mechanism):
-    """Compressed keys, the blocks they select and a window, gated (NSA, Yuan et al. 2025).
+    """Compressed keys, the blocks they select and a window, gated (NSA, Yuan et al. 2025);
+    `separate` keys and values for each of the three, as in the paper.
 
     Query heads of one key head select together, so repeating key heads changes what is selected.
     Decodes with a cache of all keys and of the compressed ones; a step reads the latter, the blocks
-    they select and the window.
+    they select and the window. With `separate` there is one more cache of all keys, and a ring.
     """
 
     honours: ClassVar = HONOURS
@@ -110,9 +122,13 @@ class NSA(Mechanism):
     initial: int = 1
     local: int = 2
     window: int = 512
+    separate: bool = False
 
     def __post_init__(self):
+        check_flags(self)
         for field in dataclasses.fields(self):
+            if field.type is bool:
+                continue
             least = 0 if field.name == "initial" else 1
             check_count(field.name, getattr(self, field.name), least=least)
         for name in ("compression_block", "selection_block"):
@@ -132,10 +148,11 @@ class NSA(Mechanism):
         if 0 in (*v.shape[:-1], q.shape[-3]):
             return jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
         gate = self._of_queries(gate, q, last)
-        near = mask & Window(self.window - 1, 0)
-        near = blockwise(wide(q), wide(k), wide(v), near, None, scale=None)[0]
-        blocks = Blocks.of(k, v, padding, self.selection_block)
-        runs = Runs.of(blocks, k.shape[-3], self.compression_stride, arrays)
+        (fine_k, fine_v), near = self._branches(k, v, arrays)
+        window = mask & Window(self.window - 1, 0)
+        near = blockwise(wide(q), *map(wide, near), window, None, scale=None)[0]
+        blocks = Blocks.of(fine_k, fine_v, padding, self.selection_block)
+        runs = self._runs(k, v, blocks, padding, arrays)
         far = self._far(q, k.shape[-2], blocks, runs, last)
         return self._mixed(gate, *far, near).astype(q.dtype)
 
@@ -153,6 +170,8 @@ class NSA(Mechanism):
         sizes = {"num_kv_heads": K, "head_dim": H, "value_dim": v.shape[-1]}
         draw = lambda key: self.init(key, num_heads=N, max_length=S, **sizes)
         wanted = {name: x.shape for name, x in jax.eval_shape(draw, jax.random.key(0)).items()}
+        if self.separate:
+            wanted |= dict.fromkeys(KEYS, k.shape) | dict.fromkeys(VALUES, v.shape)
         if missing := sorted(wanted.keys() ^ arrays.keys()):
             raise ValueError(f"nsa: expected arrays {', '.join(wanted)}; see {', '.join(missing)}")
         for name, shape in (*wanted.items(), ("gate", (*batch, S, N, 3))):
@@ -160,6 +179,18 @@ class NSA(Mechanism):
             if got != shape:
                 raise ValueError(f"{name}: expected shape {list(shape)}, got {list(got)}")
         return mask, padding, last_seen(T, S, K, causal, padding, batch)
+
+    def _branches(self, k, v, arrays):
+        """Keys and values of the selected branch, and those of the window."""
+        if not self.separate:
+            return (k, v), (k, v)
+        return [[arrays[name].astype(k.dtype) for name in pair] for pair in zip(KEYS, VALUES)]
+
+    def _runs(self, k, v, blocks: Blocks, padding, arrays) -> Runs:
+        """Those of k and v, which lie in `blocks` unless the branches have their own."""
+        if self.separate:
+            blocks = Blocks.of(k, v, padding, self.selection_block)
+        return Runs.of(blocks, k.shape[-3], self.compression_stride, arrays)
 
     def _of_queries(self, gate, q, last):
         """The gate of the token at which each query stands; 0 where there is none."""
@@ -231,17 +262,18 @@ class NSA(Mechanism):
     def reference(self, q, k, v, *, mask=FULL, bias=None, gate, **arrays):
         mask, padding, last = self._checked(q, k, v, mask, bias, gate, arrays)
         (*batch, T, _, _), (S, K) = q.shape, k.shape[-3:-1]
-        near = dense_attention(q, k, v, mask=mask & Window(self.window - 1, 0))
-        blocks = Blocks.of(k, v, padding, self.selection_block)
-        runs = Runs.of(blocks, S, self.compression_stride, arrays)
+        (fine_k, fine_v), near = self._branches(k, v, arrays)
+        near = dense_attention(q, *near, mask=mask & Window(self.window - 1, 0))
+        blocks = Blocks.of(fine_k, fine_v, padding, self.selection_block)
+        runs = self._runs(k, v, blocks, padding, arrays)
         seen = self._complete(runs, last)
         chosen = self._choose(by_group(scaled(q, None), K), runs.ranked, seen, last, blocks.some)
         of_key = jnp.arange(S) // self.selection_block
         among = jnp.equal(*aligned(chosen[..., None], of_key)).any(-2)[:, :, None]
-        s, visible = dense_scores(q, k, mask, None, None, None)
+        s, visible = dense_scores(q, fine_k, mask, None, None, None)
         among = jnp.moveaxis(by_query(among, tuple(batch), K), -2, -3)
         among = jnp.repeat(among, s.shape[-3] // K, axis=-3)
-        fine = attend_materialized(s, visible & among, v)
+        fine = attend_materialized(s, visible & among, fine_v)
         heads = lambda x: jnp.moveaxis(x.reshape(*batch, K, *x.shape[1:]), -3, -2)
         ck, cv = heads(runs.k), heads(runs.v)
         seen = seen.reshape(*batch, K, T, -1)[..., :1, :, :]
@@ -260,7 +292,13 @@ class NSA(Mechanism):
         return arrays
 
     def gates(self, *, num_heads, num_kv_heads, head_dim):
-        return {"gate": Gate(shape=(num_heads, 3), activation=jax.nn.sigmoid)}
+        gate = {"gate": Gate(shape=(num_heads, 3), activation=jax.nn.sigmoid)}
+        apart = Gate(shape=(num_kv_heads, head_dim), bias=None)
+        return gate | (dict.fromkeys(KEYS + VALUES, apart) if self.separate else {})
+
+    @property
+    def key_gates(self):
+        return KEYS if self.separate else ()
 
     def flops(self, T, S, N, K, H, D):
         if 0 in (T, S, D):
@@ -279,11 +317,12 @@ class NSA(Mechanism):
     ):
         # whole blocks, which a step finds without a copy
         size = -(-max_length // self.selection_block) * self.selection_block
-        cache = _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)
+        empty = lambda size: _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)
+        apart = (empty(size), empty(min(self.window, size))) if self.separate else None
         runs = run_count(size, self.compression_block, self.compression_stride)
         exact = jnp.promote_types(dtype, jnp.float32)
         zeros = lambda *tail: jnp.zeros((*batch, num_kv_heads, runs, *tail), exact)
-        return Compressed(cache, zeros(head_dim), zeros(value_dim), zeros())
+        return Compressed(empty(size), zeros(head_dim), zeros(value_dim), zeros(), apart)
 
     def prefill(self, q, k, v, *, max_length, **arrays):
         out = self(q, k, v, mask=Causal(), **arrays)
@@ -300,27 +339,35 @@ class NSA(Mechanism):
             x = jnp.pad(x, [(0, 0), (0, known - x.shape[1])] + [(0, 0)] * (x.ndim - 2))
             return x.reshape(*batch, K, *x.shape[1:])
 
-        cache = _cache.fill(k, v, empty.cache.k.shape[-2])
-        return Compressed(cache, *map(put, (runs.k, runs.v, runs.poison))), out
+        fill = lambda keys, like: _cache.fill(*keys, like.k.shape[-2])
+        of_branches = self._branches(k, v, arrays)
+        apart = tuple(map(fill, of_branches, empty.apart)) if self.separate else None
+        made = map(put, (runs.k, runs.v, runs.poison))
+        return Compressed(fill((k, v), empty.cache), *made, apart), out
 
     def step(self, state, q, k, v, *, gate, **arrays):
         self._checked(q, k, v, Causal(), None, gate, arrays)
         _cache.check_one_token(q)
         last, cache = state.cache.length, _cache.append(state.cache, k, v)
         state = state.after(cache, self.compression_stride, arrays)
-        *batch, K, L, _ = cache.k.shape
+        if self.separate:
+            pairs = zip(state.apart, self._branches(k, v, arrays))
+            apart = tuple(_cache.append(old, *new) for old, new in pairs)
+            state = dataclasses.replace(state, apart=apart)
+        *batch, K, _, _ = cache.k.shape
         M = math.prod(batch) * K
         flat = lambda x: x.reshape(M, *x.shape[len(batch) + 1 :])
         ck, cv, lost = map(flat, (state.k, state.v, state.poison))
         ends = jnp.arange(ck.shape[1]) * self.compression_stride + self.compression_block - 1
         runs = Runs(ck, cv, lost, ends[None], *narrow(ck))
-        blocks = Blocks.cached(cache, self.selection_block)
+        fine, ring = state.apart or (cache, cache)
+        blocks = Blocks.cached(fine, self.selection_block)
         far = self._far(wide(q), K, blocks, runs, jnp.broadcast_to(last, (M, 1)))
-        # the window, and in a short text slots that are still empty
-        size = min(self.window, L)
+        # the window, and in a short text slots that are still empty; a ring is read whole
+        size = min(self.window, ring.k.shape[-2])
         start = jnp.maximum(last + 1 - size, 0)
         cut = lambda x: wide(lax.dynamic_slice_in_dim(x, start, size, len(batch) + 1))
-        near_k, near_v = cut(cache.k) + cut(cache.poison)[..., None], cut(cache.v)
+        near_k, near_v = cut(ring.k) + cut(ring.poison)[..., None], cut(ring.v)
         seen = Padding(keys=start + jnp.arange(size) <= last)
         token_first = lambda x: jnp.swapaxes(x, -3, -2)
         near = dense_attention(wide(q), token_first(near_k), token_first(near_v), mask=seen)
@@ -330,4 +377,5 @@ class NSA(Mechanism):
     @classmethod
     def examples(cls):
         small = {"compression_block": 4, "compression_stride": 2, "selection_block": 4}
-        return cls(**small, selected=3, local=1, window=3), cls()
+        few = {**small, "selected": 3, "local": 1, "window": 3}
+        return cls(**few), cls(), cls(**few, separate=True)

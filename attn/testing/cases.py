@@ -33,6 +33,8 @@ def inputs(mechanism: Mechanism, *, dtype=jnp.float32, scale=1.0, seed=0, **shap
     gates = mechanism.gate_shapes(num_heads=s["N"], num_kv_heads=s["K"], head_dim=s["H"])
     for name, tail in sorted(gates.items()):
         x = -np.abs(draw(*s["batch"], s["S"], *tail)) if "log" in name else None
+        if name.endswith(("_k", "_v")):  # keys and values beside k and v
+            x = draw(*s["batch"], s["S"], s["K"], s["H"] if name.endswith("_k") else s["D"])
         x = rng.uniform(size=(*s["batch"], s["S"], *tail)) if x is None else x
         learned = {**learned, name: jnp.asarray(x, dtype)}
     return q, k, v, learned

@@ -329,7 +329,8 @@ def grouped_equals_repeated(mechanism: Mechanism, call, arrays, mask) -> None:
     `call(q, k, v, learned, mask)`; where each learned array belongs to a head, or to all."""
     q, k, v, learned = arrays
     heads = lambda x: jnp.repeat(x, 2, axis=-2)
-    shapes = mechanism.gates(num_heads=4, num_kv_heads=2, head_dim=q.shape[-1])
+    gates_of = lambda K: mechanism.gate_shapes(num_heads=4, num_kv_heads=K, head_dim=q.shape[-1])
+    shapes, apart = gates_of(2), gates_of(4)
     gates = {name: learned[name] for name in shapes}
     learned = {name: x for name, x in learned.items() if name not in shapes}
     sizes = {"num_heads": 4, "head_dim": q.shape[-1], "value_dim": v.shape[-1], "max_length": 32}
@@ -337,10 +338,11 @@ def grouped_equals_repeated(mechanism: Mechanism, call, arrays, mask) -> None:
     few, many = jax.eval_shape(lambda: (init(2), init(4)))
     of_key_heads = {name for name in few if few[name].shape != many[name].shape}
     again = {n: jnp.repeat(x, 2, 0) if n in of_key_heads else x for n, x in learned.items()}
+    again |= {n: x if shapes[n] == apart[n] else heads(x) for n, x in gates.items()}
     # heads that choose together do so apart once their keys are repeated
     one = jnp.repeat(q[..., ::2, :], 2, axis=-2) if mechanism.shares_selection else q
     assert_close(
-        call(one, heads(k), heads(v), {**again, **gates}, mask),
+        call(one, heads(k), heads(v), again, mask),
         call(one, k, v, {**learned, **gates}, mask),
         dtype=q.dtype,
         what="repeated key heads against grouped",

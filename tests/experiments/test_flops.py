@@ -113,7 +113,8 @@ def counted_and_claimed(mechanism, T):
     draw = lambda key: mechanism.init(key, **heads, value_dim=D, max_length=T)
     arrays = jax.eval_shape(draw, jax.random.key(0))
     gates = mechanism.gate_shapes(**heads)
-    arrays |= {gate: shape(1, T, *tail) for gate, tail in gates.items()}
+    wide = lambda gate, tail: (*tail[:-1], D) if gate.endswith("_v") else tail
+    arrays |= {gate: shape(1, T, *wide(gate, tail)) for gate, tail in gates.items()}
     mask = Causal() if Causal in mechanism.requires else FULL
     call = lambda q, k, v, arrays: mechanism(q, k, v, mask=mask, **arrays)
     found = count(call, shape(1, T, N, H), shape(1, T, K, H), shape(1, T, K, D), arrays)

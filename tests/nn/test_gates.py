@@ -115,11 +115,14 @@ def test_a_form_starts_as_published(form):
         np.testing.assert_allclose([start.min(), start.max()], [low, high], rtol=1e-5)
 
 
+APART = ("selected_k", "selected_v", "near_k", "near_v")  # keys and values, and no gates
+
+
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_gates_are_in_their_ranges_and_shapes(name):
     mechanism = MECHANISMS[name].examples()[-1]
     ranges = {"log_decay": (-np.inf, 0), "beta": (0, 1), "a": (0, 1), "dt": (0, np.inf)}
-    ranges |= {"gate": (0, 1)}
+    ranges |= {"gate": (0, 1)} | dict.fromkeys(APART, (-np.inf, np.inf))
     gates = run(Gates(W, mechanism.gates(**SIZES), key=KEY), 3 * X)
     shapes = {gate: x.shape[2:] for gate, x in gates.items()}
     assert shapes == mechanism.gate_shapes(**SIZES)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from toy_mechanism import SOFTMAX, Toy, build, config, run
 
-from attn import Causal, Differential, Reformer, Softmax, differential_attention, positions
+from attn import NSA, Causal, Differential, Reformer, Softmax, differential_attention, positions
 from attn.nn import Attention, dropout
 from attn.nn.keys import fold
 
@@ -61,6 +61,22 @@ def test_the_parts_of_a_head_are_rotated_and_normalised_by_themselves():
     # so scores depend on the distance alone, in both maps
     y, z = (run(a, X, positions=jnp.arange(5) + shift) for shift in (0, 3))
     np.testing.assert_allclose(y, z, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("changes", [{}, {"xpos": True}, {"qk_norm": True}], ids=repr)
+def test_keys_among_the_gates_are_made_as_k_is(changes):
+    """The same projection gives the same keys, and steps give those of the whole."""
+    sizes = {"compression_block": 2, "compression_stride": 1, "selection_block": 2, "selected": 3}
+    a = layer(NSA(**sizes, window=2, separate=True), **changes)
+    for name, first in (("selected_k", N), ("near_k", N), ("near_v", N + K)):
+        a.gates.projections[name]["kernel"][...] = a.qkv[:, first * H : (first + K) * H]
+    _, k, v, given = a._project(X, None, jnp.arange(5), Causal())
+    for name, want in (("selected_k", k), ("near_k", k), ("near_v", v)):
+        np.testing.assert_allclose(given[name], want, **NEAR)
+    whole = run(a, X, positions=jnp.arange(5), mask=Causal())
+    state, _ = a.prefill(X[:, :3], positions=jnp.arange(3), max_length=5)
+    _, out = a.step(state, X[:, 3:4], positions=jnp.array([3]))
+    np.testing.assert_allclose(out, whole[:, 3:4], **NEAR)
 
 
 def test_a_width_that_does_not_part_is_named():

@@ -1,5 +1,6 @@
 """NSA: three branches in loops; selection is shared by a key head's queries and holds the past."""
 
+import dataclasses
 import functools
 import math
 
@@ -17,6 +18,7 @@ SMALL = NSA(
     compression_block=4, compression_stride=2, selection_block=4, selected=3, local=1, window=3
 )
 SHAPES = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "value_dim": 6}
+APART = ("selected_k", "selected_v", "near_k", "near_v")
 SIZES = {"compression_block": 6, "compression_stride": 2, "selection_block": 4}
 
 
@@ -31,6 +33,9 @@ def softmax(s):
 
 def by_loops(m, q, k, v, real, gate, arrays):
     """The definition in loops over queries, of right-padded keys."""
+    branch = lambda x, name: np.asarray(arrays.get(name, x), np.float64)
+    fine_k, fine_v = branch(k, "selected_k"), branch(v, "selected_v")
+    near_k, near_v = branch(k, "near_k"), branch(v, "near_v")
     arrays = {name: np.asarray(x, np.float64) for name, x in arrays.items()}
     q, k, v, gate = (np.asarray(x, np.float64) for x in (q, k, v, gate))
     (B, T, N, H), (S, K) = q.shape, k.shape[1:3]
@@ -72,14 +77,17 @@ def by_loops(m, q, k, v, real, gate, arrays):
             fine = [j for j in range(t + 1) if real[b, j] and j // size in chosen]
             near = [j for j in range(t + 1) if real[b, j] and j > t - m.window]
             for n in heads:
-                for branch, keys in ((1, fine), (2, near)):
+                for branch, keys, x, y in ((1, fine, fine_k, fine_v), (2, near, near_k, near_v)):
                     if keys:
-                        p = softmax(k[b, keys, g] @ q[b, t, n] / H**0.5)
-                        out[b, t, n] += gate[b, t, n, branch] * (p @ v[b, keys, g])
+                        p = softmax(x[b, keys, g] @ q[b, t, n] / H**0.5)
+                        out[b, t, n] += gate[b, t, n, branch] * (p @ y[b, keys, g])
     return out
 
 
-@pytest.mark.parametrize("m", [SMALL, NSA(**SIZES, selected=4, initial=1, local=2, window=5)])
+OTHER = NSA(**SIZES, selected=4, initial=1, local=2, window=5)
+
+
+@pytest.mark.parametrize("m", [SMALL, OTHER, dataclasses.replace(OTHER, separate=True)])
 @pytest.mark.parametrize(("T", "S"), [(23, 23), (29, 26), (5, 3)])
 def test_equals_loops_with_padding(m, T, S):
     q, k, v, learned = inputs(m, T=T, S=S, scale=2.0)
@@ -87,7 +95,8 @@ def test_equals_loops_with_padding(m, T, S):
     real = np.arange(S) < np.array([[S - 3], [S]])
     fill = lambda x: jnp.where(real[..., None, None], x, jnp.nan)
     mask = Causal() & Padding(jnp.asarray([S - 3, S]))
-    out = jax.jit(m)(q, fill(k), fill(v), mask=mask, gate=gate, **learned)
+    filled = {n: fill(x) if n in APART else x for n, x in learned.items()}
+    out = jax.jit(m)(q, fill(k), fill(v), mask=mask, gate=gate, **filled)
     want = by_loops(m, q, k, v, real, gate, learned)
     np.testing.assert_allclose(out, want, rtol=0, atol=2e-6)
 
@@ -115,6 +124,37 @@ def test_as_many_blocks_as_there_are_select_all():
     out = jax.jit(call)(q, k, v, mask=Causal(), **learned)
     want = jax.jit(attn.dot_product_attention)(q, k, v, mask=Causal())
     np.testing.assert_allclose(out, want, rtol=0, atol=2e-6)
+
+
+def test_branches_with_the_same_keys_and_values_are_those_that_share_them():
+    apart = dataclasses.replace(SMALL, separate=True)
+    q, k, v, learned = inputs(apart)
+    shared = {name: x for name, x in learned.items() if name not in APART}
+    same = dict(zip(APART, (k, v, k, v)))
+    want = jax.jit(SMALL)(q, k, v, mask=Causal(), **shared)
+    out = jax.jit(apart)(q, k, v, mask=Causal(), **shared, **same)
+    np.testing.assert_array_equal(out, want)
+    sizes = {f.name: getattr(SMALL, f.name) for f in dataclasses.fields(SMALL)}
+    del sizes["separate"]
+    other = nsa_attention(q, k, v, mask=Causal(), **sizes, **learned)
+    np.testing.assert_allclose(other, jax.jit(apart)(q, k, v, mask=Causal(), **learned), atol=2e-6)
+    assert abs(other - want).max() > 0.1
+    with pytest.raises(ValueError, match="near_v"):
+        nsa_attention(q, k, v, mask=Causal(), **sizes, **shared, **dict(list(same.items())[:3]))
+
+
+def test_a_ring_of_the_window_is_enough_to_decode_with():
+    apart = dataclasses.replace(SMALL, separate=True)
+    q, k, v, learned = inputs(apart, T=13, S=13)
+    want = jax.jit(apart)(q, k, v, mask=Causal(), **learned)
+    of_tokens = {*APART, "gate"}
+    cut = lambda a, b: {n: x[:, a:b] if n in of_tokens else x for n, x in learned.items()}
+    state, _ = apart.prefill(*(x[:, :7] for x in (q, k, v)), max_length=13, **cut(0, 7))
+    assert state.apart[1].k.shape[-2] == SMALL.window
+    step = jax.jit(apart.step)
+    for t in range(7, 13):
+        state, out = step(state, *(x[:, t : t + 1] for x in (q, k, v)), **cut(t, t + 1))
+        np.testing.assert_allclose(out, want[:, t : t + 1], rtol=0, atol=2e-6)
 
 
 def test_chunks_equal_one_chunk(monkeypatch):
@@ -164,6 +204,7 @@ def test_a_step_is_nan_where_it_sees_what_is_not_finite():
         ({"selection_block": 40}, "selection_block"),
         ({"local": 0}, "local"),
         ({"initial": True}, "initial"),
+        ({"selected": True}, "selected"),
     ],
 )
 def test_bad_settings_are_named(bad, named):
