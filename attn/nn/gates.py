@@ -1,5 +1,7 @@
 """The per-token inputs that a mechanism asks for by `gates(...)`, projected from x."""
 
+from collections.abc import Callable
+
 import jax
 from flax import nnx
 from jaxtyping import Array, Float
@@ -29,6 +31,10 @@ class Gates(nnx.Module):
             {name: parameters(gate.init(fold(key, name), width)) for name, gate in self.gates}
         )
 
-    def __call__(self, x: Float[Array, "*B T W"]) -> dict[str, Float[Array, "..."]]:
+    def __call__(
+        self, x: Float[Array, "*B T W"], read: Callable[[str], Array] | None = None
+    ) -> dict[str, Float[Array, "..."]]:
+        """The gates by name, of x, or each of what `read(name)` gives."""
+        of = lambda name: x if read is None else read(name).astype(x.dtype)
         arrays = lambda name: {key: array[...] for key, array in self.projections[name].items()}
-        return {name: gate(x, **arrays(name)) for name, gate in self.gates}
+        return {name: gate(of(name), **arrays(name)) for name, gate in self.gates}
