@@ -323,28 +323,6 @@ class Attention(nnx.Module):
         y = x.astype(self.dtype) @ self.qkv[:, columns].astype(self.dtype)
         return y if self.bias is None else self._plus(y, self.bias.qkv[columns])
 
-    def _qkv_shifted(self, x, before) -> Float[Array, "*B T C"]:
-        """`_qkv`, each of q, k and v of what it reads."""
-        if before is None:
-            return self._qkv(x)
-        columns = dict(zip("qkv", self._columns))
-        if self.mechanism.shared_qk:
-            del columns["k"]
-        reads = [(self._read(name, x, before), place) for name, place in columns.items()]
-        return jnp.concatenate([self._qkv(*read) for read in reads], -1)
-
-    def _gates(self, x, before):
-        read = lambda name: self._read(name, x, before)
-        return self.gates(x.astype(self.dtype), read)
-
-    def _before(self, x, mask) -> Float[Array, "*B T W"] | None:
-        """The token before each, where there is a shift."""
-        return None if self.token_shift is None else self.token_shift.before(x, mask)
-
-    def _read(self, name, x, before):
-        """What the projection `name` reads of the tokens x."""
-        return x if before is None else self.token_shift(name, x, before)
-
     def _plus(self, y, bias):
         return jnp.add(*aligned(y, bias.astype(self.dtype)))
 
@@ -367,6 +345,28 @@ class Attention(nnx.Module):
         q = q.reshape(*q.shape[:-2], N, H)
         k = k.reshape(*k.shape[:-2], K, H)
         return q, k, v.reshape(*v.shape[:-1], K, H)
+
+    def _qkv_shifted(self, x, before) -> Float[Array, "*B T C"]:
+        """`_qkv`, each of q, k and v of what it reads."""
+        if before is None:
+            return self._qkv(x)
+        columns = dict(zip("qkv", self._columns))
+        if self.mechanism.shared_qk:
+            del columns["k"]
+        reads = [(self._read(name, x, before), place) for name, place in columns.items()]
+        return jnp.concatenate([self._qkv(*read) for read in reads], -1)
+
+    def _gates(self, x, before):
+        read = lambda name: self._read(name, x, before)
+        return self.gates(x.astype(self.dtype), read)
+
+    def _before(self, x, mask) -> Float[Array, "*B T W"] | None:
+        """The token before each, where there is a shift."""
+        return None if self.token_shift is None else self.token_shift.before(x, mask)
+
+    def _read(self, name, x, before):
+        """What the projection `name` reads of the tokens x."""
+        return x if before is None else self.token_shift(name, x, before)
 
     def _check_context(self, positions, gates):
         """Raise ValueError for what needs q and k to come from one sequence."""
