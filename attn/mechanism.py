@@ -85,6 +85,13 @@ class Mechanism(abc.ABC):
         return True
 
     @property
+    def shifts(self) -> dict[str, float]:
+        """What the layer projects from a mixture of a token and the one before it, of "q", "k",
+        "v", the names of `gates` and "output_gate": the power p by which the share of the token
+        before starts, 1 - (c / C)^p in channel c of C. {} mixes nothing."""
+        return {}
+
+    @property
     def head_norm(self) -> float | None:
         """If not None, the layer puts an RMSNorm on each head's output and multiplies by this."""
         return None

@@ -32,11 +32,11 @@ def updates_done(state: optax.OptState) -> Int[Array, ""]:
 
 def decays(params: optax.Params) -> optax.Params:
     """True for each array that weight decay shrinks: the matrices of layers and heads, not
-    biases, scales or the rates of gates."""
+    biases, scales, the rates of gates or the shares of a token shift."""
 
     def one(path, _):
         names = {str(getattr(part, "key", getattr(part, "name", ""))) for part in path}
-        return not names & {"embedding", "relative", "bias", "scale", "a_log"}
+        return not names & {"embedding", "relative", "bias", "scale", "a_log", "token_shift"}
 
     return jax.tree_util.tree_map_with_path(one, params)
 

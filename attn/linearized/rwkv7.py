@@ -34,10 +34,10 @@ def rwkv7_attention(
 
     The WKV of RWKV-7, "Goose" (Peng et al. 2025, arXiv:2503.14456), unscaled as in the paper; q is
     its receptance, `a` in [0, 1] the in-context learning rate of each channel. The removal key
-    `kappa` is read from the state before its decay. The paper's bonus, added after the norm of the
-    output, is the layer's. O(T) time and memory. Raises NotImplementedError without
-    `Causal`, on masks but Causal, Padding and Segments or on a bias, ValueError for a gate of
-    another shape.
+    `kappa` is read from the state before its decay. The paper's token shift, before the
+    projections, and its bonus, after the norm of the output, are the layer's. O(T) time and memory.
+    Raises NotImplementedError without `Causal`, on masks but Causal, Padding and Segments or on a
+    bias, ValueError for a gate of another shape.
     """
     arrays = {"log_decay": log_decay, "a": a, "k_k": k_k, "k_a": k_a}
     return RWKV7(chunk=chunk)(q, k, v, mask=mask, bias=bias, **arrays)
@@ -48,12 +48,21 @@ TENTH = jax.nn.initializers.orthogonal(0.1)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RWKV7(Linearized):
-    """The delta rule with a removal key and a rate for each channel (RWKV-7, Peng et al. 2025)."""
+    """The delta rule with a removal key and a rate for each channel (RWKV-7, Peng et al. 2025); a
+    layer shifts its tokens and adds its bonus."""
 
     requires: ClassVar = (Causal,)
     bonus: float | None = -0.04  # as the authors' later training code starts it
     output_gate: str | None = "sigmoid"
     output_norm: bool = True
+    token_shift: bool = True
+
+    @property
+    def shifts(self):
+        # as that code starts its first layer; deeper ones start with smaller powers there
+        powers = {"q": 0.2, "k": 0.7, "v": 0.7, "log_decay": 0.9, "a": 0.9}
+        gated = {} if self.output_gate is None else {"output_gate": 0.2}
+        return {**powers, **gated} if self.token_shift else {}
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         # as the authors' later training code does, from the first channel to the last

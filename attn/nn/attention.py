@@ -19,6 +19,7 @@ from attn.nn.keys import fold
 from attn.nn.norm import RMSNorm
 from attn.nn.rows import of_rows
 from attn.nn.short_conv import ShortConv
+from attn.nn.token_shift import TokenShift
 from attn.positions import Rotary
 
 PLAIN = Rotary()
@@ -27,11 +28,12 @@ PLAIN = Rotary()
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LayerState:
-    """What a layer remembers while it decodes: its mechanism's state, and the last tokens before
-    the short convolution."""
+    """What a layer remembers while it decodes: its mechanism's state, the last tokens before the
+    short convolution, and the last token for the shift."""
 
     mechanism: Any
     conv: Float[Array, "*B taps-1 C"] | None
+    last: Float[Array, "*B 1 W"] | None
 
 
 class Attention(nnx.Module):
@@ -50,9 +52,10 @@ class Attention(nnx.Module):
     arXiv:2001.04451), [width, 2 N H], K = N. `bias` adds one to each of these products.
 
     A mechanism asks for the rest by its record: its learned arrays are parameters here and its
-    `gates` are projected from x, the keys among them normalised and rotated as k is. With
-    `short_conv`, q, k and v first pass through a causal convolution of that many taps and SiLU,
-    which padding and other documents do not enter.
+    `gates` are projected from x, the keys among them normalised and rotated as k is. What its
+    `shifts` name is projected from a mixture of each token and the one before it, by learned shares
+    (`TokenShift`). With `short_conv`, q, k and v first pass through a causal convolution of that
+    many taps and SiLU. Padding and other documents enter neither.
     `head_norm` is an RMSNorm with a learned scale on each head's output, times that number; with
     `bonus`, the mechanism's `own` share of the token's value is added to it, by weights that start
     at that number; `output_gate` then multiplies by "silu" or "sigmoid" of x W_g. What is None
@@ -122,6 +125,14 @@ class Attention(nnx.Module):
             raise ValueError(f"{mechanism.name}: init and gates both name {', '.join(both)}")
         self.learned = nnx.Dict({name: nnx.Param(x) for name, x in learned.items()})
         self.gates = Gates(width, gates, key=fold(key, "gates"))
+        parts = ("q", "v") if mechanism.shared_qk else ("q", "k", "v")
+        known = {*parts, *gates, *(() if self.out_gate is None else ("output_gate",))}
+        if unknown := sorted(mechanism.shifts.keys() - known):
+            raise ValueError(
+                f"shifts: expected names out of {', '.join(sorted(known))} from {mechanism.name}, "
+                f"got {', '.join(unknown)}"
+            )
+        self.token_shift = TokenShift(width, mechanism.shifts) if mechanism.shifts else None
 
     def __call__(
         self,
@@ -136,14 +147,16 @@ class Attention(nnx.Module):
         """The layer's output in `dtype`. With `positions`, q and k are rotated by them. With
         `dropout_key`, a mechanism that has a `dropout_rate` drops weights.
 
-        Raises ValueError for shapes that do not fit, for rotary, gates or a short convolution in
-        cross-attention, and for xPos without `Causal`.
+        Raises ValueError for shapes that do not fit, for rotary, gates, a short convolution or a
+        token shift in cross-attention, and for xPos without `Causal`.
         """
         q, k, v, extra = self._project(x, context, positions, mask)
         own = self._own(q, k, v, extra)
         if dropout_key is not None and self.mechanism.dropout_rate > 0:
             extra = {**extra, "dropout_key": dropout_key}
-        return self._output(x, self.mechanism(q, k, v, mask=mask, bias=bias, **extra), own)
+        y = self.mechanism(q, k, v, mask=mask, bias=bias, **extra)
+        before = self._before(x, mask) if context is None else None
+        return self._output(self._read("output_gate", x, before), y, own)
 
     def prefill(
         self,
@@ -160,8 +173,15 @@ class Attention(nnx.Module):
         own, stepped = self._own(q, k, v, extra), {**extra, **self._stepped(bias)}
         state, y = self.mechanism.prefill(q, k, v, max_length=max_length, **stepped)
         latest = x[..., -max(1, self.mechanism.short_conv) :, :]
-        conv = None if self.short_conv is None else self.short_conv.last(self._qkv(latest))
-        return LayerState(state, conv), self._output(x, y, own)
+        conv = last = None
+        if self.short_conv is not None:
+            # of the latest the first alone may lack the token before it, and `last` drops that
+            qkv = self._qkv_shifted(latest, self._before(latest, Causal()))
+            conv = self.short_conv.last(qkv)
+        if self.token_shift is not None:
+            last = self.token_shift.last(x)
+        gating = self._read("output_gate", x, self._before(x, Causal()))
+        return LayerState(state, conv, last), self._output(gating, y, own)
 
     def step(
         self,
@@ -172,15 +192,18 @@ class Attention(nnx.Module):
         positions: Int[Array, "*#B 1"] | None = None,
     ) -> tuple[LayerState, Float[Array, "*B 1 W"]]:
         """One token after those of `state`: its output equals that of the whole at once."""
-        qkv, conv = self._qkv(x), state.conv
+        before, conv = state.last, state.conv
+        qkv = self._qkv_shifted(x, before)
         if self.short_conv is not None:
             conv, qkv = self.short_conv.step(conv, qkv)
         q, k, v = self._heads(*(qkv[..., columns] for columns in self._columns), positions)
         extra = {name: x[...] for name, x in self.learned.items()}
-        extra |= self._gates(x, positions)
+        extra |= self._gates(x, before, positions)
         own, stepped = self._own(q, k, v, extra), {**extra, **self._stepped(bias)}
         mechanism, y = self.mechanism.step(state.mechanism, q, k, v, **stepped)
-        return LayerState(mechanism, conv), self._output(x, y, own)
+        last = None if self.token_shift is None else x
+        gating = self._read("output_gate", x, before)
+        return LayerState(mechanism, conv, last), self._output(gating, y, own)
 
     def _stepped(self, bias: Bias | None) -> dict[str, Bias]:
         """The bias, for mechanisms that take one while they decode."""
@@ -195,8 +218,8 @@ class Attention(nnx.Module):
         self, context: Float[Array, "*B S W"]
     ) -> tuple[Float[Array, "*B S K H"], Float[Array, "*B S K H"]]:
         """Keys and values of a context, projected once for any number of `recall`s. Raises
-        ValueError for gates or a short convolution."""
-        self._check_context(None, self.gates(context.astype(self.dtype)))
+        ValueError for gates, a short convolution or a token shift."""
+        self._check_context(None, self._gates(context, None))
         (_, K, H), (_, of_k, of_v) = self.heads, self._columns
         k, v = jnp.split(self._qkv(context, slice(of_k.start, of_v.stop)), 2, axis=-1)
         return self._by_head(k, K, self.k_norm), v.reshape(*v.shape[:-1], K, H)
@@ -283,9 +306,10 @@ class Attention(nnx.Module):
                 )
         if positions is not None and self.xpos_centre is not None:
             _check_causal(mask)
-        gates = self._gates(x, positions)
+        before = self._before(x, mask) if context is None else None
+        gates = self._gates(x, before, positions)
         if context is None:
-            qkv = self._qkv(x)
+            qkv = self._qkv_shifted(x, before)
             qkv = qkv if self.short_conv is None else self.short_conv(qkv, mask)
             q, k, v = (qkv[..., columns] for columns in self._columns)
         else:
@@ -296,9 +320,10 @@ class Attention(nnx.Module):
         learned = {name: x[...] for name, x in self.learned.items()}
         return *self._heads(q, k, v, positions), {**learned, **gates}
 
-    def _gates(self, x, positions):
+    def _gates(self, x, before, positions):
         """What the mechanism asks for of each token; keys normalised and rotated as k is."""
-        gates, (_, K, H) = self.gates(x.astype(self.dtype)), self.heads
+        read = lambda name: self._read(name, x, before)
+        gates, (_, K, H) = self.gates(x.astype(self.dtype), read), self.heads
         parts = self.mechanism.parts
         for name in self.mechanism.key_gates:
             k = gates[name].astype(self.dtype)
@@ -339,6 +364,24 @@ class Attention(nnx.Module):
         k = k.reshape(*k.shape[:-2], K, H)
         return q, k, v.reshape(*v.shape[:-1], K, H)
 
+    def _qkv_shifted(self, x, before) -> Float[Array, "*B T C"]:
+        """`_qkv`, each of q, k and v of what it reads."""
+        if before is None:
+            return self._qkv(x)
+        columns = dict(zip("qkv", self._columns))
+        if self.mechanism.shared_qk:
+            del columns["k"]
+        reads = [(self._read(name, x, before), place) for name, place in columns.items()]
+        return jnp.concatenate([self._qkv(*read) for read in reads], -1)
+
+    def _before(self, x, mask) -> Float[Array, "*B T W"] | None:
+        """The token before each, where there is a shift."""
+        return None if self.token_shift is None else self.token_shift.before(x, mask)
+
+    def _read(self, name, x, before):
+        """What the projection `name` reads of the tokens x."""
+        return x if before is None else self.token_shift(name, x, before)
+
     def _check_context(self, positions, gates):
         """Raise ValueError for what needs q and k to come from one sequence."""
         name = self.mechanism.name
@@ -353,6 +396,11 @@ class Attention(nnx.Module):
             raise ValueError(
                 f"context: {name} convolves x over time, and a context is another sequence; leave "
                 "it out, or set short_conv=0"
+            )
+        if self.token_shift is not None:
+            raise ValueError(
+                f"context: {name} mixes each token with the one before, and a context is another "
+                "sequence; leave it out, or set token_shift=False"
             )
 
 

@@ -92,6 +92,7 @@ def _parts(mechanism: Mechanism) -> list[str]:
     added = ("shared_qk", "short_conv", "output_gate", "head_norm")
     present = [name for name in added if getattr(mechanism, name) not in (None, 0, False)]
     present += ["bonus"] if mechanism.bonus is not None else []
+    present += ["token_shift"] if mechanism.shifts else []
     return [*jax.eval_shape(init), *mechanism.gates(**sizes), *present]
 
 

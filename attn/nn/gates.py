@@ -1,6 +1,7 @@
 """The per-token inputs that a mechanism asks for by `gates(...)`, projected from x."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 from flax import nnx
@@ -32,8 +33,13 @@ class Gates(nnx.Module):
             {name: parameters(gate.init(fold(key, name), width)) for name, gate in self.gates}
         )
 
-    def __call__(self, x: Float[Array, "*B T W"]) -> dict[str, Float[Array, "..."]]:
+    def __call__(
+        self, x: Float[Array, "*B T W"], read: Callable[[str], Array] | None = None
+    ) -> dict[str, Float[Array, "..."]]:
+        """The gates by name, of x, or each of what `read(name)` gives."""
+        of = lambda name: x if read is None else read(name).astype(x.dtype)
         arrays = lambda name: {key: array[...] for key, array in self.projections[name].items()}
         return {
-            name: of_rows(functools.partial(gate, **arrays(name)), x) for name, gate in self.gates
+            name: of_rows(functools.partial(gate, **arrays(name)), of(name))
+            for name, gate in self.gates
         }

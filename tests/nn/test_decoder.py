@@ -9,6 +9,7 @@ from toy_mechanism import SOFTMAX, Toy, config, run
 
 from attn import (
     MECHANISMS,
+    RWKV7,
     DeltaNet,
     GatedDeltaNet,
     Linear,
@@ -43,13 +44,14 @@ def stepped(model, prompt: int):
     return go(params, TOKENS)
 
 
-# together: caches, a ring, pinned tokens, sums, gates, short convolutions, grouped heads, every
-# position that decodes, both norms, and layers in a loop, a scan or tied
+# together: caches, a ring, pinned tokens, sums, gates, short convolutions, a token shift, grouped
+# heads, every position that decodes, both norms, and layers in a loop, a scan or tied
 FORMS = [
     dict(mechanism=SOFTMAX, positions="rotary", kv_heads=1, qk_norm=True),
     dict(mechanism=SlidingWindow(left=2, right=0), positions="learned", norm_position="post"),
     dict(mechanism=(Linear(chunk=4), Sinks(sinks=1, window=3)), layers=2, positions="none"),
     dict(mechanism=GatedDeltaNet(chunk=4), layers=2, scan=True, positions="sinusoidal"),
+    dict(mechanism=RWKV7(chunk=4), layers=2, scan=True, positions="none", norm_position="post"),
     dict(mechanism=DeltaNet(chunk=4), layers=2, tied=True, mlp_width=0, positions="rotary"),
     dict(mechanism=Softmax(), layers=2, tied=True, scan=True, positions="none", dtype="bfloat16"),
     dict(mechanism=Softmax(logit_cap=2.0), layers=2, scan=True, positions="alibi", kv_heads=1),

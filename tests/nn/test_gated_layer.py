@@ -49,6 +49,13 @@ def layer(mechanism=ALL, **changes):
     return Attention(W, **{**sizes, **changes}, key=jax.random.key(1))
 
 
+def _gating(a):
+    """What the output gate reads of X."""
+    if a.token_shift is None:
+        return X
+    return a.token_shift("output_gate", X, a.token_shift.before(X, Causal()))
+
+
 def silu(x):
     return x / (1 + np.exp(-x))
 
@@ -170,9 +177,8 @@ def test_weights_are_those_of_the_output(mechanism):
     if mechanism.bonus is not None:
         share = mechanism.own(q, k, bonus=a.bonus[...], **extra)
         y += share[..., None] * jnp.repeat(v, N // K, axis=-2)
-    y = y.reshape(2, T, -1) * (jax.nn.silu if mechanism is ALL else jax.nn.sigmoid)(
-        X @ a.out_gate[...]
-    )
+    activation = jax.nn.silu if mechanism is ALL else jax.nn.sigmoid
+    y = y.reshape(2, T, -1) * activation(_gating(a) @ a.out_gate[...])
     got = y @ a.out[...]
     np.testing.assert_allclose(got, run(a, X, mask=Causal()), rtol=1e-3, atol=1e-4)
 

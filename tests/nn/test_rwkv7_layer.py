@@ -32,13 +32,18 @@ def paper(a, x, K):
     of = lambda param: np.asarray(param[...], np.float64)
     x = np.asarray(x, np.float64)
     gate = lambda name: {key: of(p) for key, p in a.gates.projections[name].items()}
+    mixed = {}
+    for name, mu in a.token_shift.mu.items():
+        before = np.concatenate([np.zeros((1, W)), x[:-1]])
+        mixed[name] = x + (before - x) * of(mu)
     w, rate = gate("log_decay"), gate("a")
     heads = lambda x, n: np.repeat(x.reshape(len(x), n, H), N // n, axis=1)
-    r, k, v = np.split(x @ of(a.qkv), (N * H, (N + K) * H), axis=-1)
+    kernels = np.split(of(a.qkv), (N * H, (N + K) * H), axis=-1)
+    r, k, v = (mixed[name] @ kernel for name, kernel in zip("qkv", kernels))
     r, k, v = heads(r, N), heads(k, K), heads(v, K)
-    decay = np.tanh(x @ w["down"]) @ w["up"] + w["bias"]
+    decay = np.tanh(mixed["log_decay"] @ w["down"]) @ w["up"] + w["bias"]
     decay = heads(np.exp(-np.exp(-0.5) * sigmoid(decay)), N)
-    rate = heads(sigmoid(x @ rate["down"] @ rate["up"] + rate["bias"]), N)
+    rate = heads(sigmoid(mixed["a"] @ rate["down"] @ rate["up"] + rate["bias"]), N)
     removal = k * of(a.learned["k_k"])
     removal /= np.linalg.norm(removal, axis=-1, keepdims=True)
     k = k * (1 + (rate - 1) * of(a.learned["k_a"]))
@@ -55,7 +60,7 @@ def paper(a, x, K):
             p = S @ r[t, n]
             p = p / np.sqrt(np.mean(p * p) + 1e-6) * of(a.head_norm.scale)
             out[t, n] = p + (r[t, n] * of(a.bonus)[n] * k[t, n]).sum() * v[t, n]
-    return (out.reshape(len(x), -1) * sigmoid(x @ of(a.out_gate))) @ of(a.out)
+    return (out.reshape(len(x), -1) * sigmoid(mixed["output_gate"] @ of(a.out_gate))) @ of(a.out)
 
 
 @pytest.mark.parametrize("K", [N, 1])
@@ -67,7 +72,7 @@ def test_the_layer_is_the_papers(K):
     np.testing.assert_allclose(y, want, rtol=2e-4, atol=2e-4)
 
 
-def test_a_step_adds_the_bonus_of_its_token():
+def test_steps_go_on_where_the_prompt_ends():
     graph, params = nnx.split(layer())
     whole = jax.jit(lambda x: nnx.merge(graph, params)(x, mask=Causal()))(X)
     prefill = jax.jit(lambda x: nnx.merge(graph, params).prefill(x, max_length=T))
