@@ -219,7 +219,7 @@ class Attention(nnx.Module):
     ) -> tuple[Float[Array, "*B S K H"], Float[Array, "*B S K H"]]:
         """Keys and values of a context, projected once for any number of `recall`s. Raises
         ValueError for gates, a short convolution or a token shift."""
-        self._check_context(None, self._gates(context, None))
+        self._check_context(None, self._gates(context, None, None))
         (_, K, H), (_, of_k, of_v) = self.heads, self._columns
         k, v = jnp.split(self._qkv(context, slice(of_k.start, of_v.stop)), 2, axis=-1)
         return self._by_head(k, K, self.k_norm), v.reshape(*v.shape[:-1], K, H)
