@@ -14,6 +14,7 @@ talking_heads, topk, pooled, forgetting, abc, based, kda and set 92.2, cosformer
 retention and hedgehog 93.0, nystrom, reformer, fixed, linformer, nsa and gla 93.3, gated_delta_net,
 global_window, dilated, rwkv7, synthesizer and lstm 93.7, differential, window and block_sparse
 94.1, sigmoid 94.4, lightning 94.8, mamba2 95.2, relu and rwkv6 95.9. None failed.
+rwkv7 was measured before it had its token shift.
 """
 
 from attn import MECHANISMS, Causal
