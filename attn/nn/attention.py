@@ -323,15 +323,11 @@ class Attention(nnx.Module):
     def _gates(self, x, before, positions):
         """What the mechanism asks for of each token; keys normalised and rotated as k is."""
         read = lambda name: self._read(name, x, before)
-        gates, (_, K, H) = self.gates(x.astype(self.dtype), read), self.heads
-        parts = self.mechanism.parts
+        gates = self.gates(x.astype(self.dtype), read)
         for name in self.mechanism.key_gates:
             k = gates[name].astype(self.dtype)
-            apart = k.reshape(*k.shape[:-2], K * parts, H // parts)
-            apart = apart if self.k_norm is None else self.k_norm(apart)
-            if positions is not None:
-                _, apart = self.rotary(apart, apart, positions, xpos_centre=self.xpos_centre)
-            gates[name] = apart.reshape(k.shape)
+            k = self._by_head(k.reshape(*k.shape[:-2], -1), self.heads[1], self.k_norm)
+            gates[name] = self._rotated(k, k, positions)[1]
         return gates
 
     def _qkv(self, x, columns=slice(None)) -> Float[Array, "*B T C"]:
@@ -353,16 +349,16 @@ class Attention(nnx.Module):
     def _heads(self, q, k, v, positions):
         """Heads of their own axis, normalised and rotated."""
         N, K, H = self.heads
-        parts = self.mechanism.parts
-        q = q.reshape(*q.shape[:-1], N * parts, H // parts)
-        k = k.reshape(*k.shape[:-1], K * parts, H // parts)
-        if self.q_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        if positions is not None:
-            q, k = self.rotary(q, k, positions, xpos_centre=self.xpos_centre)
-        q = q.reshape(*q.shape[:-2], N, H)
-        k = k.reshape(*k.shape[:-2], K, H)
-        return q, k, v.reshape(*v.shape[:-1], K, H)
+        q, k = self._by_head(q, N, self.q_norm), self._by_head(k, K, self.k_norm)
+        return *self._rotated(q, k, positions), v.reshape(*v.shape[:-1], K, H)
+
+    def _rotated(self, q, k, positions):
+        """Each part of a head by itself."""
+        if positions is None:
+            return q, k
+        apart = lambda x: x.reshape(*x.shape[:-2], -1, x.shape[-1] // self.mechanism.parts)
+        turned = self.rotary(apart(q), apart(k), positions, xpos_centre=self.xpos_centre)
+        return [y.reshape(x.shape) for x, y in zip((q, k), turned)]
 
     def _qkv_shifted(self, x, before) -> Float[Array, "*B T C"]:
         """`_qkv`, each of q, k and v of what it reads."""
