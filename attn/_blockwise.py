@@ -272,12 +272,11 @@ def _backward_tile(t, q, k, v, out, lse, do, d_lse, mask, bias, dropout, d_bias)
     (full_at, full_n), (part_at, part_n) = (_lists(x.T) for x in visit)
     drop = words(t, dropout)
     q, k, v = coming_back(t, q, k, v)
-    deltas = delta(out, do, d_lse)
     do, lse = going_back(lse, do, d_lse)
     qs, dos = t.to_blocks(q, t.block_q), t.to_blocks(do, t.block_q)
     ks, vs = t.to_blocks(k, t.block_k), t.to_blocks(v, t.block_k)
     lses = t.to_blocks(lse[..., None], t.block_q, fill=jnp.inf)[..., 0]
-    deltas = t.to_blocks(deltas[..., None], t.block_q)[..., 0]
+    deltas = t.to_blocks(delta(out, do, d_lse)[..., None], t.block_q)[..., 0]
 
     def key_block(carry, b):
         kb, vb = ks[b], vs[b]

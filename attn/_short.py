@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import jax.numpy as jnp
 import numpy as np
 
+from attn._core import isolate
 from attn._tiles import (
     LOG2E,
     Tiling,
@@ -45,7 +46,7 @@ def backward(t: Tiling, q, k, v, out, lse, do, d_lse, mask, bias, dropout, d_bia
     drop = words(t, dropout)
     q, k, v = coming_back(t, q, k, v)
     rows = lambda x, fill=0.0: t.to_blocks(x[..., None], t.block_q, fill)[..., 0]
-    deltas = rows(delta(out, do, d_lse))
+    deltas = rows(delta(out, isolate(do)[0], d_lse))
     qs, dos = t.to_blocks(q, t.block_q), t.to_blocks(do, t.block_q)
     # after the blocks are cut: XLA's CPU backend makes the lse again for each score
     dos, lses = going_back(rows(lse, jnp.inf), dos, rows(d_lse))

@@ -150,8 +150,8 @@ def going_back(lse, do, d_lse):
 
 
 def delta(out, do, d_lse):
-    """do . out - d_lse of each row (Dao et al. 2022)."""
-    return (isolate(do)[0] * isolate(out)[0]).sum(-1) - d_lse
+    """do . out - d_lse of each row (Dao et al. 2022), of a do without what is not finite."""
+    return (do * isolate(out)[0]).sum(-1) - d_lse
 
 
 def whole_rows(s, seen):

@@ -145,6 +145,8 @@ class Learner:
         norm = optax.tree.norm(gradient)
         named = watched(value, gradient, norm, params)
         zeros = jnp.stack([zero_if_finite(x) for x in named.values()])
+        # the root, because XLA's CPU backend would copy a mere sum of all these into the kernel of
+        # each array of the state, and compile it for seconds, but does not copy what is dear
         good = jnp.isfinite(jnp.sqrt(zeros.sum())) & (state.step == step)
         new = State(state.step + 1, params, opt_state)
         kept = passed_over(state) if self.experiment.train.on_nonfinite == "skip" else state
@@ -251,7 +253,7 @@ def refusing(what: str, function: Callable[[], T]) -> T:
 
 def zero_if_finite(x: Float[Array, "..."]) -> Float[Array, ""]:
     """0 if all of x is finite, else nan: XLA's CPU backend adds numbers in vectors and on all
-    cores, where it takes `isfinite(x)` together one by one, and compiles that for seconds."""
+    cores, where it takes `isfinite(x)` together one by one."""
     return (x * 0).sum()
 
 
