@@ -31,9 +31,11 @@ def panel(ax, task: str, found: dict) -> None:
                 at = i + 0.3 * (n - 0.5)
                 ax.errorbar(100 * mean, at, xerr=100 * half, label=label, **style)
                 label = None
-    for name, x in found["without learning"].items():
+    baselines = found["without learning"]
+    for x in dict.fromkeys(baselines.values()):
+        word = ", ".join(name for name, y in baselines.items() if y == x)
         ax.axvline(100 * x, color=plots.INK, lw=0.7, ls=":")
-        ax.text(100 * x, len(names) - 0.4, name, rotation=90, fontsize=6, va="bottom", ha="right")
+        ax.text(100 * x, len(names) - 0.4, word, rotation=90, fontsize=6, va="bottom", ha="right")
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.set(xlabel=f"{task}: test accuracy, %")
