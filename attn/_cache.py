@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from attn._axes import aligned
 from attn._core import check_count, isolate, masked_softmax, scaled, wide
+from attn.biases import ArrayBias, Bias, as_bias
 from attn.masks import Mask, Padding
 
 
@@ -40,6 +41,31 @@ def empty(batch, num_kv_heads, head_dim, value_dim, size, dtype) -> Cache:
 def _slot(t, size: int, pinned: int):
     """Where token t goes."""
     return jnp.where(t < pinned, t, pinned + (t - pinned) % (size - pinned))
+
+
+def held(t, size: int, pinned: int = 0) -> Int[Array, " L"]:
+    """Which token each slot holds once token t is there; of one that is empty, any."""
+    slots = jnp.arange(size)
+    return jnp.where(slots < pinned, slots, jnp.maximum(t - (t - slots) % (size - pinned), 0))
+
+
+def bias_row(
+    bias: Bias | Float[Array, "*#B #N #T #S"] | None, cache: Cache, q, pinned: int = 0
+) -> Float[Array, "*#B #N 1 L"] | None:
+    """What the token q, which comes next, adds to its score of each slot: NaN past an array's end.
+
+    Raises ValueError unless it is for the heads of q.
+    """
+    if (bias := as_bias(bias)) is None:
+        return None
+    slots = held(cache.length, cache.k.shape[-2], pinned)
+    row = bias.at(cache.length[None, None], slots[None])
+    row = row.reshape((1,) * (q.ndim - row.ndim) + row.shape)
+    ArrayBias(row).check(q.shape[:-3], q.shape[-2], 1, cache.k.shape[-2])
+    if isinstance(bias, ArrayBias):
+        last = min((n for n in bias.values.shape[-2:] if n > 1), default=np.inf)
+        row = jnp.where(cache.length < last, row, jnp.nan)
+    return row
 
 
 def fill(
@@ -94,15 +120,18 @@ def check_one_token(q) -> None:
         raise ValueError(f"q: expected one token [*B, 1, N, H], got {list(q.shape)}")
 
 
-def decode(cache: Cache, attend, q, k, v) -> tuple[Cache, Float[Array, "*B 1 N D"]]:
-    """Append one token and attend by `attend(q, k, v, mask=...)`, in float32, to what is there.
+def decode(cache: Cache, attend, q, k, v, bias=None) -> tuple[Cache, Float[Array, "*B 1 N D"]]:
+    """Append one token and attend by `attend(q, k, v, mask=...)`, in float32, to what is there;
+    with its row of the bias, if there is one.
 
     Raises ValueError as `append` does, and unless q is one token too.
     """
     check_one_token(q)
+    row = bias_row(bias, cache, q)
+    given = {} if row is None else {"bias": row}
     cache = append(cache, k, v)
     keys, values, filled = tokens(cache)
-    out = attend(*(wide(x) for x in (q, keys, values)), mask=filled)
+    out = attend(*(wide(x) for x in (q, keys, values)), mask=filled, **given)
     return cache, unless_forgotten(cache, out).astype(q.dtype)
 
 

@@ -45,8 +45,6 @@ class Mechanism(abc.ABC):
     key_gates: ClassVar[tuple[str, ...]] = ()
     # learned arrays that all layers of a stack have in common
     shared_by_layers: ClassVar[tuple[str, ...]] = ()
-    # whether `prefill` and `step` take a bias
-    biased_steps: ClassVar[bool] = False
     # whether a layer projects one array for q and k
     shared_qk: ClassVar[bool] = False
     # whether the query heads of one key head choose keys together
@@ -154,7 +152,8 @@ class Mechanism(abc.ABC):
         raise NotImplementedError(f"{self.name} does not decode token by token")
 
     def step(self, state: Any, q, k, v, **learned) -> tuple[Any, Float[Array, "*B 1 N D"]]:
-        """One token, q [*B, 1, N, H] and so on: equals `__call__` with `mask=Causal()` there."""
+        """One token, q [*B, 1, N, H] and so on: equals `__call__` with `mask=Causal()` there. This
+        and `prefill` take a `bias` too, that of the whole, where the mechanism honours one."""
         raise NotImplementedError(f"{self.name} does not decode token by token")
 
     def prefill(self, q, k, v, *, max_length: int, **learned) -> tuple[Any, Float[Array, "..."]]:

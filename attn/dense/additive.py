@@ -127,11 +127,12 @@ class Additive(Mechanism):
     ):
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
 
-    def prefill(self, q, k, v, *, max_length, **learned):
-        return _cache.whole(k, v, max_length), self(q, k, v, mask=Causal(), **learned)
+    def prefill(self, q, k, v, *, max_length, bias=None, **learned):
+        out = self(q, k, v, mask=Causal(), bias=bias, **learned)
+        return _cache.whole(k, v, max_length), out
 
-    def step(self, state, q, k, v, **learned):
-        return _cache.decode(state, functools.partial(self, **learned), q, k, v)
+    def step(self, state, q, k, v, *, bias=None, **learned):
+        return _cache.decode(state, functools.partial(self, **learned), q, k, v, bias)
 
     @classmethod
     def examples(cls):

@@ -161,11 +161,12 @@ class Differential(Mechanism):
     ):
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
 
-    def prefill(self, q, k, v, *, max_length, **vectors):
-        return _cache.whole(k, v, max_length), self(q, k, v, mask=Causal(), **vectors)
+    def prefill(self, q, k, v, *, max_length, bias=None, **vectors):
+        out = self(q, k, v, mask=Causal(), bias=bias, **vectors)
+        return _cache.whole(k, v, max_length), out
 
-    def step(self, state, q, k, v, **vectors):
-        return _cache.decode(state, functools.partial(self.reference, **vectors), q, k, v)
+    def step(self, state, q, k, v, *, bias=None, **vectors):
+        return _cache.decode(state, functools.partial(self.reference, **vectors), q, k, v, bias)
 
     @classmethod
     def examples(cls):

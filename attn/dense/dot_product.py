@@ -21,7 +21,7 @@ from attn._core import (
 )
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn._merge import merged
-from attn.biases import Bias, as_bias
+from attn.biases import Bias
 from attn.kernels.call import Call
 from attn.kernels.dispatch import check_names, pick, run
 from attn.masks import FULL, TERMS, Causal, Mask
@@ -148,7 +148,6 @@ class Softmax(Mechanism):
     """
 
     honours: ClassVar = (*TERMS, Bias)
-    biased_steps: ClassVar = True
     implementation: Implementation | tuple[Implementation, ...] | None = None
     logit_cap: float | None = None
     sinks: Literal["zero", "learned"] | None = None
@@ -240,8 +239,7 @@ class Softmax(Mechanism):
 
     def step(self, state, q, k, v, *, bias=None, **learned):
         q, k, options = self._options(q, k, **learned)
-        if (bias := as_bias(bias)) is not None:
-            bias = bias.at(state.length[None, None], jnp.arange(state.k.shape[-2])[None])
+        bias = _cache.bias_row(bias, state, q)
         state, out = _cache.step(state, q, k, v, bias=bias, **options)
         return state, _cache.unless_forgotten(state, out).astype(q.dtype)
 

@@ -260,19 +260,20 @@ class Luong(Mechanism):
     ):
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, self._kept(max_length), dtype)
 
-    def prefill(self, q, k, v, *, max_length, **learned):
+    def prefill(self, q, k, v, *, max_length, bias=None, **learned):
         fill = _cache.whole if self.local is None else _cache.fill
         state = fill(k, v, self._kept(max_length))
-        return state, self(q, k, v, mask=Causal(), **learned)
+        return state, self(q, k, v, mask=Causal(), bias=bias, **learned)
 
-    def step(self, state, q, k, v, **learned):
+    def step(self, state, q, k, v, *, bias=None, **learned):
         if self.local is None:
-            return _cache.decode(state, functools.partial(self, **learned), q, k, v)
+            return _cache.decode(state, functools.partial(self, **learned), q, k, v, bias)
         check_qkv(q, k, v, FULL)
+        row = _cache.bias_row(bias, state, q)
         state = _cache.append(state, k, v)  # a ring of window + 1 keys: it holds the window
         keys, values, filled = _cache.tokens(state)
         plain = dataclasses.replace(self, local=None)
-        out = plain(*(wide(x) for x in (q, keys, values)), mask=filled, **learned)
+        out = plain(*(wide(x) for x in (q, keys, values)), mask=filled, bias=row, **learned)
         return state, out.astype(q.dtype)
 
     def _kept(self, max_length):

@@ -114,13 +114,13 @@ class Relu(Mechanism):
     ):
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
 
-    def prefill(self, q, k, v, *, max_length):
+    def prefill(self, q, k, v, *, max_length, bias=None):
         # the same n as in the steps that follow
         fixed = dataclasses.replace(self, length=self.length or max_length)
-        return _cache.whole(k, v, max_length), fixed(q, k, v, mask=Causal())
+        return _cache.whole(k, v, max_length), fixed(q, k, v, mask=Causal(), bias=bias)
 
-    def step(self, state, q, k, v):
-        return _cache.decode(state, self, q, k, v)
+    def step(self, state, q, k, v, *, bias=None):
+        return _cache.decode(state, self, q, k, v, bias)
 
     @classmethod
     def examples(cls):

@@ -179,22 +179,22 @@ class Synthesizer(Mechanism):
         # a key of width 1 stands for those that nobody reads
         return _cache.empty(batch, num_kv_heads, 1, value_dim, max_length, dtype)
 
-    def prefill(self, q, k, v, *, max_length, **learned):
-        out = self(q, k, v, mask=Causal(), **learned)
+    def prefill(self, q, k, v, *, max_length, bias=None, **learned):
+        out = self(q, k, v, mask=Causal(), bias=bias, **learned)
         return _cache.whole(jnp.zeros_like(k[..., :1]), v, max_length), out
 
-    def step(self, state, q, k, v, **learned):
+    def step(self, state, q, k, v, *, bias=None, **learned):
         self.check_learned(q, k, v, **learned)
         if self.kind == "random":  # the row of this token, the only one that T = 1 will look up
             row = lambda x: lax.dynamic_slice_in_dim(x, state.length, 1, axis=1)
             learned = {"logits": row(learned["logits"])}
 
-        def of_values(q, k, v, *, mask):
+        def of_values(q, k, v, *, mask, **row):
             # what was not finite in a value comes back with its key
             keys = jnp.broadcast_to(k, (*k.shape[:-1], q.shape[-1]))
-            return self(q, keys, v + k, mask=mask, **learned)
+            return self(q, keys, v + k, mask=mask, **row, **learned)
 
-        return _cache.decode(state, of_values, q, jnp.zeros_like(k[..., :1]), v)
+        return _cache.decode(state, of_values, q, jnp.zeros_like(k[..., :1]), v, bias)
 
     @classmethod
     def examples(cls):

@@ -165,11 +165,12 @@ class TalkingHeads(Mechanism):
     ):
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
 
-    def prefill(self, q, k, v, *, max_length, **mixings):
-        return _cache.whole(k, v, max_length), self(q, k, v, mask=Causal(), **mixings)
+    def prefill(self, q, k, v, *, max_length, bias=None, **mixings):
+        out = self(q, k, v, mask=Causal(), bias=bias, **mixings)
+        return _cache.whole(k, v, max_length), out
 
-    def step(self, state, q, k, v, **mixings):
-        return _cache.decode(state, functools.partial(self.reference, **mixings), q, k, v)
+    def step(self, state, q, k, v, *, bias=None, **mixings):
+        return _cache.decode(state, functools.partial(self.reference, **mixings), q, k, v, bias)
 
     @classmethod
     def examples(cls):

@@ -206,10 +206,10 @@ class Attention(nnx.Module):
         return LayerState(mechanism, conv, last), self._output(gating, y, own)
 
     def _stepped(self, bias: Bias | None) -> dict[str, Bias]:
-        """The bias, for mechanisms that take one while they decode."""
-        if bias is not None and not self.mechanism.biased_steps:
+        """The bias, for mechanisms that honour one."""
+        if bias is not None and Bias not in self.mechanism.honours:
             raise NotImplementedError(
-                f"bias: {self.mechanism.name} takes none token by token; in place of positions "
+                f"bias: {self.mechanism.name} has no scores to add one to; in place of positions "
                 "alibi and t5 use rotary, xpos, learned, sinusoidal or none"
             )
         return {} if bias is None else {"bias": bias}

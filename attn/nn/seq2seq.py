@@ -30,9 +30,8 @@ from attn.nn.stack import Stack
 class Seq2SeqConfig:
     """Two `EncoderConfig`s with head "token": `source` is the encoder's (its `classes` are not
     used), `target` the decoder's, whose classes are the target's vocabulary; with positions that
-    are a bias (ALiBi, T5) it trains around mechanisms that honour one and decodes around those with
-    `biased_steps`. `cross` is the mechanism between them; `bos` is the id in the target's
-    vocabulary that stands before the first token.
+    are a bias (ALiBi, T5) it stands around mechanisms that honour one. `cross` is the mechanism
+    between them; `bos` is the id in the target's vocabulary that stands before the first token.
 
     Raises ValueError by name for what does not go together.
     """

@@ -27,7 +27,7 @@ from attn._core import (
 )
 from attn._dropout import Dropout, as_dropout, check_rate, dropout_of
 from attn._merge import merged
-from attn.biases import Bias
+from attn.biases import Bias, as_bias
 from attn.masks import FULL, TERMS, Causal, Global, Mask, Padding, Strided, Window, from_json
 from attn.mechanism import Mechanism
 from attn.sparse._reorder import Part, attend_part, laid_out
@@ -199,28 +199,28 @@ class Patterned(Mechanism):
     ):
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
 
-    def prefill(self, q, k, v, *, max_length):
-        check_qkv(q, k, v, FULL)
-        return _cache.whole(k, v, max_length), self._rows(q, k, v, max_length)
+    def prefill(self, q, k, v, *, max_length, bias=None):
+        _, bias = check_qkv(q, k, v, FULL, bias)
+        return _cache.whole(k, v, max_length), self._rows(q, k, v, bias, max_length)
 
-    def _rows(self, q, k, v, max_length):
+    def _rows(self, q, k, v, bias, max_length):
         """The causal output of the first tokens of `max_length`."""
         causal = [Causal() & pattern for pattern in self.patterns(max_length, max_length)]
         parts = tuple((Part(pattern.sized(max_length, max_length)),) for pattern in causal)
-        return attend_parts(parts, q, k, v, FULL, None, block=self.block)
+        return attend_parts(parts, q, k, v, FULL, bias, block=self.block)
 
-    def step(self, state, q, k, v):
+    def step(self, state, q, k, v, *, bias=None):
         check_qkv(q, k, v, FULL)
         length = state.k.shape[-2]
         patterns = [pattern.sized(length, length) for pattern in self.patterns(length, length)]
         at = state.length[None, None], jnp.arange(length)[None]
 
-        def attend(q, k, v, mask):
+        def attend(q, k, v, mask, bias=None):
             row = lambda n: mask & Padding(keys=patterns[n].at(*at)[0])
-            one = lambda n, q, k, v, *_: dense_attention(q, k, v, mask=row(n))
-            return by_head(one, len(patterns), q, k, v)
+            one = lambda n, q, k, v, bias, _: dense_attention(q, k, v, mask=row(n), bias=bias)
+            return by_head(one, len(patterns), q, k, v, as_bias(bias))
 
-        return _cache.decode(state, attend, q, k, v)
+        return _cache.decode(state, attend, q, k, v, bias)
 
 
 def raster(height: int | None, width: int | None, S: int) -> tuple[int, int]:

@@ -52,13 +52,14 @@ class Sinks(Patterned):
         size = self.sinks + self.window
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)
 
-    def prefill(self, q, k, v, *, max_length):
+    def prefill(self, q, k, v, *, max_length, bias=None):
         cache = _cache.fill(k, v, self.sinks + self.window, self.sinks)
-        return cache, self(q, k, v, mask=Causal())
+        return cache, self(q, k, v, mask=Causal(), bias=bias)
 
-    def step(self, state, q, k, v):
+    def step(self, state, q, k, v, *, bias=None):
         check_qkv(q, k, v, FULL)
-        state, out = _cache.step(state, q, k, v, pinned=self.sinks)
+        row = _cache.bias_row(bias, state, q, self.sinks)
+        state, out = _cache.step(state, q, k, v, bias=row, pinned=self.sinks)
         return state, out.astype(q.dtype)
 
     @classmethod

@@ -114,12 +114,12 @@ class TopK(Mechanism):
     ):
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
 
-    def prefill(self, q, k, v, *, max_length):
-        return _cache.whole(k, v, max_length), self(q, k, v, mask=Causal())
+    def prefill(self, q, k, v, *, max_length, bias=None):
+        return _cache.whole(k, v, max_length), self(q, k, v, mask=Causal(), bias=bias)
 
-    def step(self, state, q, k, v):
+    def step(self, state, q, k, v, *, bias=None):
         check_qkv(q, k, v, FULL)
-        return _cache.decode(state, self, q, k, v)
+        return _cache.decode(state, self, q, k, v, bias)
 
     @classmethod
     def examples(cls):

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
@@ -71,14 +70,15 @@ class SlidingWindow(Patterned):
         size = self.left * self.rate + 1
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)
 
-    def prefill(self, q, k, v, *, max_length):
-        return _cache.fill(k, v, self.left * self.rate + 1), self(q, k, v, mask=Causal())
+    def prefill(self, q, k, v, *, max_length, bias=None):
+        cache = _cache.fill(k, v, self.left * self.rate + 1)
+        return cache, self(q, k, v, mask=Causal(), bias=bias)
 
-    def step(self, state, q, k, v):
+    def step(self, state, q, k, v, *, bias=None):
         check_qkv(q, k, v, FULL)
-        # how far back the token of each slot lies
-        back = (state.length - jnp.arange(state.k.shape[-2])) % state.k.shape[-2]
-        state, out = _cache.step(state, q, k, v, seen=back % self.rate == 0)
+        seen = (state.length - _cache.held(state.length, state.k.shape[-2])) % self.rate == 0
+        row = _cache.bias_row(bias, state, q)
+        state, out = _cache.step(state, q, k, v, bias=row, seen=seen)
         return state, out.astype(q.dtype)
 
     @classmethod

@@ -409,9 +409,9 @@ def _buffer_shapes(jaxpr):
 
 def steps_equal_parallel(mechanism: Mechanism) -> None:
     """9. Decoding token by token equals the causal parallel form, where the variant decodes; with
-    ALiBi too, where its steps take a bias."""
+    ALiBi too, where it honours a bias."""
     _decode(mechanism)
-    if mechanism.biased_steps:
+    if Bias in mechanism.honours:
         _decode(mechanism, bias=Alibi(jnp.asarray(alibi_slopes(SHAPE["N"]))))
 
 

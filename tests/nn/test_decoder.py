@@ -56,6 +56,11 @@ FORMS = [
     dict(mechanism=Softmax(), layers=2, tied=True, scan=True, positions="none", dtype="bfloat16"),
     dict(mechanism=Softmax(logit_cap=2.0), layers=2, scan=True, positions="alibi", kv_heads=1),
     dict(mechanism=Softmax(sinks="zero"), layers=2, positions="t5"),
+    dict(
+        mechanism=(SlidingWindow(left=2, right=0), Sinks(sinks=1, window=3)),
+        layers=2,
+        positions="t5",
+    ),
 ]
 
 
@@ -193,8 +198,8 @@ def test_wrong_settings_are_named(settings, named):
 def test_what_cannot_decode_is_refused_by_name():
     with pytest.raises(ValueError, match="head: expected 'token' for a Decoder"):
         Decoder(config(), key=jax.random.key(0))
-    biased = decoder(positions="alibi", mechanism=SlidingWindow(left=2, right=0))
-    with pytest.raises(NotImplementedError, match="bias: SlidingWindow takes none token by token"):
+    biased = decoder(positions="alibi", mechanism=Linear())
+    with pytest.raises(NotImplementedError, match="bias: Linear has no scores to add one to"):
         biased.prefill(TOKENS)
     with pytest.raises(NotImplementedError, match="Toy does not decode"):
         decoder(mechanism=Toy()).prefill(TOKENS)
