@@ -18,6 +18,7 @@ CORE = {
     "_core",
     "_merge",
     "_cache",
+    "_cached",
     "_dropout",
     "_tiles",
     "_short",

@@ -1,20 +1,18 @@
 """Additive attention (Bahdanau et al. 2014, arXiv:1409.0473): O(T S A) time, O(T + S) memory."""
 
 import dataclasses
-import functools
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn import _cache
+from attn._cached import Cached
 from attn._core import check_block, check_count, check_qkv, masked_softmax, wide
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.dense import _rows
-from attn.masks import FULL, TERMS, Causal, Mask
-from attn.mechanism import Mechanism
+from attn.masks import FULL, TERMS, Mask
 
 
 def additive_attention(
@@ -63,7 +61,7 @@ def _form(q, k, query_projection, key_projection, score_vector):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Additive(Mechanism):
+class Additive(Cached):
     """Softmax over a hidden layer's scores, a . tanh(W q + U k) (Bahdanau et al. 2014); `hidden`
     units, the head width by default."""
 
@@ -121,18 +119,6 @@ class Additive(Mechanism):
     def flops(self, T, S, N, K, H, D):
         A = self.hidden or H
         return 2 * H * A * (T * N + S * K) + 2 * T * S * N * (A + D)
-
-    def init_state(
-        self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
-    ):
-        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
-
-    def prefill(self, q, k, v, *, max_length, bias=None, **learned):
-        out = self(q, k, v, mask=Causal(), bias=bias, **learned)
-        return _cache.whole(k, v, max_length), out
-
-    def step(self, state, q, k, v, *, bias=None, **learned):
-        return _cache.decode(state, functools.partial(self, **learned), q, k, v, bias)
 
     @classmethod
     def examples(cls):

@@ -1,7 +1,6 @@
 """Differential attention (Ye et al. 2024, arXiv:2410.05258): one softmax less another, O(T S)."""
 
 import dataclasses
-import functools
 import math
 from typing import ClassVar
 
@@ -9,14 +8,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn import _cache
+from attn._cached import Cached
 from attn._core import check_block, check_qkv, dense_attention, dense_weights, isolate, wide
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.kernels.call import Call
 from attn.kernels.dispatch import check_names, run
-from attn.masks import FULL, TERMS, Causal, Mask
-from attn.mechanism import Mechanism
+from attn.masks import FULL, TERMS, Mask
 
 NAMES = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 
@@ -84,7 +82,7 @@ def _lambda(q, lambda_q1, lambda_k1, lambda_q2, lambda_k2, lambda_init) -> Float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Differential(Mechanism):
+class Differential(Cached):
     """One softmax less `lambda` times another, each over half of the head width (Ye et al. 2024);
     a layer normalises each head's output."""
 
@@ -155,18 +153,6 @@ class Differential(Mechanism):
 
     def flops(self, T, S, N, K, H, D):
         return 2 * T * S * N * (H + 2 * D)
-
-    def init_state(
-        self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
-    ):
-        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
-
-    def prefill(self, q, k, v, *, max_length, bias=None, **vectors):
-        out = self(q, k, v, mask=Causal(), bias=bias, **vectors)
-        return _cache.whole(k, v, max_length), out
-
-    def step(self, state, q, k, v, *, bias=None, **vectors):
-        return _cache.decode(state, functools.partial(self.reference, **vectors), q, k, v, bias)
 
     @classmethod
     def examples(cls):

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._axes import aligned
+from attn._cached import Cached
 from attn._core import (
     check_block,
     check_flags,
@@ -25,7 +26,6 @@ from attn.biases import Bias
 from attn.kernels.call import Call
 from attn.kernels.dispatch import check_names, pick, run
 from attn.masks import FULL, TERMS, Causal, Mask
-from attn.mechanism import Mechanism
 
 Implementation = Literal["materialized", "blockwise", "cudnn", "tokamax", "splash"]
 
@@ -139,7 +139,7 @@ def check_cap(logit_cap: float | None) -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Softmax(Mechanism):
+class Softmax(Cached):
     """Exact softmax over scaled dot products (Vaswani et al. 2017), with the options it has grown.
 
     `sinks` "zero" or "learned" is one logit more a head; `qk_norm` divides each query and key by
@@ -227,11 +227,6 @@ class Softmax(Mechanism):
 
     def flops(self, T, S, N, K, H, D):
         return 2 * T * S * N * (H + D)
-
-    def init_state(
-        self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
-    ):
-        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
 
     def prefill(self, q, k, v, *, max_length, bias=None, **learned):
         out = self(q, k, v, mask=Causal(), bias=bias, **learned)

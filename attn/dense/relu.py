@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
+from attn._cached import Cached
 from attn._core import check_block, check_count, check_qkv, dots, scores, wide
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.dense import _rows
 from attn.masks import FULL, TERMS, Causal, Mask
-from attn.mechanism import Mechanism
 
 
 def relu_attention(
@@ -63,7 +63,7 @@ def _check(power, length):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Relu(Mechanism):
+class Relu(Cached):
     """relu(q . k / sqrt(H))^power / n in place of softmax (Wortsman et al. 2023; squared, Hua et
     al. 2022); n is `length`, the number of keys by default.
 
@@ -109,18 +109,10 @@ class Relu(Mechanism):
     def flops(self, T, S, N, K, H, D):
         return 2 * T * S * N * (H + D)
 
-    def init_state(
-        self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
-    ):
-        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
-
     def prefill(self, q, k, v, *, max_length, bias=None):
         # the same n as in the steps that follow
         fixed = dataclasses.replace(self, length=self.length or max_length)
         return _cache.whole(k, v, max_length), fixed(q, k, v, mask=Causal(), bias=bias)
-
-    def step(self, state, q, k, v, *, bias=None):
-        return _cache.decode(state, self, q, k, v, bias)
 
     @classmethod
     def examples(cls):

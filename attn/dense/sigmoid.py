@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
+from attn._cached import Cached
 from attn._core import check_block, check_count, check_qkv, dots, scores, wide
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.dense import _rows
 from attn.masks import FULL, TERMS, Causal, Mask
-from attn.mechanism import Mechanism
 
 
 def sigmoid_attention(
@@ -57,7 +57,7 @@ def _sigmoid(s, seen, shift):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sigmoid(Mechanism):
+class Sigmoid(Cached):
     """sigmoid(q . k / sqrt(H) - log n) in place of softmax, each key for itself (Ramapuram et al.
     2024); n is `length`, the number of keys by default.
 
@@ -102,18 +102,10 @@ class Sigmoid(Mechanism):
     def flops(self, T, S, N, K, H, D):
         return 2 * T * S * N * (H + D)
 
-    def init_state(
-        self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
-    ):
-        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
-
     def prefill(self, q, k, v, *, max_length, bias=None):
         # the same n as in the steps that follow
         fixed = dataclasses.replace(self, length=self.length or max_length)
         return _cache.whole(k, v, max_length), fixed(q, k, v, mask=Causal(), bias=bias)
-
-    def step(self, state, q, k, v, *, bias=None):
-        return _cache.decode(state, self, q, k, v, bias)
 
     @classmethod
     def examples(cls):

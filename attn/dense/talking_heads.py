@@ -6,14 +6,13 @@ the products of softmax.
 """
 
 import dataclasses
-import functools
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn import _cache
+from attn._cached import Cached
 from attn._core import (
     apply_weights,
     biased,
@@ -28,8 +27,7 @@ from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.kernels.call import Call
 from attn.kernels.dispatch import check_names, run
-from attn.masks import FULL, TERMS, Causal, Mask
-from attn.mechanism import Mechanism
+from attn.masks import FULL, TERMS, Mask
 
 
 def talking_heads_attention(
@@ -107,7 +105,7 @@ def _dense_weights(q, k, mask, bias, logit_mixing, weight_mixing, dropout=None):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TalkingHeads(Mechanism):
+class TalkingHeads(Cached):
     """Softmax with learned mixing of heads before and after it (Shazeer et al. 2020)."""
 
     honours: ClassVar = (*TERMS, Bias)
@@ -159,18 +157,6 @@ class TalkingHeads(Mechanism):
 
     def flops(self, T, S, N, K, H, D):
         return 2 * T * N * (S * K + N) * (H + D)
-
-    def init_state(
-        self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
-    ):
-        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
-
-    def prefill(self, q, k, v, *, max_length, bias=None, **mixings):
-        out = self(q, k, v, mask=Causal(), bias=bias, **mixings)
-        return _cache.whole(k, v, max_length), out
-
-    def step(self, state, q, k, v, *, bias=None, **mixings):
-        return _cache.decode(state, functools.partial(self.reference, **mixings), q, k, v, bias)
 
     @classmethod
     def examples(cls):

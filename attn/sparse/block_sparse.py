@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._blockwise import visited_scores
+from attn._cached import Cached
 from attn._core import (
     check_block,
     check_count,
@@ -29,7 +30,6 @@ from attn._dropout import Dropout, as_dropout, check_rate, dropout_of
 from attn._merge import merged
 from attn.biases import Bias, as_bias
 from attn.masks import FULL, TERMS, Causal, Global, Mask, Padding, Strided, Window, from_json
-from attn.mechanism import Mechanism
 from attn.sparse._reorder import Part, attend_part, laid_out
 
 # of a paper whose heads are of two kinds: each sees both, or they take turns
@@ -124,7 +124,7 @@ def visited_by_heads(kinds: Sequence[Sequence[Part]], T: int, S: int, N: int, bl
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Patterned(Mechanism):
+class Patterned(Cached):
     """A variant is its `patterns`, and the `pieces` by which they are run; all else is here.
 
     It decodes with a cache of all tokens, of which a step sees the row of its pattern, drawn for
@@ -193,11 +193,6 @@ class Patterned(Mechanism):
 
     def flops(self, T, S, N, K, H, D):
         return 2 * visited_by_heads(self.pieces(T, S), T, S, N, self.block) * (H + D)
-
-    def init_state(
-        self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
-    ):
-        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
 
     def prefill(self, q, k, v, *, max_length, bias=None):
         _, bias = check_qkv(q, k, v, FULL, bias)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from attn import _cache
+from attn._cached import Cached
 from attn._core import (
     check_count,
     check_qkv,
@@ -19,9 +20,8 @@ from attn._core import (
     wide,
 )
 from attn._places import Places
-from attn.masks import FULL, TERMS, Causal, Fixed, Mask
+from attn.masks import FULL, TERMS, Fixed, Mask
 from attn.masks import Array as Shown
-from attn.mechanism import Mechanism
 from attn.sparse._reorder import Part
 from attn.sparse.block_sparse import attend_parts, by_head, visited_by_heads
 
@@ -48,7 +48,7 @@ def dilated_attention(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DilatedSegments(Mechanism):
+class DilatedSegments(Cached):
     """Softmax over segments, the longer the thinner, other tokens for other heads (LongNet, Ding et
     al. 2023)."""
 
@@ -118,14 +118,6 @@ class DilatedSegments(Mechanism):
 
     def flops(self, T, S, N, K, H, D):
         return 2 * visited_by_heads(self.pieces(T, S), T, S, N) * (H + D)
-
-    def init_state(
-        self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
-    ):
-        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
-
-    def prefill(self, q, k, v, *, max_length):
-        return _cache.whole(k, v, max_length), self(q, k, v, mask=Causal())
 
     def step(self, state, q, k, v):
         check_qkv(q, k, v, FULL)

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn import _cache
 from attn._axes import aligned, conjunction
+from attn._cached import Cached
 from attn._core import (
     attend_materialized,
     check_count,
@@ -31,7 +32,6 @@ from attn._core import (
 )
 from attn._merge import merged
 from attn.masks import FULL, Causal, Mask, Padding
-from attn.mechanism import Mechanism
 from attn.sparse import _buckets
 
 HONOURS = (Causal, Padding)
@@ -246,7 +246,7 @@ def _dense(q, k, causal, padding, rotations, chunk, shared_qk, at=None):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Reformer(Mechanism):
+class Reformer(Cached):
     """Tokens that hash to one bucket, chunk by chunk, in several rounds (Kitaev et al. 2020).
 
     With `shared_qk` a layer projects one array for q and k, as the paper does.
@@ -293,15 +293,6 @@ class Reformer(Mechanism):
         chunks = _buckets.padded(chunks, _at_once(CELLS // K, size))
         hashing = H * self.buckets // 2 * (T * N + S * K)
         return 2 * self.rounds * (hashing + K * chunks * 2 * size * size * (H + D))
-
-    def init_state(
-        self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
-    ):
-        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
-
-    def prefill(self, q, k, v, *, max_length, rotations):
-        out = self(q, k, v, mask=Causal(), rotations=rotations)
-        return _cache.whole(k, v, max_length), out
 
     def step(self, state, q, k, v, *, rotations):
         self.check_learned(q, k, v, rotations=rotations)

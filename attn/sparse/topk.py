@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn import _cache
 from attn._axes import aligned
+from attn._cached import Cached
 from attn._core import (
     attend_materialized,
     check_count,
@@ -21,8 +21,7 @@ from attn._core import (
     wide,
 )
 from attn.biases import Bias
-from attn.masks import FULL, TERMS, Causal, Mask
-from attn.mechanism import Mechanism
+from attn.masks import FULL, TERMS, Mask
 from attn.sparse._select import by_chunks, chunk_size, largest, narrow
 
 
@@ -79,7 +78,7 @@ def _per_head(x: Float[Array, "*B L K"], N: int) -> Float[Array, "*B N L"]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TopK(Mechanism):
+class TopK(Cached):
     """Softmax over the `keys` largest scores of each query (Gupta et al. 2021)."""
 
     honours: ClassVar = (*TERMS, Bias)
@@ -108,18 +107,6 @@ class TopK(Mechanism):
 
     def flops(self, T, S, N, K, H, D):
         return 2 * T * S * N * (2 * H + D)  # scores twice: ranked in float32, and weighed
-
-    def init_state(
-        self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
-    ):
-        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
-
-    def prefill(self, q, k, v, *, max_length, bias=None):
-        return _cache.whole(k, v, max_length), self(q, k, v, mask=Causal(), bias=bias)
-
-    def step(self, state, q, k, v, *, bias=None):
-        check_qkv(q, k, v, FULL)
-        return _cache.decode(state, self, q, k, v, bias)
 
     @classmethod
     def examples(cls):

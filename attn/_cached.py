@@ -1,0 +1,25 @@
+"""Token-by-token decoding of variants that keep the keys and values of all tokens."""
+
+import functools
+
+from attn import _cache
+from attn.masks import Causal
+from attn.mechanism import Mechanism
+
+
+class Cached(Mechanism):
+    """A variant that decodes from a cache of max_length tokens: a step is one row of its
+    `reference`."""
+
+    def init_state(
+        self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
+    ):
+        return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
+
+    def prefill(self, q, k, v, *, max_length, bias=None, **learned):
+        out = self(q, k, v, mask=Causal(), bias=bias, **learned)
+        return _cache.whole(k, v, max_length), out
+
+    def step(self, state, q, k, v, *, bias=None, **learned):
+        attend = functools.partial(self.reference, **learned)
+        return _cache.decode(state, attend, q, k, v, bias)
