@@ -120,6 +120,18 @@ def test_one_seed_has_no_interval():
     assert interval([3.0]) == (3.0, None)
 
 
+def test_equal_seeds_are_as_wide_as_a_row_of_the_test():
+    cells = [cell(v, s, x) for v, x in (("softmax", 0.9), ("linear", 0.91)) for s in (0, 1)]
+    for one, counted in zip(cells, (100, 200, 200, 200)):
+        one.result["test"]["answers"] = counted  # of the least
+    first, second = variants(cells, {})
+    assert first.interval("test.accuracy")[1] == pytest.approx(12.706205 * 1 / 2**0.5)
+    assert first.interval("validation.accuracy") == (pytest.approx(91), None)  # not counted
+    assert second.against.text() == "tie (+1.0, p 0.39)"
+    assert "90.0 ± 9.0" in markdown([first, second], {})
+    assert variants([cell("softmax", 0, error="no")], {})[0].interval("test.accuracy") is None
+
+
 def test_the_report_loads_nothing(comparison, text):
     page = Reader(text)
     assert "//" not in re.sub(r"<style>.*?</style>|<script>.*?</script>", "", text, flags=re.S)
