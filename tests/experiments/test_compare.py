@@ -284,9 +284,20 @@ def test_parameters_of_a_cluster_are_read_or_refused(tmp_path):
 
 
 def test_cores_are_dealt_out():
-    assert workers.shares([0, 1, 2, 3, 4], 2) == [[0, 1], [2, 3, 4]]
+    assert workers.shares([0, 1, 2, 3, 4], 2) == [[0, 1], [2, 3]]  # alike
     assert workers.shares([0, 1], 3) == [[0], [1], [0]]
     assert workers.shares([], 2) == [[], []]
+
+
+@pytest.mark.parametrize("damage", ["", '{"runs"', "[]"])
+def test_a_directory_whose_sweep_cannot_be_read_is_refused(damage, tmp_path):
+    run(Trainer(), tmp_path)
+    (tmp_path / "sweep.json").write_text(damage)
+    again = Trainer()
+    with pytest.raises(RunDirectoryError, match=r"sweep\.json"):
+        run(again, tmp_path, sweep=[Planned("other", experiment("linear", 7))])
+    assert again.ran == []
+    assert (tmp_path / "sweep.json").read_text() == damage
 
 
 def test_a_training_run_is_not_made_a_comparison(tmp_path):
