@@ -15,7 +15,7 @@ import ast
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +61,10 @@ def compare(
     retry_failed: bool = False,
 ) -> Comparison | None:
     """Run what is not finished, then write the report; failures are cells with their error. None
-    where another process still runs some: it will write the report."""
+    where another process still runs some: it will write the report. Raises DataError or
+    ConfigError for data that cannot be read, before the directory is anyone's."""
     console = console or Console()
+    _read({p.experiment.posed: p.experiment for p in sweep}.values())
     begin(workdir, sweep, rules)
     if retry_failed:
         forget_failures(workdir)
@@ -97,6 +99,18 @@ def compare(
     console.print(terminal(comparison.rows()))
     console.print(f"report: {path}", highlight=False, soft_wrap=True)
     return comparison
+
+
+def _read(experiments: Iterable[Experiment]) -> None:
+    """One row of each split, as what is wrong would be wrong in every run."""
+    from experiments import fits
+    from experiments.learner import refusing  # Flax, when the configuration is known to be good
+
+    for x in experiments:
+        refusing("the task", lambda x=x: fits.data(x))  # before anything is drawn
+        refusing("the task", lambda x=x: x.posed.batch(x.seed, 0, 1))
+        for split in ("validation", "test"):
+            refusing("the task", lambda x=x, s=split: next(x.posed.evaluation(s, 1)))
 
 
 def _finish(arguments: tuple, launch: Launch, cells: Cells) -> bool:

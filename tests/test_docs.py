@@ -62,6 +62,31 @@ def test_contributing_example_keeps_the_laws_it_is_shown_for():
         check(mechanism, only=["refuses_the_rest", "any_length_works"]).raise_if_broken()
 
 
+COMMAND = re.compile(
+    r"python -m experiments\.(train|compare) .*?(?=\n *\n|`|\n *python|\"\"\")", re.S
+)
+
+
+def documented(text):
+    """(workdir, what sets the configuration) of each command that trains."""
+    for command in COMMAND.finditer(text):
+        words = re.findall(r"(--[\w.]+)=(\S+)", command[0])
+        given = dict(words)
+        if "--workdir" in given and "--config" in given:
+            settings = {w for w in words if w[0].startswith("--config")}
+            yield given["--workdir"], (command[1], *sorted(settings))
+
+
+def test_no_two_documented_commands_want_one_directory():
+    paths = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("configs/*.py")]
+    found = [x for path in paths for x in documented(path.read_text())]
+    assert len(found) > 30
+    wanted = {}
+    for workdir, settings in found:
+        wanted.setdefault(workdir, set()).add(settings)
+    assert not {workdir: x for workdir, x in wanted.items() if len(x) > 1}
+
+
 def test_table_of_mechanisms_is_that_of_the_code():
     loader = importlib.machinery.SourceFileLoader("mechanisms", str(ROOT / "scripts/mechanisms"))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("mechanisms", loader))

@@ -300,6 +300,16 @@ def test_a_directory_whose_sweep_cannot_be_read_is_refused(damage, tmp_path):
     assert (tmp_path / "sweep.json").read_text() == damage
 
 
+def test_missing_data_is_one_line_and_leaves_the_directory_free(tmp_path, capsys):
+    config = Path(__file__).parents[2] / "configs/text.py:linear"
+    arguments = [f"--config={config}", f"--workdir={tmp_path / 'new'}"]
+    assert compare.main([*arguments, f"--config.task.data_dir={tmp_path / 'none'}"]) == 4
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "none: expected the folder that holds" in err
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_training_run_is_not_made_a_comparison(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(RunDirectoryError, match="single training run"):
