@@ -46,7 +46,9 @@ def main(
         print(f"{prefix}{error}", file=sys.stderr)
         return error.code
     except OSError as error:
-        print(f"error: {redacted(str(error))}", file=sys.stderr)
+        # a write to a full disk names no file
+        where = f" in {values.workdir}" if not error.filename and "workdir" in values else ""
+        print(f"error: {redacted(f'{error}{where}')}", file=sys.stderr)
         return RunDirectoryError.code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -62,9 +62,10 @@ def compare(
 ) -> Comparison | None:
     """Run what is not finished, then write the report; failures are cells with their error. None
     where another process still runs some: it will write the report. Raises DataError or
-    ConfigError for data that cannot be read, before the directory is anyone's."""
+    ConfigError where no run's data can be read, before the directory is anyone's."""
     console = console or Console()
-    _read({p.experiment.posed: p.experiment for p in sweep}.values())
+    if not (workdir / "sweep.json").exists():
+        _read({p.experiment.posed: p.experiment for p in sweep}.values())
     begin(workdir, sweep, rules)
     if retry_failed:
         forget_failures(workdir)
@@ -102,15 +103,21 @@ def compare(
 
 
 def _read(experiments: Iterable[Experiment]) -> None:
-    """One row of each split, as what is wrong would be wrong in every run."""
+    """One row of each split. Raises the first error if there is no run whose data can be read."""
     from experiments import fits
     from experiments.learner import refusing  # Flax, when the configuration is known to be good
 
+    errors = []
     for x in experiments:
-        refusing("the task", lambda x=x: fits.data(x))  # before anything is drawn
-        refusing("the task", lambda x=x: x.posed.batch(x.seed, 0, 1))
-        for split in ("validation", "test"):
-            refusing("the task", lambda x=x, s=split: next(x.posed.evaluation(s, 1)))
+        rows = lambda x=x: [next(x.posed.evaluation(s, 1)) for s in ("validation", "test")]
+        try:
+            refusing("the task", lambda x=x: fits.data(x))  # before anything is drawn
+            refusing("the task", rows)
+            refusing("the task", lambda x=x: x.posed.batch(x.seed, 0, 1))
+            return
+        except LabError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def _finish(arguments: tuple, launch: Launch, cells: Cells) -> bool:
@@ -152,7 +159,7 @@ def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
     if values.dry_run:
         from experiments.dry_run import dry_run
 
-        dry_run(planned, rules, Path(values.workdir))
+        dry_run(planned, rules, Path(values.workdir), retry_failed=values.retry_failed)
         return
     launch = launch_of(values)
     kept = Kept() if launch is here else None  # what another process compiled stays there

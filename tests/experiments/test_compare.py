@@ -428,3 +428,5 @@ def sweep():
     failing = [*arguments[:1], f"--workdir={tmp_path}/bad", "--config.optimizer.learning_rate=1e30"]
     assert compare.main([*failing, "--config.optimizer.clip_norm=None"]) == 1
     assert "2 of 2 runs failed" in capsys.readouterr().err
+    assert compare.main([*failing, "--config.optimizer.clip_norm=None", "--dry_run"]) == 0
+    assert [line[:6] for line in capsys.readouterr().out.splitlines()] == ["failed", "failed"]

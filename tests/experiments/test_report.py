@@ -5,6 +5,7 @@ import dataclasses
 import html.parser
 import io
 import json
+import os
 import re
 import xml.etree.ElementTree
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import rich.console
 
-from experiments import report
+from experiments import disk, report
 from experiments.report import Comparison, plots
 from experiments.report.data import Cell, Variant, curves, variants
 from experiments.report.pictures import pictures
@@ -180,6 +181,22 @@ def test_a_variant_has_one_colour_everywhere(comparison, text):
 
 def test_the_same_comparison_gives_the_same_bytes(comparison, text):
     assert render(comparison) == text
+
+
+@pytest.mark.parametrize("name", ["table.md", "results.csv", "report.html"])
+def test_a_full_disk_leaves_the_report_that_was_there(name, comparison, tmp_path, monkeypatch):
+    (tmp_path / name).write_text("before")
+    sync = os.fsync
+
+    def full(handle):
+        if os.readlink(f"/proc/self/fd/{handle}").endswith(f".{name}.partial"):
+            raise OSError(28, "No space left on device")
+        sync(handle)
+
+    monkeypatch.setattr(disk.os, "fsync", full)
+    with pytest.raises(OSError, match=rf"No space left on device: .*{name}"):
+        report.write(comparison, tmp_path)
+    assert (tmp_path / name).read_text() == "before"
 
 
 def test_files_are_written(comparison, text, tmp_path):
