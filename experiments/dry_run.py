@@ -85,3 +85,9 @@ def estimate(planned: Sequence[Planned]) -> Table:
 
 def _time(seconds: float) -> str:
     return str(datetime.timedelta(seconds=round(seconds)))
+
+
+if __name__ == "__main__":
+    raise SystemExit(
+        "no command, but python -m experiments.compare --config=FILE --workdir=DIR --dry_run"
+    )

@@ -63,7 +63,7 @@ def test_contributing_example_keeps_the_laws_it_is_shown_for():
 
 
 COMMAND = re.compile(
-    r"python -m experiments\.(train|compare) .*?(?=\n *\n|`|\n *python|\"\"\")", re.S
+    r"python -m experiments\.(train|compare|benchmark) .*?(?=\n *\n|`|\n *python|\"\"\")", re.S
 )
 
 
@@ -71,10 +71,9 @@ def documented(text):
     """(workdir, what sets the configuration) of each command that trains."""
     for command in COMMAND.finditer(text):
         words = re.findall(r"(--[\w.]+)=(\S+)", command[0])
-        given = dict(words)
-        if "--workdir" in given and "--config" in given:
-            settings = {w for w in words if w[0].startswith("--config")}
-            yield given["--workdir"], (command[1], *sorted(settings))
+        if workdir := dict(words).get("--workdir"):
+            settings = {w for w in words if w[0] not in ("--workdir", "--processes")}
+            yield workdir, (command[1], *sorted(settings))
 
 
 def test_no_two_documented_commands_want_one_directory():
@@ -85,6 +84,16 @@ def test_no_two_documented_commands_want_one_directory():
     for workdir, settings in found:
         wanted.setdefault(workdir, set()).add(settings)
     assert not {workdir: x for workdir, x in wanted.items() if len(x) > 1}
+
+
+def test_readme_says_how_fast_the_machine_of_each_benchmark_was():
+    said = (ROOT / "README.md").read_text().partition("matrix-product peak beside each")[2]
+    told = re.findall(r"`([\w-]+)`[^,.`]*? (\d+)[,.]", said.partition("| what |")[0])
+    peaks = {}
+    for path in ROOT.glob("benchmarks/cpu-2-cores/*.md"):
+        if found := re.search(r"matrix product peak: (\d+) GFLOP/s", path.read_text()):
+            peaks[path.stem] = found[1]
+    assert dict(told) == peaks
 
 
 def test_table_of_mechanisms_is_that_of_the_code():

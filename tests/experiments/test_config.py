@@ -43,6 +43,16 @@ def test_json_and_back_is_equal(experiment: Experiment):
     assert from_dict(json.loads(json.dumps(to_dict(experiment)))) == experiment
 
 
+@pytest.mark.parametrize("module", ["sweep", "search", "dry_run"])
+def test_what_is_no_command_says_which_is(module):
+    done = subprocess.run(
+        [sys.executable, "-m", f"experiments.{module}", "--help"], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("no command, but ")
+    assert "python -m experiments.compare --config=FILE" in done.stderr
+
+
 def test_an_error_of_the_system_names_a_path(capsys):
     def run(values):
         raise OSError(28, "No space left on device")

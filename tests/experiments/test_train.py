@@ -88,6 +88,12 @@ def test_going_on_with_other_cores_is_told(tmp_path: Path, monkeypatch, capsys):
     assert told in capsys.readouterr().err
 
 
+def test_a_backslash_is_refused_before_anything_is_done(tmp_path: Path):
+    with pytest.raises(RunDirectoryError, match="expected a path without a backslash"):
+        train.run(tiny(), tmp_path / "a\\b", progress=False)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_finished_run_only_reports(whole: Path):
     before = {p: p.stat().st_mtime_ns for p in whole.rglob("*") if p.name != "lock"}
     assert train.run(tiny(), whole, progress=False) == json.loads(
