@@ -191,9 +191,11 @@ def _about(path: str) -> str:
 
 def _shape(x: Experiment) -> str:
     """What every millisecond, byte and FLOP of the report depends on."""
+    count = lambda n, what: f"{n} {what}{'' if n == 1 else 's'}"
+    layers, heads = count(x.model.layers, "layer"), count(x.model.heads, "head")
     return (
         f"Sequences of {x.posed.length}, batch {x.train.batch_size}; "
-        f"{x.model.layers} layers of width {x.model.width} with {x.model.heads} heads."
+        f"{layers} of width {x.model.width} with {heads}."
     )
 
 

@@ -283,6 +283,11 @@ def test_parameters_of_a_cluster_are_read_or_refused(tmp_path):
             slurm.run(lambda: None, (), 1, tmp_path, wrong)
 
 
+def test_one_of_a_thing_is_not_many():
+    said = compare._shape(experiment())
+    assert said == "Sequences of 64, batch 4; 1 layer of width 16 with 4 heads."
+
+
 def test_cores_are_dealt_out():
     assert workers.shares([0, 1, 2, 3, 4], 2) == [[0, 1], [2, 3]]  # alike
     assert workers.shares([0, 1], 3) == [[0], [1], [0]]
