@@ -7,7 +7,8 @@ With means over the tokens j <= t that are seen,
     out_t = mean_j (w_t . a_j) v_j
 
 A softmax over tokens, as in the other form, would tell of later ones. The softplus is to the base
-2, as in the authors' code, so that a score of 0 weighs 1.
+2, as in the authors' code, so that a score of 0 weighs 1. That code packs by keys of their own
+projection, here by k.
 """
 
 import dataclasses
@@ -42,7 +43,7 @@ def empty(batch, K, L, H, D, dtype) -> State:
 
 
 def chunk(state: State, q, k, v, seen, packed) -> tuple[State, Float[Array, "*B K G C D"]]:
-    """C tokens after `state`, as `_scanned.attend` and `go_on` take them."""
+    """C tokens after `state`, a `_scanned.Chunk`."""
     C, a = k.shape[-2], _packing(k, packed)
     # of hidden tokens k and v are 0, so only the count must leave them out
     count = state.count[..., None] + jnp.cumsum(seen, -1, dtype=k.dtype)
