@@ -41,8 +41,6 @@ class Mechanism(abc.ABC):
     bonus: ClassVar[float | None] = None
     # how many vectors a head's q and k hold side by side: a layer rotates each by itself
     parts: ClassVar[int] = 1
-    # those of its `gates` that are keys [*B, S, K, H]: a layer normalises and rotates them as k
-    key_gates: ClassVar[tuple[str, ...]] = ()
     # learned arrays that all layers of a stack have in common
     shared_by_layers: ClassVar[tuple[str, ...]] = ()
     # whether a layer projects one array for q and k
@@ -87,6 +85,12 @@ class Mechanism(abc.ABC):
         """What the layer projects from a mixture of a token and the one before it, of "q", "k",
         "v", the names of `gates` and "output_gate": the power p by which the share of the token
         before starts, 1 - (c / C)^p in channel c of C. {} mixes nothing."""
+        return {}
+
+    @property
+    def gates_like(self) -> dict[str, str]:
+        """Those of `gates` that are queries [*B, T, N, H] or keys [*B, S, K, H], by "q" or "k": a
+        layer normalises and rotates them as it does that one."""
         return {}
 
     @property

@@ -64,6 +64,10 @@ class GlobalWindow(Patterned):
         shapes = (num_heads, head_dim), (num_kv_heads, head_dim), (num_kv_heads, head_dim)
         return dict(zip(NAMES, shapes)) if self.separate else {}
 
+    @property
+    def gates_like(self):
+        return {"global_q": "q", "global_k": "k"} if self.separate else {}
+
     def patterns(self, T, S):
         return (Window(self.window, self.window) | Global(self.positions),)
 

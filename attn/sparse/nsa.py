@@ -297,8 +297,8 @@ class NSA(Mechanism):
         return gate | (dict.fromkeys(KEYS + VALUES, apart) if self.separate else {})
 
     @property
-    def key_gates(self):
-        return KEYS if self.separate else ()
+    def gates_like(self):
+        return dict.fromkeys(KEYS, "k") if self.separate else {}
 
     def flops(self, T, S, N, K, H, D):
         if 0 in (T, S, D):
