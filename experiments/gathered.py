@@ -44,13 +44,12 @@ def gathered(workdir: Path) -> Comparison:
     ]
     about = [said.get("about", ""), *_unplanned(there, planned)]
     first = environments[there[0]] if there else {}
-    results = [cell.result for cell in cells if cell.result]
     return Comparison(
         title=said.get("title") or f"Comparison: {workdir}",
         about=" ".join(filter(None, about)),
         cells=on_machines(cells, folder),
         costs=(read_object(workdir / "costs.json") or {}).get("costs", {}),
-        baselines=said.get("baselines") or (results[0].get("baselines", {}) if results else {}),
+        baselines=said.get("baselines") or baselines(cells),
         environment=said.get("environment") or without_run(first),
         command=said.get("command") or first.get("command", ""),
         dates=said.get("dates") or dates(folder, cells, until=_newest(folder)),
@@ -87,6 +86,11 @@ def sights(
     names = [n for n in dict.fromkeys(cell.variant for cell in cells) if n in first]
     found = {name: look(folder / first[name].name) for name in names}
     return {name: sight for name, sight in found.items() if sight is not None}
+
+
+def baselines(cells: Sequence[Cell]) -> dict[str, float]:
+    """Those of the task of the first run that finished: data that is gone is not asked for."""
+    return next((cell.result.get("baselines", {}) for cell in cells if cell.result), {})
 
 
 def without_run(environment: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,13 @@ from rich.console import Console
 import experiments.kept
 from experiments import cells, compare, records, slurm, train, workers
 from experiments.config import mechanism, task
-from experiments.errors import ConfigError, Interrupted, NonFiniteError, RunDirectoryError
+from experiments.errors import (
+    ConfigError,
+    DataError,
+    Interrupted,
+    NonFiniteError,
+    RunDirectoryError,
+)
 from experiments.fairness import Fairness
 from experiments.kept import Kept
 from experiments.lock import held
@@ -60,6 +66,7 @@ class Trainer:
             "validation": {"accuracy": 0.6},
             "parameters": 10,
             "steps_per_second": 3.0,
+            "baselines": {"chance": 0.1},
         }
         (workdir / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
         (workdir / "result.json").write_text(
@@ -133,6 +140,15 @@ def test_a_failed_cell_is_a_row_and_the_others_go_on(tmp_path):
     assert errors["linear-0-"].startswith("MemoryError: too <large>\n\nTraceback")
     assert "failed: MemoryError: too <large>" in (tmp_path / "table.md").read_text()
     assert "1 of 2" in (tmp_path / "table.md").read_text()
+
+
+def test_a_task_whose_files_are_gone_is_a_row_too(tmp_path):
+    # the report asked the first run's task for its baselines, and was not written
+    gone = from_dict(to_dict(experiment()) | {"task": task("text", data_dir="nowhere")})
+    found = run(Trainer(text=DataError("nowhere")), tmp_path, [Planned("text", gone), *SWEEP[:2]])
+    assert found.cells[0].error == "DataError: nowhere"
+    assert found.baselines == {"chance": 0.1}
+    assert "report.html" in {path.name for path in tmp_path.iterdir()}
 
 
 def test_what_failed_is_run_again_only_when_asked(tmp_path):
