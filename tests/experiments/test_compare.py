@@ -111,6 +111,15 @@ def test_finished_cells_never_run_again(tmp_path):
     assert second.cells[0].metrics == ({"step": 1, "loss": 2.0},)
 
 
+def test_a_run_that_has_ended_is_not_looked_at_before_each_later_one(tmp_path, monkeypatch):
+    looked, outcome = [], cells.Cells.outcome
+    look = lambda self, planned: looked.append(planned.name) or outcome(self, planned)
+    monkeypatch.setattr(cells.Cells, "outcome", look)
+    cells.Cells(tmp_path, tuple(SWEEP)).work(Trainer(), "", lambda line: None)
+    # at first, when it is claimed, to count what is left then and before the next
+    assert looked.count(SWEEP[0].name) == 4
+
+
 def test_more_runs_may_be_added_to_a_comparison(tmp_path):
     run(Trainer(), tmp_path)
     again = Trainer()
