@@ -283,6 +283,34 @@ def test_a_signal_reaches_every_process_once(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_signal_while_processes_start_reaches_the_last_and_no_more_start(monkeypatch):
+    # it came before the second was there, which trained on alone
+    started, told = [], []
+
+    class Process:
+        def __init__(self, **_):
+            self.pid = None
+
+        def is_alive(self):
+            return self.pid is not None
+
+        def start(self):
+            if started:
+                signal.raise_signal(signal.SIGTERM)
+            self.pid = len(started)
+            started.append(self)
+
+        def join(self):
+            pass
+
+    context = types.SimpleNamespace(Process=Process)
+    monkeypatch.setattr(workers.multiprocessing, "get_context", lambda how: context)
+    monkeypatch.setattr(workers.os, "kill", lambda *what: told.append(what))
+    with pytest.raises(Interrupted):
+        workers.run(print, (), 3)
+    assert (len(started), told) == (2, [(0, signal.SIGTERM), (1, signal.SIGTERM)])
+
+
 def test_jobs_of_a_cluster_share_the_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # where a job finds Trainer
     pytest.importorskip("submitit", reason="the extra [launch]")
