@@ -14,7 +14,7 @@ from experiments.records import read_object
 from experiments.report import Comparison
 from experiments.report.data import Cell
 from experiments.report.sight import Sight
-from experiments.said import Costs, Said, read
+from experiments.results_file import Costs, Said, read
 from experiments.sweep import variants
 from experiments.validation import flat
 
