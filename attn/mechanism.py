@@ -174,15 +174,22 @@ class Mechanism(abc.ABC):
 OUTPUT_GATES = ("silu", "sigmoid")  # functions of jax.nn
 
 
-def check_requests(mechanism: Mechanism) -> None:
-    """Raise ValueError if a mechanism asks its layer for a `short_conv`, an `output_gate` or a
-    `bonus` that there is not: for records where they are fields."""
+def wrong_requests(mechanism: Mechanism) -> list[str]:
+    """A line for each of `short_conv`, `output_gate` and `bonus` that a mechanism asks its layer
+    for and that there is not."""
     taps, gate, bonus = mechanism.short_conv, mechanism.output_gate, mechanism.bonus
-    if not isinstance(taps, int) or isinstance(taps, bool) or taps < 0:
-        raise ValueError(f"short_conv: expected a number of taps, 0 for none, got {taps!r}")
-    if gate not in (None, *OUTPUT_GATES):
-        known = " or ".join(map(repr, OUTPUT_GATES))
-        raise ValueError(f"output_gate: expected {known}, or None, got {gate!r}")
+    whole = isinstance(taps, int) and not isinstance(taps, bool)
     number = isinstance(bonus, int | float) and not isinstance(bonus, bool) and math.isfinite(bonus)
-    if bonus is not None and not number:
-        raise ValueError(f"bonus: expected a finite number, or None, got {bonus!r}")
+    gates = f"{' or '.join(map(repr, OUTPUT_GATES))}, or None"
+    rules = [
+        (whole and taps >= 0, "short_conv", "a number of taps, 0 for none", taps),
+        (gate in (None, *OUTPUT_GATES), "output_gate", gates, gate),
+        (bonus is None or number, "bonus", "a finite number, or None", bonus),
+    ]
+    return [f"{name}: expected {what}, got {x!r}" for right, name, what, x in rules if not right]
+
+
+def check_requests(mechanism: Mechanism) -> None:
+    """Raise ValueError with all `wrong_requests`: for records where they are fields."""
+    if wrong := wrong_requests(mechanism):
+        raise ValueError("\n".join(wrong))

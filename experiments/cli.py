@@ -8,6 +8,7 @@ from absl import flags
 
 from experiments.errors import ConfigError, Interrupted, LabError, RunDirectoryError, nearest
 from experiments.redact import redacted
+from experiments.say import say
 
 
 def main(
@@ -43,13 +44,13 @@ def main(
         run(values, *loaded)
     except LabError as error:
         prefix = "" if isinstance(error, Interrupted) else "error: "
-        print(f"{prefix}{error}", file=sys.stderr)
+        say(f"{prefix}{error}")
         return error.code
     except OSError as error:
-        print(f"error: {redacted(str(error))}", file=sys.stderr)
+        say(f"error: {redacted(str(error))}")
         return RunDirectoryError.code
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        say("interrupted")
         return 130
     return 0
 

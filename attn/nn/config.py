@@ -5,7 +5,7 @@ from typing import Literal
 
 from attn.dense.dot_product import Softmax
 from attn.masks import Causal
-from attn.mechanism import Mechanism, check_requests
+from attn.mechanism import Mechanism, wrong_requests
 from attn.nn.mixers.base import Mixer
 from attn.nn.mlp import ACTIVATIONS
 from attn.nn.norm import NORMS
@@ -129,10 +129,7 @@ def _values(c: EncoderConfig) -> list[str]:
     expect(known, "mechanism", what)
     attending = [m for m in given if isinstance(m, Mechanism)]
     for mechanism in dict.fromkeys(attending) if known else ():
-        try:
-            check_requests(mechanism)
-        except ValueError as error:
-            mistakes.append(f"mechanism: {mechanism.name}.{error}")
+        mistakes += [f"mechanism: {mechanism.name}.{line}" for line in wrong_requests(mechanism)]
     return mistakes
 
 

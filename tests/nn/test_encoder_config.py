@@ -97,3 +97,17 @@ def test_the_base_setting_is_the_papers():
         "relu",
         "sinusoidal",
     )
+
+
+def test_all_that_a_mechanism_asks_wrongly_is_named_at_once():
+    class Wrong(Gated):
+        short_conv = True
+        bonus = float("nan")
+
+    lines = [
+        "mechanism: Wrong.short_conv: expected a number of taps, 0 for none, got True",
+        "mechanism: Wrong.output_gate: expected 'silu' or 'sigmoid', or None, got 'tanh'",
+        "mechanism: Wrong.bonus: expected a finite number, or None, got nan",
+    ]
+    with pytest.raises(ValueError, match=f"^{re.escape(chr(10).join(lines))}$"):
+        config(mechanism=Wrong(), layers=2)
