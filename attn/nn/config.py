@@ -13,7 +13,7 @@ from attn.positions import Rotary
 
 CHOICES = {
     "head": ("classification", "token", "dual"),
-    "pooling": ("cls", "mean", "max", "none"),
+    "pooling": ("cls", "last", "mean", "max", "none"),
     "positions": ("sinusoidal", "grid", "learned", "rotary", "xpos", "alibi", "t5", "none"),
     "activation": tuple(ACTIVATIONS),
     "norm": tuple(NORMS),
@@ -51,7 +51,7 @@ class EncoderConfig:
         default_factory=Softmax
     )
     head: Literal["classification", "token", "dual"] = "classification"
-    pooling: Literal["cls", "mean", "max", "none"] = "mean"
+    pooling: Literal["cls", "last", "mean", "max", "none"] = "mean"
     positions: Literal["sinusoidal", "grid", "learned", "rotary", "xpos", "alibi", "t5", "none"] = (
         "sinusoidal"
     )
@@ -207,7 +207,7 @@ def _relations(c: EncoderConfig) -> list[str]:
         ),
         (
             c.positions == "xpos" and c.pooling == "cls",
-            "pooling: expected mean, max or none with positions='xpos', which needs Causal, where "
+            "pooling: expected another with positions='xpos', which needs Causal, where "
             "CLS at index 0 sees no other token, got 'cls'",
         ),
         (
@@ -222,12 +222,12 @@ def _relations(c: EncoderConfig) -> list[str]:
         ),
         (
             c.head != "token" and c.pooling == "none",
-            f"pooling: expected cls, mean or max with head={c.head!r}, which needs one vector a "
-            "sequence, got 'none'",
+            f"pooling: expected cls, last, mean or max with head={c.head!r}, which needs one "
+            "vector a sequence, got 'none'",
         ),
         (
             c.pooling == "cls" and causal,
-            f"pooling: expected mean, max or none with {' and '.join(causal)}, defined with Causal "
+            f"pooling: expected another with {' and '.join(causal)}, defined with Causal "
             "only, where CLS at index 0 sees no other token, got 'cls'",
         ),
     ]
@@ -253,7 +253,7 @@ def _mixing(c: EncoderConfig) -> list[str]:
         ),
         (
             alone and c.pooling == "cls" and all(m.past_only for m in mixers),
-            f"pooling: expected mean, max or none with {names}, where CLS at index 0 sees no other "
+            f"pooling: expected another with {names}, where CLS at index 0 sees no other "
             "token, got 'cls'",
         ),
     ]
