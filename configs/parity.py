@@ -1,11 +1,24 @@
-"""Parity of 20 to 40 bits, asked once at the end: what no model here finds by itself (Hahn 2020),
-and what one that can hold it does at once after `configs/modular.py`, which asks at every bit.
+"""Parity of 20 to 40 bits, asked once at the end: nothing here finds it by itself (Hahn 2020), and
+what can hold it has it at once after `configs/modular.py`, which asks at every bit.
 
 python -m experiments.train --config=configs/parity.py:lstm --workdir=runs/parity
-python -m experiments.train --config=configs/parity.py:lstm --workdir=runs/parity_after \\
-    --config.init_from=runs/modular
+python -m experiments.train --config=configs/modular.py:lstm --workdir=runs/parity-each-bit
+python -m experiments.train --config=configs/parity.py:lstm --workdir=runs/parity-after \\
+    --config.init_from=runs/parity-each-bit
 
-TODO
+Two CPU cores (AMD EPYC, shared with much other work), seed 0, test accuracy in % after 400 steps
+(chance 50, majority class 53.6); negative and positive are gated_delta_net with and without
+negative eigenvalues:
+
+    mixing      at once   after modular   modular itself   parameters
+    softmax        50.6            50.3             62.1       75,330
+    positive       48.4            50.3             71.1       86,130
+    negative       50.1           100.0            100.0       86,130
+    lstm           50.3           100.0            100.0      116,802
+
+A run of lstm takes 20 s, of softmax 37, of negative 157 (3.1 steps/s). With
+rows from 1 bit on (min_length=1) those of up to 10 came to 68.4% (lstm) and 84.0 (negative) in 400
+steps, longer ones to chance.
 """
 
 from experiments.config import mechanism, task
