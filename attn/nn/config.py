@@ -234,6 +234,17 @@ def _relations(c: EncoderConfig) -> list[str]:
     return [message for wrong, message in rules if wrong] + _mixing(c)
 
 
+def uncounted(c: EncoderConfig) -> list[str]:
+    """What keeps a stack from decoding to what it is at once: keys that are counted, by mechanisms
+    with a `length` that is not given."""
+    return [
+        f"length: {m.name} counts the keys, and a token that is decoded does not know how many "
+        f"there will be; give it that of training, as {m.name}(length={c.max_length})"
+        for m in dict.fromkeys(c.mechanisms)
+        if getattr(m, "length", 0) is None
+    ]
+
+
 def _mixing(c: EncoderConfig) -> list[str]:
     """What is asked of layers that do not attend, and of heads where no layer has any."""
     mixers = [m for m in dict.fromkeys(c.mechanisms) if isinstance(m, Mixer)]
