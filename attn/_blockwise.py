@@ -19,7 +19,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from attn import _short, _strips
-from attn._core import number_of, scaled, wide
+from attn._core import isolate, number_of, scaled, wide
 from attn._dropout import Dropout
 from attn._tiles import LOG2E, Tiling, coming_back, delta, going_back, going_in, huge, kept, words
 from attn.biases import Bias
@@ -177,9 +177,9 @@ def _forward(tiling, form, q, k, v, mask, bias, dropout):
         rest = t.take(mask, n), _rows(t, bias, n), t.take(dropout, n)
         return run(t, *t.take((q, k, v), n), *rest)
 
-    out, lse = map(t.merge, lax.map(tile, jnp.arange(t.count)))
-    lse = lse / LOG2E
-    return (out, lse), (q, k, v, mask, bias, dropout, out, lse)
+    out, top, total = map(t.merge, lax.map(tile, jnp.arange(t.count)))
+    lse = jnp.where(total == 0, -jnp.inf, top / LOG2E + jnp.log(total))
+    return (out, lse), (q, k, v, mask, bias, dropout, out, top, total)
 
 
 def _forward_tile(t, q, k, v, mask, bias, dropout):
@@ -219,16 +219,15 @@ def _forward_tile(t, q, k, v, mask, bias, dropout):
             carry = lax.fori_loop(0, part_n[a], functools.partial(step, True, part_at), carry)
         o, m, total = carry
         total = jnp.where(m >= big, jnp.nan, total)
-        lse = jnp.where(total == 0, -jnp.inf, m + jnp.log2(total))
-        return o / jnp.where(total == 0, 1, total)[..., None], lse[..., None]
+        return o / jnp.where(total == 0, 1, total)[..., None], m[..., None], total[..., None]
 
-    out, lse = lax.map(query_block, jnp.arange(len(qs)))
-    N = t.K * t.G
-    return t.from_blocks(out, t.T, N), t.from_blocks(lse, t.T, N)[..., 0]
+    made = lax.map(query_block, jnp.arange(len(qs)))
+    out, top, total = (t.from_blocks(x, t.T, t.K * t.G) for x in made)
+    return out, top[..., 0], total[..., 0]
 
 
 def _backward(tiling, form, saved, cotangents):
-    t, ((q, k, v, mask, bias, dropout, out, lse), learned) = tiling, saved
+    t, ((q, k, v, mask, bias, dropout, *rows), learned) = tiling, saved
     symbolic = jax.custom_derivatives.SymbolicZero
     cotangents = [jnp.zeros(x.shape, x.dtype) if type(x) is symbolic else x for x in cotangents]
     # out of a plain sum come constants, of which XLA would compute all that follows while it
@@ -238,7 +237,7 @@ def _backward(tiling, form, saved, cotangents):
 
     def tile(d_bias, n):
         rest = t.take(mask, n), _rows(t, bias, n), t.take(dropout, n), _rows(t, d_bias, n)
-        dq, dk, dv, d_part = run(t, *t.take((q, k, v, out, lse, *cotangents), n), *rest)
+        dq, dk, dv, d_part = run(t, *t.take((q, k, v, *rows, *cotangents), n), *rest)
         if learned.bias:
             d_bias = d_bias.with_rows(d_part, n * t.rows)
         return d_bias, (dq, dk.astype(k.dtype), dv.astype(v.dtype))
@@ -267,15 +266,16 @@ def _saving_forward(tiling, form, *arguments):
 _attend.defvjp(_saving_forward, _backward, symbolic_zeros=True)
 
 
-def _backward_tile(t, q, k, v, out, lse, do, d_lse, mask, bias, dropout, d_bias):
+def _backward_tile(t, q, k, v, out, top, total, do, d_lse, mask, bias, dropout, d_bias):
     visit = _visited(t, mask)
     (full_at, full_n), (part_at, part_n) = (_lists(x.T) for x in visit)
     drop = words(t, dropout)
     q, k, v = coming_back(t, q, k, v)
-    do, lse = going_back(lse, do, d_lse)
+    top, share = going_back(top, total, do, d_lse)
+    do, d_lse = isolate(do)[0] * share[..., None], d_lse * share
     qs, dos = t.to_blocks(q, t.block_q), t.to_blocks(do, t.block_q)
     ks, vs = t.to_blocks(k, t.block_k), t.to_blocks(v, t.block_k)
-    lses = t.to_blocks(lse[..., None], t.block_q, fill=jnp.inf)[..., 0]
+    tops = t.to_blocks(top[..., None], t.block_q, fill=jnp.inf)[..., 0]
     deltas = t.to_blocks(delta(out, do, d_lse)[..., None], t.block_q)[..., 0]
 
     def key_block(carry, b):
@@ -290,7 +290,7 @@ def _backward_tile(t, q, k, v, out, lse, do, d_lse, mask, bias, dropout, d_bias)
             stays = None if drop is None else kept(drop, a, b, transposed=True)
             # transposed scores [R K, c, G b]: XLA multiplies these without transposing p
             used, d_biased, ds = t.back(
-                kb @ qa.mT, vb @ do.mT, lses[a], deltas[a], mask, bias, i, j,
+                kb @ qa.mT, vb @ do.mT, tops[a], deltas[a], mask, bias, i, j,
                 masked=masked, stays=stays, rate=drop and drop.rate,
             )  # fmt: skip
             if d_bias is not None:

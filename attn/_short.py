@@ -24,32 +24,33 @@ from attn.masks import Mask
 
 
 def forward(t: Tiling, q, k, v, mask, bias, dropout):
-    """The output [R, T, N, D] and base-2 log-sum-exp [R, T, N] of one tile of batch rows."""
+    """The output [R, T, N, D] of one tile of batch rows, and of each row its largest score, in base
+    2, and the sum of its weights, [R, T, N]."""
     drop = words(t, dropout)
     q, k, v = going_in(t, q, k, v)
     qs = t.to_blocks(q, t.block_q)  # [T/b, R K, G b, H]
     (k,), (v,) = t.to_blocks(k, t.S), t.to_blocks(v, t.S)  # [R K, S, H], [R K, S, D]
-    outs, lses = [], []
+    made = []
     for a, keys, i, j, masked in _rows(t, mask):
         s, seen = t.scores(qs[a] @ k[:, keys].mT, mask, bias, i, j, masked=masked)
-        p, total, lse = whole_rows(s, seen)
+        p, total, top = whole_rows(s, seen)
         if drop is not None:
             p = jnp.where(kept(drop, a, 0)[..., keys], p / (1 - drop.rate), 0)
-        outs.append(p @ v[:, keys] / jnp.where(total == 0, 1, total))
-        lses.append(lse)
-    N = t.K * t.G
-    return t.from_blocks(jnp.stack(outs), t.T, N), t.from_blocks(jnp.stack(lses), t.T, N)[..., 0]
+        made.append((p @ v[:, keys] / jnp.where(total == 0, 1, total), top, total))
+    out, top, total = (t.from_blocks(jnp.stack(x), t.T, t.K * t.G) for x in zip(*made))
+    return out, top[..., 0], total[..., 0]
 
 
-def backward(t: Tiling, q, k, v, out, lse, do, d_lse, mask, bias, dropout, d_bias):
+def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout, d_bias):
     """The gradients of one tile of batch rows."""
     drop = words(t, dropout)
     q, k, v = coming_back(t, q, k, v)
     rows = lambda x, fill=0.0: t.to_blocks(x[..., None], t.block_q, fill)[..., 0]
     deltas = rows(delta(out, isolate(do)[0], d_lse))
     qs, dos = t.to_blocks(q, t.block_q), t.to_blocks(do, t.block_q)
-    # after the blocks are cut: XLA's CPU backend makes the lse again for each score
-    dos, lses = going_back(rows(lse, jnp.inf), dos, rows(d_lse))
+    # after the blocks are cut: XLA's CPU backend makes them again for each score
+    tops, shares = going_back(rows(top, jnp.inf), rows(total, 1.0), dos, rows(d_lse))
+    dos, deltas = isolate(dos)[0] * shares[..., None], deltas * shares
     (k,), (v,) = t.to_blocks(k, t.S), t.to_blocks(v, t.S)
     dq, dk, dv = [], jnp.zeros_like(k), jnp.zeros_like(v)
     for a, keys, i, j, masked in _rows(t, mask):
@@ -57,7 +58,7 @@ def backward(t: Tiling, q, k, v, out, lse, do, d_lse, mask, bias, dropout, d_bia
         stays = None if drop is None else kept(drop, a, 0, transposed=True)[..., keys, :]
         # transposed scores [R K, c, G b]
         used, d_biased, ds = t.back(
-            kb @ qa.mT, vb @ doa.mT, lses[a], deltas[a], mask, bias, i, j,
+            kb @ qa.mT, vb @ doa.mT, tops[a], deltas[a], mask, bias, i, j,
             masked=masked, stays=stays, rate=drop and drop.rate,
         )  # fmt: skip
         if d_bias is not None:

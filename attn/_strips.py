@@ -29,37 +29,38 @@ def strips(mask: Mask, T: int, S: int, block_q: int, rows=slice(None)) -> tuple[
 
 
 def forward(t: Tiling, q, k, v, mask, bias, dropout):
-    """The output [R, T, N, D] and base-2 log-sum-exp [R, T, N] of one tile of batch rows."""
+    """The output [R, T, N, D] of one tile of batch rows, and of each row its largest score, in base
+    2, and the sum of its weights, [R, T, N]."""
     starts, width, queries, cut = _geometry(t, mask)
     q, dropout, poison = queries(q), _padded(queries, dropout), _poison(q, k, v)
 
     def block(a, carry):
-        outs, lses = carry
         row, start = a * t.block_q, starts[a]
         qa, spoilt = cut(q, row) * (t.scale * LOG2E), cut(poison, start, width)
         keys = cut(k, start, width).astype(q.dtype) + spoilt
         values = jnp.where(jnp.isnan(spoilt), 0, cut(v, start, width).astype(q.dtype))
         i, j = _indices(t, row, start, width)
         s, seen = t.scores(qa @ keys.mT, mask, bias, i, j, masked=True)
-        p, total, lse = whole_rows(s, seen)
+        p, total, top = whole_rows(s, seen)
         if dropout is not None:
             stays = keep(*_words(dropout, cut, row, start, width, transposed=False), dropout.rate)
             p = jnp.where(stays, p / (1 - dropout.rate), 0)
         out = p @ values / jnp.where(total == 0, 1, total)
-        return _put(t, outs, out, row), _put(t, lses, lse, row)
+        return [_put(t, *x, row) for x in zip(carry, (out, top, total))]
 
-    outs = jnp.zeros_like(q, shape=(*q.shape[:-1], v.shape[-1]))
-    carry = outs, jnp.zeros_like(q[..., :1])
-    outs, lses = _each(block, len(starts), carry)
-    return outs[:, : t.T], lses[:, : t.T, :, 0]
+    zeros = lambda width: jnp.zeros_like(q, shape=(*q.shape[:-1], width))
+    carry = _each(block, len(starts), [zeros(v.shape[-1]), zeros(1), zeros(1)])
+    out, top, total = (x[:, : t.T] for x in carry)
+    return out, top[..., 0], total[..., 0]
 
 
-def backward(t: Tiling, q, k, v, out, lse, do, d_lse, mask, bias, dropout, d_bias):
+def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout, d_bias):
     """The gradients of one tile of batch rows."""
     starts, width, queries, cut = _geometry(t, mask)
     # [R K, G, T], as the loop asks for them: it makes what it is given again for each score
     heads_first = lambda x: x.mT.reshape(-1, t.G, x.shape[1])
-    lses = heads_first(queries(going_back(lse, do, d_lse)[1], jnp.inf))
+    top, share = going_back(top, total, do, d_lse)
+    tops, shares = heads_first(queries(top, jnp.inf)), heads_first(queries(share))
     q, out, do, d_lse = queries(q), queries(out), queries(do), heads_first(queries(d_lse))
     dropout = _padded(queries, dropout)
     poison = _poison(q, k, v)
@@ -68,9 +69,10 @@ def backward(t: Tiling, q, k, v, out, lse, do, d_lse, mask, bias, dropout, d_bia
         dq, dk, dv, d_bias = carry
         row, start = a * t.block_q, starts[a]
         qa = isolate(cut(q, row))[0] * t.scale
-        doa = isolate(cut(do, row))[0]
         of_rows = lambda x: lax.dynamic_slice_in_dim(x, row, t.block_q, 2).reshape(len(x), -1)
-        lse_a, delta_a = of_rows(lses), delta(cut(out, row), doa, of_rows(d_lse))
+        top_a, share_a = of_rows(tops), of_rows(shares)
+        doa = isolate(cut(do, row))[0] * share_a[..., None]
+        delta_a = delta(cut(out, row), doa, of_rows(d_lse) * share_a)
         spoilt = jnp.isnan(cut(poison, start, width))
         clean = lambda x: jnp.where(spoilt, 0, cut(x, start, width).astype(q.dtype))
         keys, values = clean(k), clean(v)
@@ -80,7 +82,7 @@ def backward(t: Tiling, q, k, v, out, lse, do, d_lse, mask, bias, dropout, d_bia
             stays = keep(*_words(dropout, cut, row, start, width, transposed=True), dropout.rate)
         # transposed scores [R K, c, G b]
         used, d_biased, ds = t.back(
-            keys @ (qa * LOG2E).mT, values @ doa.mT, lse_a, delta_a, mask, bias, i, j,
+            keys @ (qa * LOG2E).mT, values @ doa.mT, top_a, delta_a, mask, bias, i, j,
             masked=True, stays=stays, rate=dropout and dropout.rate,
         )  # fmt: skip
         if d_bias is not None:

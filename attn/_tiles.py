@@ -26,6 +26,13 @@ def huge(dtype) -> float:
     return float(jnp.finfo(dtype).max) / 2
 
 
+def in_base_2(bias):
+    """LOG2E * bias; of one that is about the least number, what is left when that would be -inf,
+    which hides a key."""
+    least = -huge(bias.dtype) / 2
+    return jnp.where(bias == -jnp.inf, bias, jnp.maximum(LOG2E * bias, least))
+
+
 @dataclasses.dataclass(frozen=True)
 class Tiling:
     """The sizes that are decided at trace time; `rows` batch rows make a tile."""
@@ -97,7 +104,7 @@ class Tiling:
         if self.logit_cap is not None:
             s = self.logit_cap * LOG2E * jnp.tanh(s / (self.logit_cap * LOG2E))
         if bias is not None:
-            s = s + LOG2E * self.arrange(bias.tile(i, j).astype(s.dtype), transposed)
+            s = s + self.arrange(in_base_2(bias.tile(i, j).astype(s.dtype)), transposed)
         if not masked:
             return s, None
         seen = mask.at(i, j)  # [b, c] or [R or 1, b, c]
@@ -105,15 +112,15 @@ class Tiling:
         seen = seen[None] if seen.ndim == 2 else seen
         return s, self.arrange(seen[:, None], transposed)
 
-    def back(self, raw, dp, lse, delta, mask, bias, i, j, *, masked, stays, rate):
-        """What a tile sends back, transposed [R K, c, G b], from its raw scores, the gradients dp
-        of its weights, and base-2 log-sum-exp and delta = do . out of its rows: the weights that
-        were used, the gradients of the scores with bias, and those of the raw ones. `stays` is
-        where dropout leaves a weight."""
+    def back(self, raw, dp, top, delta, mask, bias, i, j, *, masked, stays, rate):
+        """What a tile sends back, transposed [R K, c, G b], from its raw scores, and of its rows
+        what `going_back` says: the weights that were used, undivided, the gradients of the scores
+        with bias, and those of the raw ones. dp are the gradients of the weights. `stays` is where
+        dropout leaves a weight."""
         s, seen = self.scores(raw, mask, bias, i, j, masked=masked, transposed=True)
-        # a row whose lse is NaN is NaN, also where XLA's exp2 would lose it
-        nan = jnp.where(jnp.isnan(lse), jnp.nan, 0).astype(s.dtype)
-        p = jnp.exp2(s - lse[..., None, :]) + nan[..., None, :]
+        # a row whose top is NaN is NaN, also where XLA's exp2 would lose it
+        nan = jnp.where(jnp.isnan(top), jnp.nan, 0).astype(s.dtype)
+        p = jnp.exp2(s - top[..., None, :]) + nan[..., None, :]
         p = jnp.where(seen, p, 0) if masked else p
         used = p
         if stays is not None:
@@ -139,14 +146,15 @@ def coming_back(t: Tiling, q, k, v):
     return q * (t.scale * LOG2E), k, v
 
 
-def going_back(lse, do, d_lse):
-    """What rows send back: do, and their base-2 log-sum-exp."""
-    # rows that see nothing, and NaN rows that nobody asks about: p = exp2(s - inf) = 0
-    asked = (do != 0).any(-1) | (d_lse != 0)
-    lse = jnp.where((lse == -jnp.inf) | (jnp.isnan(lse) & ~asked), jnp.inf, lse * LOG2E)
-    do, poison = isolate(do)
+def going_back(top, total, do, d_lse):
+    """What the weights exp2(s - top) / total of rows send back: `top`, and the factor 1 / total of
+    do and delta. Apart: top + log2(total), the log-sum-exp, rounds the total away where scores are
+    as large as -1e9."""
+    # rows that see nothing, and NaN rows that nobody asks about: exp2(s - inf) = 0
+    lost, asked = jnp.isnan(total), (do != 0).any(-1) | (d_lse != 0)
+    top = jnp.where((total == 0) | (lost & ~asked), jnp.inf, jnp.where(lost, jnp.nan, top))
     # a NaN that comes back reaches what its row sees, nothing else
-    return do, lse + poison
+    return top + isolate(do)[1], jnp.where(total > 0, 1 / jnp.where(total > 0, total, 1), 0)
 
 
 def delta(out, do, d_lse):
@@ -155,8 +163,8 @@ def delta(out, do, d_lse):
 
 
 def whole_rows(s, seen):
-    """The weights exp2(s - m) of rows that meet all their keys at once, their sum, and the base-2
-    log-sum-exp; sums are NaN where a seen score is, and 0 where none is (`seen` None: all are)."""
+    """The weights exp2(s - m) of rows that meet all their keys at once, their sum, and m, their
+    largest score; sums are NaN where a seen score is, 0 where none is (`seen` None: all are)."""
     s = jnp.where(jnp.isnan(s), huge(s.dtype), s)
     if seen is not None:
         s = jnp.where(seen, s, -jnp.inf)
@@ -165,7 +173,7 @@ def whole_rows(s, seen):
     m = jnp.where(m == -jnp.inf, 0, m)
     p = jnp.exp2(s - m)
     total = jnp.where(m >= huge(s.dtype), jnp.nan, p.sum(-1, keepdims=True))
-    return p, total, jnp.where(total == 0, -jnp.inf, m + jnp.log2(total))
+    return p, total, m
 
 
 def words(t: Tiling, dropout: Dropout | None):

@@ -41,8 +41,6 @@ class Mechanism(abc.ABC):
     bonus: ClassVar[float | None] = None
     # how many vectors a head's q and k hold side by side: a layer rotates each by itself
     parts: ClassVar[int] = 1
-    # those of its `gates` that are keys [*B, S, K, H]: a layer normalises and rotates them as k
-    key_gates: ClassVar[tuple[str, ...]] = ()
     # learned arrays that all layers of a stack have in common
     shared_by_layers: ClassVar[tuple[str, ...]] = ()
     # whether a layer projects one array for q and k
@@ -87,6 +85,12 @@ class Mechanism(abc.ABC):
         """What the layer projects from a mixture of a token and the one before it, of "q", "k",
         "v", the names of `gates` and "output_gate": the power p by which the share of the token
         before starts, 1 - (c / C)^p in channel c of C. {} mixes nothing."""
+        return {}
+
+    @property
+    def gates_like(self) -> dict[str, str]:
+        """Those of `gates` that are queries [*B, T, N, H] or keys [*B, S, K, H], by "q" or "k": a
+        layer normalises and rotates them as it does that one."""
         return {}
 
     @property
@@ -170,15 +174,22 @@ class Mechanism(abc.ABC):
 OUTPUT_GATES = ("silu", "sigmoid")  # functions of jax.nn
 
 
-def check_requests(mechanism: Mechanism) -> None:
-    """Raise ValueError if a mechanism asks its layer for a `short_conv`, an `output_gate` or a
-    `bonus` that there is not: for records where they are fields."""
+def wrong_requests(mechanism: Mechanism) -> list[str]:
+    """A line for each of `short_conv`, `output_gate` and `bonus` that a mechanism asks its layer
+    for and that there is not."""
     taps, gate, bonus = mechanism.short_conv, mechanism.output_gate, mechanism.bonus
-    if not isinstance(taps, int) or isinstance(taps, bool) or taps < 0:
-        raise ValueError(f"short_conv: expected a number of taps, 0 for none, got {taps!r}")
-    if gate not in (None, *OUTPUT_GATES):
-        known = " or ".join(map(repr, OUTPUT_GATES))
-        raise ValueError(f"output_gate: expected {known}, or None, got {gate!r}")
+    whole = isinstance(taps, int) and not isinstance(taps, bool)
     number = isinstance(bonus, int | float) and not isinstance(bonus, bool) and math.isfinite(bonus)
-    if bonus is not None and not number:
-        raise ValueError(f"bonus: expected a finite number, or None, got {bonus!r}")
+    gates = f"{' or '.join(map(repr, OUTPUT_GATES))}, or None"
+    rules = [
+        (whole and taps >= 0, "short_conv", "a number of taps, 0 for none", taps),
+        (gate in (None, *OUTPUT_GATES), "output_gate", gates, gate),
+        (bonus is None or number, "bonus", "a finite number, or None", bonus),
+    ]
+    return [f"{name}: expected {what}, got {x!r}" for right, name, what, x in rules if not right]
+
+
+def check_requests(mechanism: Mechanism) -> None:
+    """Raise ValueError with all `wrong_requests`: for records where they are fields."""
+    if wrong := wrong_requests(mechanism):
+        raise ValueError("\n".join(wrong))

@@ -95,16 +95,18 @@ class Cells:
     def work(self, run: Run, command: str, tell: Callable[[str], None]) -> None:
         """Run, in order, what has not ended and no other process holds. A failure is kept beside
         the run; an interruption is passed on."""
-        waiting = self.unfinished()
+        waiting = left = self.unfinished()
         pace = Pace(len(waiting))
+        places = {planned.name: n for n, planned in enumerate(self.planned, 1)}
         for planned in waiting:
             with contextlib.suppress(InUseError), held(self.folder(planned), CLAIM):
                 if self.outcome(planned) != (None, None):
                     continue  # another process was faster
-                left = len(self.unfinished())
-                run_of = f"run {self.planned.index(planned) + 1} of {len(self.planned)}"
+                # not all of them anew: there may be a thousand, and what has ended stays so
+                left = [p for p in left if self.outcome(p) == (None, None)]
+                run_of = f"run {places[planned.name]} of {len(self.planned)}"
                 name = f"{planned.variant}, seed {planned.experiment.seed}"
-                tell(f"{run_of}: {name} ({left} to run{pace.rest(left)})")
+                tell(f"{run_of}: {name} ({len(left)} to run{pace.rest(len(left))})")
                 if error := _attempt(run, planned, self.folder(planned), command):
                     disk.write_json(self.folder(planned) / FAILURE, {"error": error})
                     tell(f"  failed: {error.splitlines()[0]}")

@@ -8,6 +8,7 @@ from absl import flags
 
 from experiments.errors import ConfigError, Interrupted, LabError, RunDirectoryError, nearest
 from experiments.redact import redacted
+from experiments.say import say
 
 
 def main(
@@ -43,15 +44,15 @@ def main(
         run(values, *loaded)
     except LabError as error:
         prefix = "" if isinstance(error, Interrupted) else "error: "
-        print(f"{prefix}{error}", file=sys.stderr)
+        say(f"{prefix}{error}")
         return error.code
     except OSError as error:
         # a write to a full disk names no file
         where = f" in {values.workdir}" if not error.filename and "workdir" in values else ""
-        print(f"error: {redacted(f'{error}{where}')}", file=sys.stderr)
+        say(f"error: {redacted(f'{error}{where}')}")
         return RunDirectoryError.code
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        say("interrupted")
         return 130
     return 0
 

@@ -29,7 +29,7 @@ from experiments.config import Experiment
 from experiments.config_file import Sweep, read_comparison
 from experiments.errors import InUseError, LabError
 from experiments.fairness import Fairness
-from experiments.gathered import dates, on_machines, sights, without_run
+from experiments.gathered import baselines, dates, on_machines, sights, without_run
 from experiments.kept import Kept
 from experiments.launch import Launch, define_launch, here, launch_of
 from experiments.lock import held
@@ -89,7 +89,7 @@ def compare(
             about=about,
             cells=on_machines(found, workdir / "cells"),
             costs=_costs(measure, shown, workdir / "costs.json", console),
-            baselines=sweep[0].experiment.posed.baselines(),
+            baselines=baselines(found),
             environment=without_run(records.environment()),
             command=command,
             dates=dates(workdir / "cells", found),

@@ -92,7 +92,7 @@ class Model:
     kv_heads: Count | None = None
     head_dim: Count | None = None
     mlp_width: Annotated[int, Field(ge=0, lt=2**31)] = 128
-    pooling: Literal["cls", "mean", "max"] = "mean"  # where a sequence has one label
+    pooling: Literal["cls", "last", "mean", "max"] = "mean"  # where a sequence has one label
     positions: Literal[CHOICES["positions"]] = "sinusoidal"
     columns: Count | None = None  # of positions "grid"
     rotary: Rotary = Rotary()

@@ -7,6 +7,8 @@ from typing import Any, Self
 from rich import progress
 from rich.console import Console
 
+from experiments.say import say
+
 QUIET = 10  # seconds between plain lines
 
 
@@ -48,17 +50,17 @@ class Display:
         elif self.shown and time.monotonic() - self.last > QUIET:
             self.last = time.monotonic()
             left = (self.total - step) / rate
-            print(f"step {step}/{self.total}  {numbers}  {left:.0f} s left", file=sys.stderr)
+            say(f"step {step}/{self.total}  {numbers}  {left:.0f} s left")
 
     def tell(self, line: str) -> None:
         if self.bar:
             self.bar.console.print(line, highlight=False, markup=False)
         elif self.shown:
-            print(line, file=sys.stderr, flush=True)
+            say(line)
 
     def warn(self, line: str) -> None:
         """`tell`, whether progress is shown or not."""
         if self.bar:
             self.tell(line)
         else:
-            print(line, file=sys.stderr, flush=True)
+            say(line)

@@ -14,6 +14,7 @@ from experiments.records import read_object
 from experiments.report import Comparison
 from experiments.report.data import Cell
 from experiments.report.sight import Sight
+from experiments.results_file import Costs, Said, read
 from experiments.sweep import variants
 from experiments.validation import flat
 
@@ -24,36 +25,35 @@ def gathered(workdir: Path) -> Comparison:
     folder = workdir / "cells"
     if not folder.is_dir():
         raise RunDirectoryError(f"{workdir} holds no comparison: it has no folder cells")
-    said = read_object(workdir / "results.json") or {}
-    planned = {c["name"]: c for c in said.get("cells", ()) if {"name", "variant"} <= set(c)}
+    said = read(workdir / "results.json", Said) or Said()
+    planned = {cell.name: cell for cell in said.cells}
     if outside := [name for name in planned if Path(name).name != name or name == ".."]:
         raise RunDirectoryError(f"{workdir}/results.json names what is no run there: {outside}")
-    environments = {
-        x.name: read_object(x / "environment.json") or {} for x in folder.iterdir() if x.is_dir()
-    }
+    environments = {x.name: _environment(x) for x in folder.iterdir() if x.is_dir()}
     there = sorted(environments, key=lambda name: (environments[name].get("started", ""), name))
     if not (names := list(planned) or there):
         raise RunDirectoryError(f"{workdir} holds no comparison: cells is empty")
     configs = [read_object(folder / name / "config.json") or {} for name in names]
     intact = {n: x for n, x in zip(names, configs) if is_of(n, x)}
     labels = dict(zip(intact, _labels(list(intact.values()))))
-    labels |= {name: cell["variant"] for name, cell in planned.items()}
+    labels |= {name: cell.variant for name, cell in planned.items()}
+    notes = {name: cell.notes for name, cell in planned.items()}
     cells = [
-        _cell(folder / name, labels.get(name, name), config, planned.get(name, {}).get("notes", {}))
+        _cell(folder / name, labels.get(name, name), config, notes.get(name, {}))
         for name, config in zip(names, configs)
     ]
-    about = [said.get("about", ""), *_unplanned(there, planned)]
+    about = [said.about, *_unplanned(there, planned)]
+    costs = read(workdir / "costs.json", Costs) or Costs()
     first = environments[there[0]] if there else {}
-    results = [cell.result for cell in cells if cell.result]
     return Comparison(
-        title=said.get("title") or f"Comparison: {workdir}",
+        title=said.title or f"Comparison: {workdir}",
         about=" ".join(filter(None, about)),
         cells=on_machines(cells, folder),
-        costs=(read_object(workdir / "costs.json") or {}).get("costs", {}),
-        baselines=said.get("baselines") or (results[0].get("baselines", {}) if results else {}),
-        environment=said.get("environment") or without_run(first),
-        command=said.get("command") or first.get("command", ""),
-        dates=said.get("dates") or dates(folder, cells, until=_newest(folder)),
+        costs=costs.costs,
+        baselines=said.baselines or baselines(cells),
+        environment=said.environment or without_run(first),
+        command=said.command or first.get("command", ""),
+        dates=said.dates or dates(folder, cells, until=_newest(folder)),
         sights=sights(cells, folder, Sight.load),
     )
 
@@ -76,8 +76,8 @@ def machine(environment: dict[str, Any]) -> str:
 
 def on_machines(cells: Sequence[Cell], folder: Path) -> tuple[Cell, ...]:
     """Each with the machine that its run was last continued on."""
-    about = lambda cell: read_object(folder / cell.name / "environment.json") or {}
-    return tuple(dataclasses.replace(cell, machine=machine(about(cell))) for cell in cells)
+    on = lambda cell: machine(_environment(folder / cell.name))
+    return tuple(dataclasses.replace(cell, machine=on(cell)) for cell in cells)
 
 
 def sights(
@@ -90,6 +90,11 @@ def sights(
     return {name: sight for name, sight in found.items() if sight is not None}
 
 
+def baselines(cells: Sequence[Cell]) -> dict[str, float]:
+    """Those of the task of the first run that finished: data that is gone is not asked for."""
+    return next((cell.result.get("baselines", {}) for cell in cells if cell.result), {})
+
+
 def without_run(environment: dict[str, Any]) -> dict[str, Any]:
     """What is of the machine and the code."""
     return {k: v for k, v in environment.items() if k not in ("command", "started", "earlier")}
@@ -99,9 +104,18 @@ def dates(folder: Path, cells: Sequence[Cell], until: datetime.datetime | None =
     """From when the first of the runs was started until then, or until now."""
     until = until or datetime.datetime.now(datetime.UTC)
     now = until.isoformat(timespec="seconds")
-    found = [read_object(folder / cell.name / "environment.json") or {} for cell in cells]
-    first = min([now, *(str(x["started"]) for x in found if "started" in x)])
+    found = [_environment(folder / cell.name) for cell in cells]
+    first = min([now, *(x["started"] for x in found if "started" in x)])
     return " to ".join(f"{x[:10]} {x[11:16]} UTC" for x in (first, now))
+
+
+def _environment(run: Path) -> dict[str, Any]:
+    """What a run was made with; {} if that is not as training wrote it."""
+    found = read_object(run / "environment.json") or {}
+    whole = isinstance(found.get("started", ""), str) and isinstance(
+        found.get("hardware", {}), dict
+    )
+    return found if whole else {}
 
 
 def _newest(folder: Path) -> datetime.datetime | None:
@@ -126,7 +140,8 @@ def _cell(folder: Path, label: str, config: dict[str, Any], notes: dict[str, str
         done = metrics[-1]["step"] if metrics else 0
         total = config.get("train", {}).get("steps", "?")
         error = f"unfinished: step {done} of {total}; experiments.compare goes on from there"
-    seed = config.get("seed", 0)
+    seed = config.get("seed")
+    seed = seed if isinstance(seed, int) else 0  # damaged
     return Cell(folder.name, label, seed, config, result, error, metrics, notes)
 
 

@@ -6,6 +6,8 @@ import threading
 from types import FrameType
 from typing import Self
 
+from experiments.say import say_at_once
+
 ASKING = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -30,5 +32,4 @@ class Signals:
         if self.caught is not None:
             os._exit(128 + number)
         self.caught = number
-        # os.write, because print may be in the middle of a line.
-        os.write(2, b"\nstopping after this step; once more to stop at once\n")
+        say_at_once(b"\nstopping after this step; once more to stop at once\n")

@@ -40,11 +40,11 @@ def run(work: Callable[..., None], arguments: tuple, processes: int) -> None:
     number. Raises Interrupted if a signal came, which each of them got."""
     context = multiprocessing.get_context("spawn")  # a fork would copy the half of XLA's threads
     cores = shares(records.cores(), processes)
-    started = [
+    planned = [
         context.Process(target=_on, args=(mine, devices, work, arguments))
         for mine, devices in zip(cores, shares(gpus(), processes))
     ]
-    caught: list[int] = []
+    started, caught = [], []
 
     def forward(number: int, frame: FrameType | None) -> None:
         caught.append(number)
@@ -54,8 +54,13 @@ def run(work: Callable[..., None], arguments: tuple, processes: int) -> None:
 
     before = {number: signal.signal(number, forward) for number in ASKING}
     try:
-        for process in started:
+        for process in planned:
+            if caught:
+                break
             process.start()
+            started.append(process)
+            for number in caught:  # it came while this one was no process yet
+                os.kill(process.pid, number)
         for process in started:
             process.join()
     finally:

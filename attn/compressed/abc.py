@@ -1,6 +1,7 @@
 """Attention with bounded-memory control (Peng et al. 2021, arXiv:2110.02488): O((T + S) slots)."""
 
 import dataclasses
+import functools
 from typing import ClassVar
 
 import jax
@@ -13,14 +14,13 @@ from attn._core import (
     apply_weights,
     check_count,
     check_qkv,
-    isolate,
     masked_softmax,
     refuse_rest,
     seen_array,
     wide,
 )
-from attn._tokens import seen_tokens, to_heads
-from attn.compressed import _twice
+from attn._tokens import seen_tokens
+from attn.compressed import _scanned, _twice
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 
@@ -56,24 +56,10 @@ def abc_attention(
         rest = FULL if padding is None else padding
         keys = _twice.averaged_keys
         return _twice.attend("abc", q, k, v, rows, keys, mask=rest, bias=None, scale=1.0)
-    (*batch, T, N, H), (S, K, D) = q.shape, v.shape[-3:]
-    if 0 in (*batch, T, S):
-        return jnp.zeros((*batch, T, N, D), q.dtype)
-    asks, seen = seen_tokens(padding, tuple(batch), T, S)
-    # query t reads after the key at t + offset: one of the two starts so much later
-    offset = max(min(causal.offset, S), -T)
-    late_q, late_k = max(offset, 0), max(-offset, 0)
-    L, n = T + late_q, len(batch)
-    shift = lambda x, by: jnp.pad(
-        x, [(0, 0)] * n + [(by, max(L - by - x.shape[n], 0))] + [(0, 0)] * (x.ndim - n - 1)
-    )
-    cut = lambda x, by: lax.slice_in_dim(shift(x, by), 0, L, axis=n)
-    state = _empty(tuple(batch), K, control.shape[-1], H, D, wide(q).dtype)
-    hide = lambda x, there: jnp.where(there[..., None, None], wide(x), 0)
-    tokens = cut(hide(q, asks), late_q), cut(hide(k, seen), late_k), cut(hide(v, seen), late_k)
-    out = _follow(state, *tokens, cut(seen, late_k), control, chunk)[1]
-    out = lax.slice_in_dim(out, late_q, None, axis=n)
-    return jnp.where(asks[..., None, None], out, 0).astype(q.dtype)
+    sizes = k.shape[-2], control.shape[-1], k.shape[-1], v.shape[-1]
+    state = _empty(q.shape[:-3], *sizes, q.dtype)
+    step = functools.partial(_chunk, control=control)
+    return _scanned.attend(step, state, q, k, v, causal, padding, chunk)
 
 
 def _check_control(control, k):
@@ -95,42 +81,17 @@ class State:
 
 
 def _empty(batch, K, M, H, D, dtype) -> State:
+    dtype = jnp.float64 if jnp.dtype(dtype) == jnp.float64 else jnp.float32
     zeros = lambda *tail: jnp.zeros((*batch, K, *tail), dtype)
     # not -inf: -inf - -inf would be nan
     low = jnp.full((*batch, K, M), jnp.finfo(dtype).min / 4, dtype)
     return State(zeros(M), zeros(M, H), zeros(M, D), low, zeros())
 
 
-def _follow(state, q, k, v, seen, control, chunk) -> tuple[State, Float[Array, "*B T N D"]]:
-    """T more tokens after `state`, whatever is hidden set to 0: the state and the outputs."""
-    (*batch, T, N, H), K = q.shape, k.shape[-2]
-    n, dtype = len(batch), wide(q).dtype
-    (q, q_poison), (k, k_poison), (v, v_poison) = map(isolate, (q, k, v))
-    lost = lax.cummax(jnp.isnan(k_poison + v_poison).astype(jnp.int8), axis=n) > 0  # [*B, T, K]
-    poison = jnp.where(lost, jnp.nan, 0).astype(dtype) + state.poison[..., None, :]
-    met = to_heads(poison, N) + q_poison
-    chunk = min(chunk, T)
-    # [chunks, *B, heads, chunk, ...]: what is filled up at the end is hidden
-    fill = lambda x: jnp.pad(x, [(0, 0)] * n + [(0, -T % chunk)] + [(0, 0)] * (x.ndim - n - 1))
-    cut = lambda x: jnp.moveaxis(fill(x).reshape(*batch, -1, chunk, *x.shape[n + 1 :]), n, 0)
-    queries = cut((q * H**-0.5).reshape(*batch, T, K, N // K, H))
-    queries = jnp.moveaxis(queries, n + 1, -2)  # [chunks, *B, K, G, C, H]
-    keys, values = (jnp.swapaxes(cut(x), -3, -2) for x in (k, v))
-    # under shard_map what is carried must vary over the mesh axes that the tokens vary over
-    zero = jnp.zeros_like(keys[:1, ..., :1, :1, :1]).sum()
-    state = jax.tree.map(lambda x: x + zero, state)
-    step = jax.checkpoint(lambda s, x: _chunk(s, *x, control.astype(dtype)), prevent_cse=False)
-    after, out = lax.scan(step, state, (queries, keys, values, cut(seen)))
-    out = jnp.moveaxis(jnp.moveaxis(out, -2, n + 1), 0, n)  # [*B, chunks, C, K, G, D]
-    out = out.reshape(*batch, -1, N, v.shape[-1])[(slice(None),) * n + (slice(0, T),)]
-    after = dataclasses.replace(after, poison=poison[(slice(None),) * n + (-1,)])
-    return after, out + lax.stop_gradient(met)[..., None]
-
-
-def _chunk(state, q, k, v, seen, control):
-    """C tokens after `state`, q [*B, K, G, C, H]; C x C x M weights a key head."""
+def _chunk(state, q, k, v, seen, *, control):
+    """C tokens after `state`, a `_scanned.Chunk`; C x C x M weights a key head."""
     C = k.shape[-2]
-    a = k @ control  # [*B, K, C, M]
+    a = k @ control.astype(k.dtype)  # [*B, K, C, M]
     low = jnp.finfo(a.dtype).min / 4
     shown = jnp.where(seen[..., None, :, None], a, low)
     top = lax.cummax(lax.stop_gradient(shown), axis=a.ndim - 2)
@@ -207,30 +168,16 @@ class ABC(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
-        dtype = jnp.float64 if jnp.dtype(dtype) == jnp.float64 else jnp.float32
         return _empty(tuple(batch), num_kv_heads, self.slots, head_dim, value_dim, dtype)
 
     def step(self, state, q, k, v, *, control):
         """`q`, `k` and `v` may hold any number of tokens: the state goes on after them."""
         self.check_learned(q, k, v, control=control)
-        want = (*q.shape[:-3], k.shape[-2], self.slots, k.shape[-1])
-        if q.shape[-3] != k.shape[-3]:
-            raise ValueError(f"k: expected as many tokens as q, {q.shape[-3]}, got {k.shape[-3]}")
-        if not isinstance(state, State) or state.k.shape != want:
-            raise ValueError(f"state: expected that of `init_state` with k of {list(want)}")
-        if 0 in (*q.shape[:-2],):
-            return state, jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
-        seen = jnp.ones(q.shape[:-2], bool)
-        state, out = _follow(state, *map(wide, (q, k, v)), seen, control, self.chunk)
-        return state, out.astype(q.dtype)
+        step = functools.partial(_chunk, control=control)
+        return _scanned.go_on(step, self, state, q, k, v)
 
     def prefill(self, q, k, v, *, max_length, control):
-        check_qkv(q, k, v, Causal())
-        check_count("max_length", max_length, least=q.shape[-3])
-        (*batch, _, N, H), K = q.shape, k.shape[-2]
-        sizes = {"num_heads": N, "num_kv_heads": K, "head_dim": H, "value_dim": v.shape[-1]}
-        state = self.init_state(tuple(batch), **sizes, max_length=max_length, dtype=q.dtype)
-        return self.step(state, q, k, v, control=control)
+        return _scanned.prefill(self, q, k, v, max_length, control=control)
 
     @classmethod
     def examples(cls):

@@ -1,17 +1,20 @@
 """Luna: linear unified nested attention (Ma et al. 2021, arXiv:2106.01540), O((T + S) length)."""
 
 import dataclasses
+import functools
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn._core import check_count, check_qkv
-from attn._tokens import matrix_of
-from attn.compressed import _twice
-from attn.masks import FULL, Mask
+from attn._core import apply_weights, check_count, check_qkv, refuse_rest, seen_array, wide
+from attn._tokens import matrix_of, seen_tokens
+from attn.compressed import _luna_causal, _scanned, _twice
+from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
+
+HONOURS = (Causal, Padding)
 
 
 def luna_attention(
@@ -22,6 +25,7 @@ def luna_attention(
     packed: Float[Array, "K L H"],
     mask: Mask = FULL,
     bias=None,
+    chunk: int = 64,
 ) -> Float[Array, "*B T N D"]:
     """softmax(q (A k)^T / sqrt(H)) (A v) with A = softmax(p k^T / sqrt(H)), [L, S] a key head.
 
@@ -29,33 +33,57 @@ def luna_attention(
     paper projects the packed sequence A x to keys and values; A (x W) = (A x) W, so here those are
     A k and A v, by the layer's projections. The packed sequence is not handed on: the paper gives
     it, through a residual path and norm, to the next layer as its p, which an interface of one
-    output cannot, so p is learned in every layer. Honours `Padding`; A sees all positions, so
-    `Causal` and the rest raise NotImplementedError (the paper's causal form, with elu or softplus
-    for softmax in A, is not here). Raises ValueError for a `packed` of the wrong shape.
+    output cannot, so p is learned in every layer.
+
+    Under `Causal` A cannot be a softmax over tokens, which would tell of later ones: it is the
+    paper's causal form, with softplus for softmax and running means (`_luna_causal.py`), in chunks:
+    `chunk` trades speed for nothing else. O((T + S) L) time and memory, a decoding state of
+    L (H + D) numbers a key head. Honours `Causal` and `Padding` joined by `&`, else
+    NotImplementedError. Raises ValueError for a `packed` of the wrong shape.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
+    check_count("chunk", chunk)
+    (causal, padding), rest = mask.take(*HONOURS)
+    refuse_rest("luna", rest, bias, HONOURS)
     _twice.check_rows("packed", packed, k)
-    return _twice.attend("luna", q, k, v, packed, _twice.averaged_keys, mask=mask, bias=bias)
+    if causal is None:
+        rest = FULL if padding is None else padding
+        return _twice.attend("luna", q, k, v, packed, _twice.averaged_keys, mask=rest, bias=None)
+    sizes = k.shape[-2], packed.shape[-2], k.shape[-1], v.shape[-1]
+    state = _luna_causal.empty(q.shape[:-3], *sizes, q.dtype)
+    step = functools.partial(_luna_causal.chunk, packed=packed)
+    return _scanned.attend(step, state, q, k, v, causal, padding, chunk)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Luna(Mechanism):
     """Nested attention: packed to `length` learned rows and unpacked again (Ma et al. 2021)."""
 
-    honours: ClassVar = _twice.HONOURS
+    honours: ClassVar = HONOURS
     length: int = 16
+    chunk: int = 64
 
     def __post_init__(self):
         check_count("length", self.length)
+        check_count("chunk", self.chunk)
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, packed):
         self.check_learned(q, k, v, packed=packed)
-        return luna_attention(q, k, v, packed=packed, mask=mask, bias=bias)
+        return luna_attention(q, k, v, packed=packed, mask=mask, bias=bias, chunk=self.chunk)
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, packed):
         self.check_learned(q, k, v, packed=packed)
-        keys = lambda w, k, v: jnp.einsum("...kps,...skh->...pkh", w, k)
-        return _twice.whole(q, k, v, packed, keys, mask=mask)
+        mask, bias = check_qkv(q, k, v, mask, bias)
+        (causal, padding), rest = mask.take(*HONOURS)
+        refuse_rest("luna", rest, bias, HONOURS)
+        if causal is None:
+            keys = lambda w, k, v: jnp.einsum("...kps,...skh->...pkh", w, k)
+            return _twice.whole(q, k, v, packed, keys, mask=mask)
+        T, S = q.shape[-3], k.shape[-3]
+        seen, (asks, keys) = seen_array(mask, T, S), seen_tokens(padding, q.shape[:-3], T, S)
+        hide = lambda x, there: jnp.where(there[..., None, None], x, 0)
+        w = _luna_causal.matrix(hide(q, asks), hide(k, keys), packed, seen)
+        return apply_weights(w, wide(v), seen)
 
     def weights(self, q, k, *, mask=FULL, bias=None, packed):
         return matrix_of(lambda v: self(q, k, v, mask=mask, bias=bias, packed=packed), k)
@@ -67,6 +95,21 @@ class Luna(Mechanism):
     def flops(self, T, S, N, K, H, D):
         return _twice.read_flops(T, self.length, N, H, D) + 2 * self.length * S * K * (2 * H + D)
 
+    def init_state(
+        self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
+    ):
+        sizes = num_kv_heads, self.length, head_dim, value_dim
+        return _luna_causal.empty(tuple(batch), *sizes, dtype)
+
+    def step(self, state, q, k, v, *, packed):
+        """`q`, `k` and `v` may hold any number of tokens: the state goes on after them."""
+        self.check_learned(q, k, v, packed=packed)
+        step = functools.partial(_luna_causal.chunk, packed=packed)
+        return _scanned.go_on(step, self, state, q, k, v)
+
+    def prefill(self, q, k, v, *, max_length, packed):
+        return _scanned.prefill(self, q, k, v, max_length, packed=packed)
+
     @classmethod
     def examples(cls):
-        return cls(length=6), cls(length=11)
+        return cls(length=6, chunk=4), cls(length=11)

@@ -51,7 +51,8 @@ def fixed(log_decay: Float[np.ndarray, "N"], k: Float[Array, "*L K H"]) -> Float
 class Linearized(Mechanism):
     """A variant is its `terms`, and whether they are normalised or read before they are written;
     all else is here. O(T) time and memory, forward and backward; a decoding state of constant size.
-    `chunk`, rounded up to a power of two, trades speed for nothing else."""
+    `chunk`, rounded up to a power of two, trades speed for nothing else; None is what `_work` takes
+    for the fastest."""
 
     honours: ClassVar = (Causal, Padding, Segments)
     normalised: ClassVar[bool] = False
@@ -60,10 +61,11 @@ class Linearized(Mechanism):
     squares: ClassVar[bool] = False  # features may overflow where q and k do not
     # a field of the variants with a norm of their output, here on each head before its gate
     output_norm: ClassVar[bool] = False
-    chunk: int = 64
+    chunk: int | None = None
 
     def __post_init__(self):
-        check_count("chunk", self.chunk)
+        if self.chunk is not None:
+            check_count("chunk", self.chunk)
         check_flags(self)
         check_requests(self)
 

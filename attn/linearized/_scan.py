@@ -206,7 +206,8 @@ def _scan(form, learned, state: State, tokens: Tokens) -> tuple[State, Float[Arr
     """Chunk after chunk along the length axis."""
     *batch, T = tokens.seen.shape
     n, B = len(batch), math.prod(batch)
-    chunk = _work.chunk_of(form.chunk, T)
+    size = _sizes(form, learned, tokens)
+    chunk = _work.chunk_of(form.chunk, T, size, tokens.v.shape[-1])
     whole = -(-T // chunk) * chunk
 
     def flat(x, **mode):

@@ -26,7 +26,7 @@ def based_attention(
     mask: Mask = FULL,
     bias=None,
     window: int = 64,
-    chunk: int = 64,
+    chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """sum_j w_ij v_j / sum_j w_ij for w = exp(s) where |i - j| < `window`, else 1 + s + s^2 / 2.
 

@@ -24,7 +24,7 @@ def cosformer_attention(
     mask: Mask = FULL,
     bias=None,
     length: int | None = None,
-    chunk: int = 64,
+    chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """sum_j w_ij v_j / sum_j w_ij for w_ij = relu(q_i) . relu(k_j) cos(pi / 2 (i - j) / length).
 

@@ -21,7 +21,7 @@ def delta_net_attention(
     mask: Mask = FULL,
     bias=None,
     l2_norm: bool = True,
-    chunk: int = 64,
+    chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """o_t = S_t^T q_t / sqrt(H), with S_t = S_{t-1} + beta_t k_t (v_t - S_{t-1}^T k_t)^T.
 

@@ -22,7 +22,7 @@ def efficient_attention(
     *,
     mask: Mask = FULL,
     bias=None,
-    chunk: int = 64,
+    chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """softmax(q_i) . sum_j softmax_j(k_j) v_j^T: over the channels of q, over the positions of k.
 

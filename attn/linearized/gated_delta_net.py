@@ -21,7 +21,7 @@ def gated_delta_net_attention(
     beta: Float[Array, "*B S N"],
     mask: Mask = FULL,
     bias=None,
-    chunk: int = 64,
+    chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """o_t = S_t^T q_t / sqrt(H), with S' = exp(log_decay_t) S_{t-1} and
     S_t = S' + beta_t k_t (v_t - S'^T k_t)^T; q and k are brought to length 1.

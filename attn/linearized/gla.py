@@ -19,7 +19,7 @@ def gla_attention(
     log_decay: Float[Array, "*B S N H"],
     mask: Mask = FULL,
     bias=None,
-    chunk: int = 64,
+    chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """o_t = S_t^T q_t / sqrt(H), with S_t = diag(exp(log_decay_t)) S_{t-1} + k_t v_t^T.
 

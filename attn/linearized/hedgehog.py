@@ -24,7 +24,7 @@ def hedgehog_attention(
     query_map: Float[Array, "N H F"],
     key_map: Float[Array, "K H F"],
     activation: Literal["softmax", "exp"] = "softmax",
-    chunk: int = 64,
+    chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """phi(q_i) . sum_j phi(k_j) v_j^T / phi(q_i) . sum_j phi(k_j), with maps learned for each head.
 

@@ -20,7 +20,7 @@ def hgrn2_attention(
     mask: Mask = FULL,
     bias=None,
     lower_bound: float = 0.0,
-    chunk: int = 64,
+    chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """o_t = S_t^T silu(q_t) / sqrt(H), with S_t = diag(f_t) S_{t-1} + (1 - f_t) v_t^T.
 

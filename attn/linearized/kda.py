@@ -22,7 +22,7 @@ def kda_attention(
     beta: Float[Array, "*B S N"],
     mask: Mask = FULL,
     bias=None,
-    chunk: int = 32,
+    chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """o_t = S_t^T q_t / sqrt(H), with S' = diag(exp(log_decay_t)) S_{t-1} and
     S_t = S' + beta_t k_t (v_t - S'^T k_t)^T; q and k are brought to length 1.
@@ -43,7 +43,6 @@ class KDA(Linearized):
     """The delta rule with a data-dependent decay for each channel (Kimi Linear, 2025)."""
 
     requires: ClassVar = (Causal,)
-    chunk: int = 32  # its decays are a tree over the chunk: a fifth faster than 64 on a CPU core
     short_conv: int = 4
     output_gate: str | None = "sigmoid"
     output_norm: bool = True

@@ -19,7 +19,7 @@ def lightning_attention(
     mask: Mask = FULL,
     bias=None,
     layer_fraction: float = 0.0,
-    chunk: int = 64,
+    chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """o_t = S_t^T silu(q_t), with S_t = exp(-8 h / N (1 - l / L)) S_{t-1} + silu(k_t) v_t^T.
 

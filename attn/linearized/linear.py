@@ -21,7 +21,7 @@ def linear_attention(
     mask: Mask = FULL,
     bias=None,
     feature_map: FeatureMap = elu_plus_one,
-    chunk: int = 64,
+    chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """phi(q_i) . sum_j phi(k_j) v_j^T / phi(q_i) . sum_j phi(k_j), unscaled as in the paper.
 

@@ -24,7 +24,7 @@ def mamba2_attention(
     d: Float[Array, "N"],
     mask: Mask = FULL,
     bias=None,
-    chunk: int = 64,
+    chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """o_t = S_t^T q_t + d v_t, with S_t = exp(-exp(a_log) dt_t) S_{t-1} + dt_t k_t v_t^T.
 

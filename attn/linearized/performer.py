@@ -21,7 +21,7 @@ def performer_attention(
     mask: Mask = FULL,
     bias=None,
     projection: Float[Array, "M H"],
-    chunk: int = 128,
+    chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """An unbiased estimate of softmax attention's numerator and denominator by M features.
 
@@ -49,7 +49,6 @@ class Performer(Linearized):
     normalised: ClassVar = True
     features: int = 256
     seed: int = 0
-    chunk: int = 128
 
     def __post_init__(self):
         super().__post_init__()

@@ -17,7 +17,7 @@ def retention_attention(
     *,
     mask: Mask = FULL,
     bias=None,
-    chunk: int = 64,
+    chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """o_t = S_t^T q_t / sqrt(H), with S_t = gamma_h S_{t-1} + k_t v_t^T, gamma_h = 1 - 2^(-5 - h).
 

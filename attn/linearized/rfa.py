@@ -24,7 +24,7 @@ def rfa_attention(
     sigma: Float[Array, "K H"] | None = None,
     features: int = 64,
     seed: int = 0,
-    chunk: int = 64,
+    chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """phi(q_i) . S_i / phi(q_i) . z_i, with sines and cosines in place of softmax's exponential.
 

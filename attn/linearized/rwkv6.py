@@ -22,7 +22,7 @@ def rwkv6_attention(
     bonus: Float[Array, "N H"],
     mask: Mask = FULL,
     bias=None,
-    chunk: int = 64,
+    chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """o_t = (S_{t-1} + diag(bonus) k_t v_t^T)^T q_t, with S_t = diag(exp(log_decay_t)) S_{t-1} +
     k_t v_t^T: a token's own value counts by `bonus`, the past before its decay.

@@ -27,7 +27,7 @@ def rwkv7_attention(
     k_a: Float[Array, "N H"],
     mask: Mask = FULL,
     bias=None,
-    chunk: int = 64,
+    chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """o_t = S_t^T q_t, with kappa_t = k_t k_k / |k_t k_k|, k'_t = k_t (1 + (a_t - 1) k_a)
     and S_t = (diag(exp(log_decay_t)) - (a_t kappa_t) kappa_t^T) S_{t-1} + k'_t v_t^T.

@@ -52,7 +52,7 @@ class Attention(nnx.Module):
     arXiv:2001.04451), [width, 2 N H], K = N. `bias` adds one to each of these products.
 
     A mechanism asks for the rest by its record: its learned arrays are parameters here and its
-    `gates` are projected from x, the keys among them normalised and rotated as k is. What its
+    `gates` are projected from x, queries and keys among them made as q and k are. What its
     `shifts` name is projected from a mixture of each token and the one before it, by learned shares
     (`TokenShift`). With `short_conv`, q, k and v first pass through a causal convolution of that
     many taps and SiLU. Padding and other documents enter neither.
@@ -321,13 +321,14 @@ class Attention(nnx.Module):
         return *self._heads(q, k, v, positions), {**learned, **gates}
 
     def _gates(self, x, before, positions):
-        """What the mechanism asks for of each token; keys normalised and rotated as k is."""
+        """What the mechanism asks for of each token; queries and keys are made as q and k are."""
         read = lambda name: self._read(name, x, before)
         gates = self.gates(x.astype(self.dtype), read)
-        for name in self.mechanism.key_gates:
-            k = gates[name].astype(self.dtype)
-            k = self._by_head(k.reshape(*k.shape[:-2], -1), self.heads[1], self.k_norm)
-            gates[name] = self._rotated(k, k, positions)[1]
+        for name, like in self.mechanism.gates_like.items():
+            y, which = gates[name].astype(self.dtype), "qk".index(like)
+            norm = (self.q_norm, self.k_norm)[which]
+            y = self._by_head(y.reshape(*y.shape[:-2], -1), self.heads[which], norm)
+            gates[name] = self._rotated(y, y, positions)[which]
         return gates
 
     def _qkv(self, x, columns=slice(None)) -> Float[Array, "*B T C"]:

@@ -75,7 +75,7 @@ def _config(given, *, heads, classes, **changes) -> EncoderConfig:
     if ACTIVATIONS[config.activation][0] != 1:
         raise ValueError(f"activation: expected one without gates, got {config.activation!r}")
     if config.pooling == "cls":
-        raise ValueError("pooling: expected mean, max or none, BERT's CLS is a token, got 'cls'")
+        raise ValueError("pooling: expected another, for BERT's CLS is a token, got 'cls'")
     if any(not isinstance(m, Mechanism) or m.shared_qk for m in config.mechanisms):
         raise ValueError(
             f"mechanism: expected one with q, k and v of its own, got {config.mechanism!r}"

@@ -5,7 +5,7 @@ from typing import Literal
 
 from attn.dense.dot_product import Softmax
 from attn.masks import Causal
-from attn.mechanism import Mechanism, check_requests
+from attn.mechanism import Mechanism, wrong_requests
 from attn.nn.mixers.base import Mixer
 from attn.nn.mlp import ACTIVATIONS
 from attn.nn.norm import NORMS
@@ -13,7 +13,7 @@ from attn.positions import Rotary
 
 CHOICES = {
     "head": ("classification", "token", "dual"),
-    "pooling": ("cls", "mean", "max", "none"),
+    "pooling": ("cls", "last", "mean", "max", "none"),
     "positions": ("sinusoidal", "grid", "learned", "rotary", "xpos", "alibi", "t5", "none"),
     "activation": tuple(ACTIVATIONS),
     "norm": tuple(NORMS),
@@ -51,7 +51,7 @@ class EncoderConfig:
         default_factory=Softmax
     )
     head: Literal["classification", "token", "dual"] = "classification"
-    pooling: Literal["cls", "mean", "max", "none"] = "mean"
+    pooling: Literal["cls", "last", "mean", "max", "none"] = "mean"
     positions: Literal["sinusoidal", "grid", "learned", "rotary", "xpos", "alibi", "t5", "none"] = (
         "sinusoidal"
     )
@@ -129,10 +129,7 @@ def _values(c: EncoderConfig) -> list[str]:
     expect(known, "mechanism", what)
     attending = [m for m in given if isinstance(m, Mechanism)]
     for mechanism in dict.fromkeys(attending) if known else ():
-        try:
-            check_requests(mechanism)
-        except ValueError as error:
-            mistakes.append(f"mechanism: {mechanism.name}.{error}")
+        mistakes += [f"mechanism: {mechanism.name}.{line}" for line in wrong_requests(mechanism)]
     return mistakes
 
 
@@ -210,7 +207,7 @@ def _relations(c: EncoderConfig) -> list[str]:
         ),
         (
             c.positions == "xpos" and c.pooling == "cls",
-            "pooling: expected mean, max or none with positions='xpos', which needs Causal, where "
+            "pooling: expected another with positions='xpos', which needs Causal, where "
             "CLS at index 0 sees no other token, got 'cls'",
         ),
         (
@@ -225,16 +222,27 @@ def _relations(c: EncoderConfig) -> list[str]:
         ),
         (
             c.head != "token" and c.pooling == "none",
-            f"pooling: expected cls, mean or max with head={c.head!r}, which needs one vector a "
-            "sequence, got 'none'",
+            f"pooling: expected cls, last, mean or max with head={c.head!r}, which needs one "
+            "vector a sequence, got 'none'",
         ),
         (
             c.pooling == "cls" and causal,
-            f"pooling: expected mean, max or none with {' and '.join(causal)}, defined with Causal "
+            f"pooling: expected another with {' and '.join(causal)}, defined with Causal "
             "only, where CLS at index 0 sees no other token, got 'cls'",
         ),
     ]
     return [message for wrong, message in rules if wrong] + _mixing(c)
+
+
+def uncounted(c: EncoderConfig) -> list[str]:
+    """What keeps a stack from decoding to what it is at once: keys that are counted, by mechanisms
+    with a `length` that is not given."""
+    return [
+        f"length: {m.name} counts the keys, and a token that is decoded does not know how many "
+        f"there will be; give it that of training, as {m.name}(length={c.max_length})"
+        for m in dict.fromkeys(c.mechanisms)
+        if getattr(m, "length", 0) is None
+    ]
 
 
 def _mixing(c: EncoderConfig) -> list[str]:
@@ -256,7 +264,7 @@ def _mixing(c: EncoderConfig) -> list[str]:
         ),
         (
             alone and c.pooling == "cls" and all(m.past_only for m in mixers),
-            f"pooling: expected mean, max or none with {names}, where CLS at index 0 sees no other "
+            f"pooling: expected another with {names}, where CLS at index 0 sees no other "
             "token, got 'cls'",
         ),
     ]

@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from attn.masks import FULL, Causal, Mask
-from attn.nn.config import TURNED, EncoderConfig
+from attn.nn.config import TURNED, EncoderConfig, uncounted
 from attn.nn.encoder import Encoder
 from attn.nn.sampling import check_sampling, sample
 from attn.nn.score_bias import score_bias
@@ -61,10 +61,13 @@ class Decoder(nnx.Module):
     ) -> tuple[DecoderState, Float[Array, "*B classes"]]:
         """(state, scores of the next token) after a prompt of at least one token, without padding.
 
-        Raises ValueError or TypeError for a prompt that does not fit, NotImplementedError for
-        mechanisms and positions that do not decode token by token.
+        Raises ValueError or TypeError for a prompt that does not fit, ValueError for mechanisms
+        that count the keys without a `length`, NotImplementedError for mechanisms and positions
+        that do not decode token by token.
         """
         self._check(prompt)
+        if wrong := uncounted(self.config):
+            raise ValueError("; ".join(wrong))
         T, longest = prompt.shape[-1], self.config.max_length
         x = self.encoder.embedding(prompt, dropout_key=None)
         context = self._context(jnp.arange(T))

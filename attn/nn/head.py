@@ -5,6 +5,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from attn.nn.config import EncoderConfig
@@ -15,8 +16,9 @@ from attn.nn.rows import of_rows
 def pool(
     x: Float[Array, "*B L W"], real: Bool[Array, "*#B L"], how: str
 ) -> Float[Array, "*B W"] | Float[Array, "*B L W"]:
-    """One vector a sequence: "cls" takes index 0; "mean" and "max" go over the real positions, 0
-    if there are none, in float32. "none" keeps every position."""
+    """One vector a sequence: "cls" takes index 0; "last" takes the last real position, which has
+    seen all under Causal; "mean" and "max" go over the real ones, in float32. 0 if there are none.
+    "none" keeps every position."""
     if how == "none":
         return x
     if how == "cls":
@@ -25,6 +27,10 @@ def pool(
     x = jnp.where(real, x.astype(jnp.float32), 0)
     if how == "mean" or x.shape[-2] == 0:
         return x.sum(-2) / jnp.maximum(real.sum(-2), 1).astype(x.dtype)
+    if how == "last":
+        at = lax.broadcasted_iota(jnp.int32, real.shape, real.ndim - 2)
+        index = jnp.where(real, at, 0).max(-2, keepdims=True)
+        return jnp.take_along_axis(x, index, axis=-2)[..., 0, :]
     # not x.max(): its gradient looks for the number again, and XLA may have recomputed it one
     # rounding off, which gives 0 / 0
     index = jnp.where(real, x, -jnp.inf).argmax(-2, keepdims=True)

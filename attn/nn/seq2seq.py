@@ -13,7 +13,7 @@ from attn.dense.dot_product import Softmax
 from attn.masks import FULL, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.nn.beam import beam_search, check_width
-from attn.nn.config import TURNED, EncoderConfig
+from attn.nn.config import TURNED, EncoderConfig, uncounted
 from attn.nn.cross import CrossBlock, check_cross
 from attn.nn.embedding import Embedding
 from attn.nn.encoder import Encoder
@@ -59,6 +59,8 @@ class Seq2SeqConfig:
                 f"target.classes: expected at most the vocabulary of {target.vocab_size}, since "
                 f"what is written is read again, got {target.classes}"
             )
+        if wrong := uncounted(target):
+            raise ValueError(f"target.{wrong[0]}")
         check_cross(self.cross)
 
 
@@ -77,7 +79,8 @@ class Seq2Seq(nnx.Module):
     """Scores of every next token of a target, given its source and the tokens before it.
 
     The encoder's output is normalised before it is attended to if blocks are `pre`. Padding of
-    the source (`lengths`) reaches no score, in value or gradient. `mask` is what the source's
+    the source (`lengths`) reaches no score, in value or gradient, but by a `cross` that counts it
+    (`Sigmoid`, `Relu` without `length`). `mask` is what the source's
     tokens see of each other: `Causal()` for mechanisms that are not defined without.
     """
 

@@ -64,6 +64,10 @@ class GlobalWindow(Patterned):
         shapes = (num_heads, head_dim), (num_kv_heads, head_dim), (num_kv_heads, head_dim)
         return dict(zip(NAMES, shapes)) if self.separate else {}
 
+    @property
+    def gates_like(self):
+        return {"global_q": "q", "global_k": "k"} if self.separate else {}
+
     def patterns(self, T, S):
         return (Window(self.window, self.window) | Global(self.positions),)
 
@@ -130,12 +134,23 @@ class GlobalWindow(Patterned):
         return super().weights(q, k, mask=mask, bias=bias)
 
     def init_state(self, batch, **sizes):
+        self._check_decodes()
+        return super().init_state(batch, **sizes)
+
+    def prefill(self, q, k, v, **options):
+        self._check_decodes()
+        return super().prefill(q, k, v, **options)
+
+    def step(self, state, q, k, v, **options):
+        self._check_decodes()
+        return super().step(state, q, k, v, **options)
+
+    def _check_decodes(self):
         if self.separate:
             raise NotImplementedError(
                 f"{self.name} with separate projections does not decode token by token: a global "
                 "token asks of all, and is an encoder's"
             )
-        return super().init_state(batch, **sizes)
 
     @classmethod
     def examples(cls):

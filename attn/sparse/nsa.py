@@ -27,7 +27,7 @@ from attn._core import (
     wide,
 )
 from attn.gates import Gate
-from attn.masks import FULL, Causal, Mask, Padding, Window
+from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _sorted
 from attn.sparse._compress import Compressed, Runs, run_count
@@ -149,8 +149,8 @@ class NSA(Mechanism):
             return jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
         gate = self._of_queries(gate, q, last)
         (fine_k, fine_v), near = self._branches(k, v, arrays)
-        window = mask & Window(self.window - 1, 0)
-        near = blockwise(wide(q), *map(wide, near), window, None, scale=None)[0]
+        near = map(wide, near)
+        near = blockwise(wide(q), *near, self._window_of(mask), None, scale=None)[0]
         blocks = Blocks.of(fine_k, fine_v, padding, self.selection_block)
         runs = self._runs(k, v, blocks, padding, arrays)
         far = self._far(q, k.shape[-2], blocks, runs, last)
@@ -179,6 +179,10 @@ class NSA(Mechanism):
             if got != shape:
                 raise ValueError(f"{name}: expected shape {list(shape)}, got {list(got)}")
         return mask, padding, last_seen(T, S, K, causal, padding, batch)
+
+    def _window_of(self, mask) -> Mask:
+        """The last `window` tokens, up to that at which the query stands."""
+        return mask & ~Causal(mask.take(Causal)[0][0].offset - self.window)
 
     def _branches(self, k, v, arrays):
         """Keys and values of the selected branch, and those of the window."""
@@ -263,7 +267,7 @@ class NSA(Mechanism):
         mask, padding, last = self._checked(q, k, v, mask, bias, gate, arrays)
         (*batch, T, _, _), (S, K) = q.shape, k.shape[-3:-1]
         (fine_k, fine_v), near = self._branches(k, v, arrays)
-        near = dense_attention(q, *near, mask=mask & Window(self.window - 1, 0))
+        near = dense_attention(q, *near, mask=self._window_of(mask))
         blocks = Blocks.of(fine_k, fine_v, padding, self.selection_block)
         runs = self._runs(k, v, blocks, padding, arrays)
         seen = self._complete(runs, last)
@@ -297,8 +301,8 @@ class NSA(Mechanism):
         return gate | (dict.fromkeys(KEYS + VALUES, apart) if self.separate else {})
 
     @property
-    def key_gates(self):
-        return KEYS if self.separate else ()
+    def gates_like(self):
+        return dict.fromkeys(KEYS, "k") if self.separate else {}
 
     def flops(self, T, S, N, K, H, D):
         if 0 in (T, S, D):
@@ -307,7 +311,7 @@ class NSA(Mechanism):
         runs = run_count(S, length, self.compression_stride)
         made = K * (runs * (length + 1) + length) * (H * H + D * D) if runs else 0
         ranked = T * N * runs * (2 * H + D)  # scores once more, to select by
-        near = visited_scores(Causal() & Window(self.window - 1, 0), T, S, N) * N * (H + D)
+        near = visited_scores(self._window_of(Causal()), T, S, N) * N * (H + D)
         count, size = even_chunks(T, self._at_once(T, N, max(H, D), blocks, runs))
         sizes = min(self.selected, blocks), blocks, self.selection_block, H, D
         return 2 * (made + ranked + near) + count * _sorted.flops(K, size, N // K, *sizes)

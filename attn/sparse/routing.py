@@ -182,7 +182,11 @@ def _dense(q, k, padding, centroids, window):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Routing(Mechanism):
-    """Attention within clusters of online k-means (Roy et al. 2021): `window` tokens a cluster."""
+    """Attention within clusters about centroids (Roy et al. 2021): `window` tokens a cluster.
+
+    The paper moves the centroids by online k-means: `updated_centroids`, which a training loop
+    calls. The layer, and so `experiments`, does not: there they stay as they were drawn.
+    """
 
     honours: ClassVar = HONOURS
     clusters: int = 16

@@ -84,7 +84,9 @@ def curves(variant: Variant, key: str, scale: float) -> list[tuple[list[float], 
     found = []
     for cell in [cell for cell in variant.cells if cell.result] or variant.cells:
         points = [(record["step"], at(record, key)) for record in cell.metrics]
-        points = [(t, scale * x) for t, x in points if x is not None and math.isfinite(x)]
+        points = [
+            (t, scale * x) for t, x in points if isinstance(x, int | float) and math.isfinite(x)
+        ]
         size = -(-len(points) // MOST) or 1
         groups = [points[i : i + size] for i in range(0, len(points), size)]
         if groups:

@@ -69,6 +69,7 @@ def figure(width: float = 5.2, height: float = 3.6) -> Iterator[Figure]:
 def svg(fig: Figure, name: str) -> str:
     """The figure as an <svg> element for a page; `name` keeps its ids apart from other figures'."""
     out = io.StringIO()
+    fig.patch.set_facecolor("none")  # white if it was drawn as a file before
     with matplotlib.rc_context(SETTINGS | {"svg.hashsalt": name}):
         # not by savefig, which draws all of it twice
         FigureCanvasSVG(fig).print_svg(out, metadata={"Date": None})

@@ -1,12 +1,14 @@
 """What each variant of a comparison attends to, kept beside its run and drawn in one style."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
+from matplotlib.figure import Figure
 
 from experiments.arrays import read_npz
 from experiments.errors import DataError
@@ -73,9 +75,11 @@ PREFIX = "attention-"
 
 def attending(sights: Mapping[str, Sight]) -> Iterator[tuple[Drawing, str]]:
     """(picture, caption) of each variant that could be looked at."""
+    frames = functools.cache(frame)  # axes take longer to make than to fill
     for n, (name, sight) in enumerate(sights.items()):
         if sight.field.size:
-            yield draw(sight, f"{PREFIX}{n}"), f"{name}: {sight.about}{_apart(sight)}"
+            fig = frames(len(sight.layers) + 1)
+            yield draw(sight, fig, f"{PREFIX}{n}"), f"{name}: {sight.about}{_apart(sight)}"
 
 
 def _apart(sight: Sight) -> str:
@@ -90,19 +94,24 @@ def is_sight(drawing: Drawing) -> bool:
     return drawing.name.startswith(PREFIX)
 
 
-def draw(sight: Sight, name: str) -> Drawing:
-    """The layers' matrices and the receptive field, side by side."""
-    count = len(sight.layers) + 1
+def frame(count: int) -> Figure:
+    """So many empty axes side by side."""
     with figure(1.75 * count, 2.05) as fig:
-        fig.set_layout_engine(
-            "none"
-        )  # there may be many: constrained layout takes most of the time
+        # there may be many pictures: constrained layout takes most of the time
+        fig.set_layout_engine("none")
         places = {"left": 0.02, "right": 0.98, "bottom": 0.1, "top": 0.9, "wspace": 0.08}
-        axes = fig.subplots(1, count, squeeze=False, gridspec_kw=places)[0]
-        for n, layer in enumerate(sight.layers):
-            matrix(axes[n], layer, f"layer {n + 1}")
-        matrix(axes[-1], sight.field, "receptive field")
-        return drawn(fig, name)
+        fig.subplots(1, count, gridspec_kw=places)
+        return fig
+
+
+def draw(sight: Sight, fig: Figure, name: str) -> Drawing:
+    """The layers' matrices and the receptive field, in a `frame` and in place of what it held."""
+    titled = [(layer, f"layer {n + 1}") for n, layer in enumerate(sight.layers)]
+    for ax, one in zip(fig.axes, [*titled, (sight.field, "receptive field")], strict=True):
+        for image in [*ax.images]:
+            image.remove()
+        matrix(ax, *one)
+    return drawn(fig, name)
 
 
 def matrix(ax, values: Float[np.ndarray, "R L"], title: str) -> None:

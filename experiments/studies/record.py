@@ -4,6 +4,7 @@ In a study's README, what stands between `<!-- name -->` and `<!-- end -->` is w
 command, from results.json alone; all else is written by hand.
 """
 
+import dataclasses
 import io
 import json
 import re
@@ -56,6 +57,21 @@ def main(
         print(f"written: {out / 'README.md'}, results.json and {len(figures)} figures")
 
     return cli.main(define, run, usage=usage, arguments=arguments)
+
+
+def study(
+    settings: Callable[..., Any],
+    measure: Callable[[Any], dict[str, Any]],
+    figures: Callable[[dict[str, Any]], Figures],
+) -> Study:
+    """What `measure` finds under `settings`, a record made of seeds and steps, and its figures."""
+
+    def found(seeds: int, steps: int) -> tuple[dict[str, Any], Figures]:
+        chosen = settings(seeds=seeds, steps=steps)
+        results = {"settings": dataclasses.asdict(chosen), **measure(chosen)}
+        return results, figures(results)
+
+    return found
 
 
 def saved(fig, name: str) -> tuple[str, bytes]:

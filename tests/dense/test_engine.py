@@ -45,6 +45,33 @@ def test_each_bias_and_its_gradient_equal_the_materialized_ones(name, block):
         np.testing.assert_allclose(got, want, rtol=0, atol=3e-6 * np.abs(want).max())
 
 
+FORMS = {  # in short rows, in loops, in strips
+    "short": functools.partial(attn.dot_product_attention, implementation="blockwise"),
+    "loops": functools.partial(attn.dot_product_attention, block=8),
+    "strips": functools.partial(attn.window_attention, left=600, right=600),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("offset", [-1e4, -1e9, np.finfo(np.float32).min])
+def test_a_row_that_is_pushed_down_as_a_whole_weighs_as_before(form, offset):
+    """An additive mask that hides a padded row's every key by a large number: weights sum to 1, in
+    the gradients too."""
+    T = 600 if form == "strips" else 16
+    v, do = (jax.random.normal(key, (1, T, 1, 4)) for key in jax.random.split(jax.random.key(0)))
+    bias = jnp.full((1, 1, T, T), offset, jnp.float32)
+    zero = jnp.zeros_like(v)
+    attend = lambda q, v, bias: FORMS[form](q, zero, v, bias=bias)
+    out, pull = jax.vjp(attend, zero, v, bias)
+    dq, dv, d_bias = pull(do)
+    spread = lambda x: jnp.broadcast_to(x, v.shape)
+    np.testing.assert_allclose(out, spread(v.mean(1, keepdims=True)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(dv, spread(do.mean(1, keepdims=True)), rtol=1e-5, atol=1e-6)
+    of_scores = do[0, :, 0] @ (v - v.mean(1))[0, :, 0].T / T
+    np.testing.assert_allclose(d_bias[0, 0], of_scores, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(dq, 0)
+
+
 def test_a_bias_that_nobody_learns_is_not_differentiated():
     q, k, v, _ = inputs(attn.Softmax(), T=45, S=45)
     bias = BIASES["array"](45)

@@ -14,7 +14,13 @@ from rich.console import Console
 import experiments.kept
 from experiments import cells, compare, records, slurm, train, workers
 from experiments.config import mechanism, task
-from experiments.errors import ConfigError, Interrupted, NonFiniteError, RunDirectoryError
+from experiments.errors import (
+    ConfigError,
+    DataError,
+    Interrupted,
+    NonFiniteError,
+    RunDirectoryError,
+)
 from experiments.fairness import Fairness
 from experiments.kept import Kept
 from experiments.lock import held
@@ -60,6 +66,7 @@ class Trainer:
             "validation": {"accuracy": 0.6},
             "parameters": 10,
             "steps_per_second": 3.0,
+            "baselines": {"chance": 0.1},
         }
         (workdir / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
         (workdir / "result.json").write_text(
@@ -104,6 +111,15 @@ def test_finished_cells_never_run_again(tmp_path):
     assert second.cells[0].metrics == ({"step": 1, "loss": 2.0},)
 
 
+def test_a_run_that_has_ended_is_not_looked_at_before_each_later_one(tmp_path, monkeypatch):
+    looked, outcome = [], cells.Cells.outcome
+    look = lambda self, planned: looked.append(planned.name) or outcome(self, planned)
+    monkeypatch.setattr(cells.Cells, "outcome", look)
+    cells.Cells(tmp_path, tuple(SWEEP)).work(Trainer(), "", lambda line: None)
+    # at first, when it is claimed, to count what is left then and before the next
+    assert looked.count(SWEEP[0].name) == 4
+
+
 def test_more_runs_may_be_added_to_a_comparison(tmp_path):
     run(Trainer(), tmp_path)
     again = Trainer()
@@ -133,6 +149,15 @@ def test_a_failed_cell_is_a_row_and_the_others_go_on(tmp_path):
     assert errors["linear-0-"].startswith("MemoryError: too <large>\n\nTraceback")
     assert "failed: MemoryError: too <large>" in (tmp_path / "table.md").read_text()
     assert "1 of 2" in (tmp_path / "table.md").read_text()
+
+
+def test_a_task_whose_files_are_gone_is_a_row_too(tmp_path):
+    # the report asked the first run's task for its baselines, and was not written
+    gone = from_dict(to_dict(experiment()) | {"task": task("text", data_dir="nowhere")})
+    found = run(Trainer(text=DataError("nowhere")), tmp_path, [Planned("text", gone), *SWEEP[:2]])
+    assert found.cells[0].error == "DataError: nowhere"
+    assert found.baselines == {"chance": 0.1}
+    assert "report.html" in {path.name for path in tmp_path.iterdir()}
 
 
 def test_what_failed_is_run_again_only_when_asked(tmp_path):
@@ -258,6 +283,34 @@ def test_a_signal_reaches_every_process_once(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_signal_while_processes_start_reaches_the_last_and_no_more_start(monkeypatch):
+    # it came before the second was there, which trained on alone
+    started, told = [], []
+
+    class Process:
+        def __init__(self, **_):
+            self.pid = None
+
+        def is_alive(self):
+            return self.pid is not None
+
+        def start(self):
+            if started:
+                signal.raise_signal(signal.SIGTERM)
+            self.pid = len(started)
+            started.append(self)
+
+        def join(self):
+            pass
+
+    context = types.SimpleNamespace(Process=Process)
+    monkeypatch.setattr(workers.multiprocessing, "get_context", lambda how: context)
+    monkeypatch.setattr(workers.os, "kill", lambda *what: told.append(what))
+    with pytest.raises(Interrupted):
+        workers.run(print, (), 3)
+    assert (len(started), told) == (2, [(0, signal.SIGTERM), (1, signal.SIGTERM)])
+
+
 def test_jobs_of_a_cluster_share_the_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # where a job finds Trainer
     pytest.importorskip("submitit", reason="the extra [launch]")

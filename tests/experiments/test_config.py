@@ -138,7 +138,7 @@ def test_a_mechanism_that_is_only_causal_is_refused_without():
     assert problems({**TINY, "model": model}) == [
         "model.attention: expected one for each of 3 layers, got 2; give it alone, not in a tuple, "
         "to use one in every layer",
-        "model.pooling: expected mean, max or none with GatedDeltaNet, defined with Causal only, "
+        "model.pooling: expected another with GatedDeltaNet, defined with Causal only, "
         "where CLS at index 0 sees no other token, got 'cls'",
         "model.causal: expected True for gated_delta_net, defined with a causal mask only, got "
         "False",

@@ -141,6 +141,28 @@ with Signals() as signals:
     assert "once more to stop at once" in done.stderr
 
 
+def test_a_reader_that_has_gone_is_no_error():
+    # Ctrl-C ended the `tee` that stderr went to, and the run failed before it had saved
+    program = """
+import os, signal
+read, write = os.pipe()
+os.dup2(write, 2)
+os.close(read)
+from experiments.display import Display
+from experiments.signals import Signals
+with Signals() as signals, Display(total=2, shown=True) as display:
+    signal.raise_signal(signal.SIGINT)
+    display.update(1, {"loss": 1.0, "accuracy": 0.5}, rate=1.0)
+    display.tell("going on")
+    display.warn("no checkpoint was saved")
+    print(signals.caught == signal.SIGINT)
+from experiments import cli
+print(cli.main(lambda values: None, print, usage="", arguments=["--unknown"]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "True\n2\n"
+
+
 @contextlib.contextmanager
 def failing_saves(steps: set[int]) -> Iterator[None]:
     """The disk is full whenever one of these is saved."""

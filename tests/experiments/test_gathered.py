@@ -115,6 +115,48 @@ def test_unfinished_damaged_and_edited_runs_are_named_and_left_out(tmp_path, cap
     assert "99.0" not in page
 
 
+@pytest.mark.parametrize(
+    ("file", "edited", "named"),
+    [
+        ("results.json", {"title": 5}, "title: should be a valid string, got '5'"),
+        ("results.json", {"cells": {"name": "x"}}, "cells: should be a valid array"),
+        ("results.json", {"cells": [{"name": "x"}]}, "cells.0.variant: Field required"),
+        (
+            "results.json",
+            {"baselines": {"chance": "x"}},
+            "baselines.chance: expected a finite number",
+        ),
+        ("results.json", {"environment": "x"}, "environment: should be an object"),
+        ("costs.json", {"costs": []}, "costs: should be an object, got '[]'"),
+        ("costs.json", {"costs": {"softmax": {"step_ms": float("nan")}}}, "step_ms"),
+    ],
+)
+def test_what_was_edited_beside_the_runs_is_named(file, edited, named, tmp_path, capsys):
+    leave(tmp_path, [(planned(), 0.5)])
+    (tmp_path / file).write_text(json.dumps(edited))
+    assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 5
+    told = capsys.readouterr().err
+    assert f"{tmp_path / file}: " in told
+    assert named in told
+    (tmp_path / file).unlink()
+    assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("environment.json", '{"hardware": "x"}'),
+        ("environment.json", '{"started": 5}'),
+        ("metrics.jsonl", '{"step": 1, "loss": "x", "validation": {"accuracy": [1]}}\n'),
+        ("config.json", '{"seed": [1]}'),
+    ],
+)
+def test_a_report_does_without_what_was_edited_beside_a_result(file, text, tmp_path):
+    leave(tmp_path, [(planned(seed=s), 0.5) for s in (0, 1)])
+    (tmp_path / "cells" / planned().name / file).write_text(text)
+    assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 0
+
+
 def test_machines_are_never_averaged_together(tmp_path):
     costs = {"softmax": {"forward_ms": 1.0}}
     a = gathered.gathered(leave(tmp_path / "a", [(planned(seed=0), 0.25)], costs=costs))

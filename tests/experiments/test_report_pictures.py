@@ -4,12 +4,14 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from experiments.report import plots, slices
 from experiments.report import tradeoff as tradeoffs
 from experiments.report.data import Cell, Variant
 from experiments.report.pictures import pictures
+from experiments.report.sight import Sight, attending, draw, frame
 from experiments.report.tradeoff import Point, state
 from experiments.studies.complexity import figures as complexity
 from experiments.studies.extrapolation import figures as extrapolation
@@ -131,3 +133,15 @@ def test_a_curve_of_one_point_is_a_point():
     drawing = plots.curves(series, style, ylabel="accuracy", name="one", log=False)
     points = lambda name: len(re.findall(f"<use [^>]*{style[name].colour}", drawing.svg))
     assert (points("softmax"), points("linear")) == (2, 0)  # in the axes and in the legend
+
+
+def test_what_a_variant_attends_to_is_drawn_as_if_it_were_the_only_one():
+    draws = np.random.default_rng(0)
+    sizes = ((2, 6, 6), (1, 4, 8), (2, 5, 7))  # layers, rows and keys
+    looked = {
+        f"v{n}": Sight(tuple(draws.random((layers, R, L)) - n / 2), draws.random((R, L)), "looked")
+        for n, (layers, R, L) in enumerate(sizes)
+    }
+    together = [drawing for drawing, _ in attending(looked)]
+    for drawing, sight in zip(together, looked.values(), strict=True):
+        assert drawing == draw(sight, frame(len(sight.layers) + 1), drawing.name)

@@ -1,5 +1,7 @@
 """The decoder: token by token it is what it is at once, in every form; sampling keeps its word."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,15 +12,18 @@ from toy_mechanism import SOFTMAX, Toy, config, run
 from attn import (
     MECHANISMS,
     RWKV7,
+    Cosformer,
     DeltaNet,
     GatedDeltaNet,
     Linear,
+    Relu,
     Segments,
+    Sigmoid,
     Sinks,
     SlidingWindow,
     Softmax,
 )
-from attn.nn import Decoder, Encoder, sample
+from attn.nn import Decoder, Encoder, Seq2SeqConfig, sample
 
 RNG = np.random.default_rng(0)
 TOKENS = jnp.asarray(RNG.integers(0, 11, (3, 7)), jnp.int32)
@@ -75,7 +80,10 @@ def test_step_by_step_equals_at_once(changes):
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_that_decodes_fits_the_decoder(name):
-    model = decoder(mechanism=MECHANISMS[name].examples()[0], positions="learned")
+    mechanism = MECHANISMS[name].examples()[0]
+    if getattr(mechanism, "length", 0) is None:
+        mechanism = dataclasses.replace(mechanism, length=7)
+    model = decoder(mechanism=mechanism, positions="learned")
     try:
         state, scores = jax.eval_shape(model.prefill, TOKENS[:, :5])
     except NotImplementedError:
@@ -84,6 +92,20 @@ def test_every_mechanism_that_decodes_fits_the_decoder(name):
     assert scores.shape == more.shape == (3, 11)
     same = lambda x, y: (x.shape, x.dtype) == (y.shape, y.dtype)
     assert jax.tree.all(jax.tree.map(same, state, after))
+
+
+@pytest.mark.parametrize("kind", [Cosformer, Relu, Sigmoid])
+def test_keys_that_are_counted_want_a_length_to_decode(kind):
+    with pytest.raises(
+        ValueError, match=rf"^length: {kind.__name__} counts the keys.* as .*\(leng"
+    ):
+        decoder(mechanism=kind()).prefill(TOKENS[:, :5])
+    model = decoder(mechanism=kind(length=7))
+    np.testing.assert_allclose(stepped(model, 5), run(model, TOKENS)[:, 4:], **NEAR)
+    with pytest.raises(ValueError, match=r"^target.length: "):
+        Seq2SeqConfig(
+            source=model.config, target=dataclasses.replace(model.config, mechanism=kind())
+        )
 
 
 def test_it_is_the_encoder_under_causal():

@@ -10,6 +10,7 @@ from toy_mechanism import SOFTMAX, Toy, build, config, jit, maps, run
 from attn import FULL, MECHANISMS, Array, Causal, Global, Padding, Segments, Window
 from attn.nn import DualEncoder, Encoder, functional, parameter_count
 from attn.nn.config import CHOICES
+from attn.nn.head import pool
 from attn.positions import sinusoidal, sinusoidal_grid
 
 RNG = np.random.default_rng(0)
@@ -27,6 +28,7 @@ VARIED = [
     dict(positions="none", kv_heads=1, head_dim=5, mlp_width=0, qk_norm=True, dtype="float16"),
     dict(positions="xpos", activation="gelu_exact"),
     dict(positions="grid", columns=4, pooling="cls"),
+    dict(pooling="last", mechanism=Toy()),
 ]
 
 
@@ -176,13 +178,23 @@ def test_ids_outside_the_vocabulary_show():
     assert np.isnan(run(encoder, TOKENS.at[0, 0].set(11))[0, 0]).all()
 
 
-def test_pooling_of_an_empty_row_is_zero():
-    encoder = build(pooling="max")
+@pytest.mark.parametrize("pooling", ["last", "max"])
+def test_pooling_of_an_empty_row_is_zero(pooling):
+    encoder = build(pooling=pooling)
     nothing = encoder.head(jnp.zeros((1, 6, 12)), jnp.ones((1, 6), bool))
     np.testing.assert_array_equal(run(encoder, TOKENS[2:], lengths=LENGTHS[2:]), nothing)
     np.testing.assert_array_equal(
-        run(build(pooling="max", positions="none"), TOKENS[2:, :0]), nothing
+        run(build(pooling=pooling, positions="none"), TOKENS[2:, :0]), nothing
     )
+
+
+def test_last_is_the_last_real_position():
+    x = jax.random.normal(jax.random.key(0), (2, 3, 5, 4))
+    real = jnp.arange(5) < jnp.array([[5, 1, 3], [2, 4, 5]])[..., None]
+    want = [[row[int(seen.sum()) - 1] for row, seen in zip(*rows)] for rows in zip(x, real)]
+    with jax.numpy_rank_promotion("raise"):
+        np.testing.assert_array_equal(pool(x, real, "last"), want)
+        np.testing.assert_array_equal(pool(x, real[:1, :1], "last"), x[:, :, 4])
 
 
 def test_a_dual_encoder_scores_vectors_that_are_kept():

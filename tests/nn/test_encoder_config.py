@@ -24,8 +24,11 @@ class Convolved(Toy):
 MISTAKES = [
     (dict(heads=5), "heads: expected a divisor of width 12, got 5; or set head_dim"),
     (dict(heads=4, kv_heads=3), "kv_heads: expected a divisor of heads 4, got 3"),
-    (dict(pooling="none"), "pooling: expected cls, mean or max with head='classification'"),
-    (dict(pooling="none", head="dual"), "pooling: expected cls, mean or max with head='dual'"),
+    (dict(pooling="none"), "pooling: expected cls, last, mean or max with head='classification'"),
+    (
+        dict(pooling="none", head="dual"),
+        "pooling: expected cls, last, mean or max with head='dual'",
+    ),
     (dict(head="token"), "pooling: expected 'none' with head='token'"),
     (dict(heads=4, positions="rotary"), "needs an even head width, got 3; set head_dim"),
     (dict(mechanism=(SOFTMAX,) * 3), "mechanism: expected one for each of 2 layers, got 3"),
@@ -34,7 +37,7 @@ MISTAKES = [
     (dict(mechanism=(SOFTMAX, Toy()), tied=True), "tied: expected the same mechanism in every"),
     (
         dict(mechanism=(GatedDeltaNet(), SOFTMAX), pooling="cls"),
-        "pooling: expected mean, max or none with GatedDeltaNet, defined with Causal only, where",
+        "pooling: expected another with GatedDeltaNet, defined with Causal only, where",
     ),
     (
         dict(mechanism=Gated()),
@@ -97,3 +100,17 @@ def test_the_base_setting_is_the_papers():
         "relu",
         "sinusoidal",
     )
+
+
+def test_all_that_a_mechanism_asks_wrongly_is_named_at_once():
+    class Wrong(Gated):
+        short_conv = True
+        bonus = float("nan")
+
+    lines = [
+        "mechanism: Wrong.short_conv: expected a number of taps, 0 for none, got True",
+        "mechanism: Wrong.output_gate: expected 'silu' or 'sigmoid', or None, got 'tanh'",
+        "mechanism: Wrong.bonus: expected a finite number, or None, got nan",
+    ]
+    with pytest.raises(ValueError, match=f"^{re.escape(chr(10).join(lines))}$"):
+        config(mechanism=Wrong(), layers=2)

@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 from toy_mechanism import SOFTMAX, Toy, build, config, run
 
-from attn import NSA, Causal, Differential, Reformer, Softmax, differential_attention, positions
+from attn import (
+    NSA,
+    Causal,
+    Differential,
+    GlobalWindow,
+    Padding,
+    Reformer,
+    Segments,
+    Softmax,
+    differential_attention,
+    positions,
+)
 from attn.nn import Attention, dropout
 from attn.nn.keys import fold
 
@@ -63,20 +74,58 @@ def test_the_parts_of_a_head_are_rotated_and_normalised_by_themselves():
     np.testing.assert_allclose(y, z, rtol=1e-3, atol=1e-4)
 
 
+BRANCHES = NSA(compression_block=2, compression_stride=1, selection_block=2, selected=3, window=2,
+               separate=True)  # fmt: skip
+
+
 @pytest.mark.parametrize("changes", [{}, {"xpos": True}, {"qk_norm": True}], ids=repr)
 def test_keys_among_the_gates_are_made_as_k_is(changes):
-    """The same projection gives the same keys, and steps give those of the whole."""
-    sizes = {"compression_block": 2, "compression_stride": 1, "selection_block": 2, "selected": 3}
-    a = layer(NSA(**sizes, window=2, separate=True), **changes)
+    """The same projection gives the same keys."""
+    a = layer(BRANCHES, **changes)
     for name, first in (("selected_k", N), ("near_k", N), ("near_v", N + K)):
         a.gates.projections[name]["kernel"][...] = a.qkv[:, first * H : (first + K) * H]
     _, k, v, given = a._project(X, None, jnp.arange(5), Causal())
     for name, want in (("selected_k", k), ("near_k", k), ("near_v", v)):
         np.testing.assert_allclose(given[name], want, **NEAR)
+
+
+@pytest.mark.parametrize("changes", [{}, {"xpos": True}, {"qk_norm": True}], ids=repr)
+def test_a_step_reads_the_keys_and_values_of_each_branch(changes):
+    """Of projections of their own: copies of those of k and v would hide which are read."""
+    a = layer(BRANCHES, **changes)
     whole = run(a, X, positions=jnp.arange(5), mask=Causal())
     state, _ = a.prefill(X[:, :3], positions=jnp.arange(3), max_length=5)
-    _, out = a.step(state, X[:, 3:4], positions=jnp.array([3]))
-    np.testing.assert_allclose(out, whole[:, 3:4], **NEAR)
+    for t in (3, 4):
+        state, out = a.step(state, X[:, t : t + 1], positions=jnp.array([t]))
+        np.testing.assert_allclose(out, whole[:, t : t + 1], **NEAR)
+
+
+@pytest.mark.parametrize(
+    ("mask", "changes"),
+    [
+        (Padding(jnp.array([5, 3, 4])), {}),
+        (Causal(), {"xpos": True}),
+        (Segments(*[jnp.array([0, 0, 0, 1, 1])] * 2), {"qk_norm": True}),
+    ],
+    ids=["rotary", "xpos", "qk_norm"],
+)
+def test_queries_among_the_gates_are_made_as_q_is(mask, changes):
+    """Global tokens that ask by the projections of all others ask what those ask."""
+    a, b = (
+        layer(GlobalWindow(window=1, positions=(0, 3), separate=separate), **changes)
+        for separate in (True, False)
+    )
+    kernels = jnp.split(a.qkv[...], (N * H, (N + K) * H), axis=-1)
+    for name, kernel in zip("qkv", kernels):
+        a.gates.projections[f"global_{name}"]["kernel"][...] = kernel
+    if "qk_norm" in changes:  # apart, so that neither does for the other
+        for x in (a, b):
+            x.q_norm.scale[...] = jnp.arange(1.0, H + 1)
+            x.k_norm.scale[...] = jnp.arange(H, 0.0, -1) / 4
+    own = jnp.array([0, 1, 2, 0, 1])  # each document counts for itself
+    for places in (None, own):
+        got, want = (run(x, X, mask=mask, positions=places) for x in (a, b))
+        np.testing.assert_allclose(got, want, **NEAR)
 
 
 def test_a_width_that_does_not_part_is_named():

@@ -72,7 +72,10 @@ def test_xpos_without_causal_is_refused():
         (dict(positions="rotary", rotary=Rotary(fraction=0.3)), "rotary: rotary turns pairs: exp"),
         (dict(positions="xpos", heads=4), "positions: xpos turns pairs, so it needs an even head"),
         (dict(positions="xpos", mechanism=Reformer(shared_qk=True)), "positions: xpos scales"),
-        (dict(positions="xpos", pooling="cls"), "pooling: expected mean, max or none with posit"),
+        (
+            dict(positions="xpos", pooling="cls"),
+            "pooling: expected another with posit",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_are_named(changes, message):

@@ -149,12 +149,16 @@ def test_a_ring_of_the_window_is_enough_to_decode_with():
     want = jax.jit(apart)(q, k, v, mask=Causal(), **learned)
     of_tokens = {*APART, "gate"}
     cut = lambda a, b: {n: x[:, a:b] if n in of_tokens else x for n, x in learned.items()}
-    state, _ = apart.prefill(*(x[:, :7] for x in (q, k, v)), max_length=13, **cut(0, 7))
-    assert state.apart[1].k.shape[-2] == SMALL.window
+    states = {0: apart.init_state((2,), **SHAPES, max_length=13)}
+    for T in (2, 7):  # shorter than the ring, which is then partly empty, and longer
+        prompt = (x[:, :T] for x in (q, k, v))
+        states[T], _ = apart.prefill(*prompt, max_length=13, **cut(0, T))
     step = jax.jit(apart.step)
-    for t in range(7, 13):
-        state, out = step(state, *(x[:, t : t + 1] for x in (q, k, v)), **cut(t, t + 1))
-        np.testing.assert_allclose(out, want[:, t : t + 1], rtol=0, atol=2e-6)
+    for T, state in states.items():
+        assert state.apart[1].k.shape[-2] == SMALL.window
+        for t in range(T, 13):
+            state, out = step(state, *(x[:, t : t + 1] for x in (q, k, v)), **cut(t, t + 1))
+            np.testing.assert_allclose(out, want[:, t : t + 1], rtol=0, atol=2e-6)
 
 
 def test_chunks_equal_one_chunk(monkeypatch):

@@ -244,6 +244,8 @@ def test_global_projections_are_all_or_none_and_of_the_same_shapes():
         mechanism.init_state(
             (1,), num_heads=1, num_kv_heads=1, head_dim=4, value_dim=4, max_length=9
         )
+    with pytest.raises(NotImplementedError, match="decode"):
+        mechanism.prefill(*qkv, max_length=30, **more)
 
 
 @pytest.mark.slow

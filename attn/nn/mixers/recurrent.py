@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from attn._axes import aligned
-from attn._core import check_count
+from attn._core import check_count, check_flags
 from attn.masks import Causal, Padding, Segments
 from attn.nn.keys import fold
 from attn.nn.mixers.base import Mixer, MixerLayer
@@ -31,8 +31,7 @@ class Recurrent(Mixer):
     def __post_init__(self):
         if self.width is not None:
             check_count("width", self.width)
-        if not isinstance(self.bidirectional, bool):
-            raise ValueError(f"bidirectional: expected True or False, got {self.bidirectional!r}")
+        check_flags(self)
 
     @property
     def honours(self):

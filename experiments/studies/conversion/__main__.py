@@ -5,7 +5,6 @@ on, and writes results.json, README.md and the figure; --out=experiments/studies
 the study itself.
 """
 
-import dataclasses
 import sys
 from pathlib import Path
 
@@ -17,14 +16,8 @@ from experiments.studies.conversion.uptraining import Settings, measure
 FOLDER = Path(__file__).parent
 
 
-def study(seeds: int, steps: int, **changes):
-    """(results, figures)."""
-    settings = Settings(seeds=seeds, steps=steps, **changes)
-    results = {"settings": dataclasses.asdict(settings), **measure(settings)}
-    return results, figures(results)
-
-
 def main(arguments=None) -> int:
+    study = record.study(Settings, measure, figures)
     return record.main(
         study, blocks, FOLDER, seeds=4, steps=400, usage=__doc__, arguments=arguments
     )

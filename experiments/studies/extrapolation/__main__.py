@@ -6,7 +6,6 @@ README.md and the figure; --out=experiments/studies/extrapolation renews the stu
 are finished, in runs/studies/extrapolation, are not run again.
 """
 
-import dataclasses
 import sys
 from pathlib import Path
 
@@ -19,14 +18,8 @@ FOLDER = Path(__file__).parent
 CELLS = Path("runs/studies/extrapolation")
 
 
-def study(seeds: int, steps: int, **changes):
-    """(results, figures)."""
-    settings = Settings(seeds=seeds, steps=steps, **changes)
-    results = {"settings": dataclasses.asdict(settings), **measure(settings, CELLS)}
-    return results, figures(results)
-
-
 def main(arguments=None) -> int:
+    study = record.study(Settings, lambda settings: measure(settings, CELLS), figures)
     return record.main(
         study, blocks, FOLDER, seeds=3, steps=600, usage=__doc__, arguments=arguments
     )

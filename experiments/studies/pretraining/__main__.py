@@ -6,7 +6,6 @@ figure; --out=experiments/studies/pretraining renews the study itself. Runs that
 runs/studies/pretraining/cells, are not run again.
 """
 
-import dataclasses
 import sys
 from pathlib import Path
 
@@ -19,14 +18,8 @@ FOLDER = Path(__file__).parent
 CELLS = Path("runs/studies/pretraining/cells")
 
 
-def study(seeds: int, steps: int, **changes):
-    """(results, figures)."""
-    settings = Settings(seeds=seeds, steps=steps, **changes)
-    results = {"settings": dataclasses.asdict(settings), **measure(settings, CELLS)}
-    return results, figures(results)
-
-
 def main(arguments=None) -> int:
+    study = record.study(Settings, lambda settings: measure(settings, CELLS), figures)
     return record.main(
         study, blocks, FOLDER, seeds=3, steps=300, usage=__doc__, arguments=arguments
     )

@@ -1,0 +1,82 @@
+"""Luna's causal form (Ma et al. 2021, arXiv:2106.01540, on causal attention, and its code).
+
+With means over the tokens j <= t that are seen,
+
+    a_j = log2(1 + 2^(p k_j / sqrt(H)))       token j's weight in each packed row, [L]
+    w_t = softmax(mean_j (q_t . k_j / sqrt(H)) a_j)
+    out_t = mean_j (w_t . a_j) v_j
+
+A softmax over tokens, as in the other form, would tell of later ones. The softplus is to the base
+2, as in the authors' code, so that a score of 0 weighs 1. That code packs by keys of their own
+projection, here by k.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from attn._axes import aligned
+from attn._core import dots, wide
+
+LOG_2 = math.log(2)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What the past packed: how many tokens there were, and the sums of a k and of a v."""
+
+    count: Float[Array, "*B"]
+    k: Float[Array, "*B K L H"]
+    v: Float[Array, "*B K L D"]
+    poison: Float[Array, "*B K"]  # NaN if a key or value was not finite, else 0
+
+
+def empty(batch, K, L, H, D, dtype) -> State:
+    """No token yet, in at least float32."""
+    dtype = jnp.float64 if jnp.dtype(dtype) == jnp.float64 else jnp.float32
+    zeros = lambda *tail: jnp.zeros((*batch, *tail), dtype)
+    return State(zeros(), zeros(K, L, H), zeros(K, L, D), zeros(K))
+
+
+def chunk(state: State, q, k, v, seen, packed) -> tuple[State, Float[Array, "*B K G C D"]]:
+    """C tokens after `state`, a `_scanned.Chunk`."""
+    C, a = k.shape[-2], _packing(k, packed)
+    # of hidden tokens k and v are 0, so only the count must leave them out
+    count = state.count[..., None] + jnp.cumsum(seen, -1, dtype=k.dtype)
+    share = (1 / jnp.maximum(count, 1))[..., None, None, :, None]  # [*B, 1, 1, C, 1]
+    past = jnp.tril(jnp.ones((C, C), bool))
+    so_far = lambda x: jnp.where(*aligned(past, x, jnp.zeros((), x.dtype)))
+    s = jnp.einsum("...gti,...il->...gtl", so_far(jnp.einsum("...gth,...ih->...gti", q, k)), a)
+    s = s + jnp.einsum("...gth,...lh->...gtl", q, state.k)
+    w = jax.nn.softmax(s * share, axis=-1) * share
+    weights = so_far(jnp.einsum("...gtl,...il->...gti", w, a))
+    out = jnp.einsum("...gti,...id->...gtd", weights, v)
+    out = out + jnp.einsum("...gtl,...ld->...gtd", w, state.v)
+    write = lambda old, x: old + jnp.einsum("...il,...ih->...lh", a, x)
+    return State(count[..., -1], write(state.k, k), write(state.v, v), state.poison), out
+
+
+def matrix(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    packed: Float[Array, "K L H"],
+    seen: Bool[Array, "*B 1 T S"],
+) -> Float[Array, "*B N T S"]:
+    """The weights of every pair, whatever is hidden set to 0; O(T S) memory."""
+    q, k = wide(q), wide(k)
+    a = _packing(jnp.swapaxes(k, -3, -2), packed)  # [*B, K, S, L]
+    a, seen = aligned(jnp.repeat(a, q.shape[-2] // k.shape[-2], axis=-3), seen)
+    count = jnp.maximum(seen.sum(-1, keepdims=True), 1).astype(q.dtype)
+    qk = jnp.where(seen, dots(q, k) * q.shape[-1] ** -0.5, 0)
+    w = jax.nn.softmax(jnp.einsum("...nts,...nsl->...ntl", qk, a) / count, axis=-1)
+    return jnp.where(seen, jnp.einsum("...ntl,...nsl->...nts", w, a), 0) / count
+
+
+def _packing(k: Float[Array, "*B K S H"], packed) -> Float[Array, "*B K S L"]:
+    """a of each token."""
+    s = jnp.einsum("...sh,...lh->...sl", k, packed.astype(k.dtype) * k.shape[-1] ** -0.5)
+    return jax.nn.softplus(s * LOG_2) / LOG_2

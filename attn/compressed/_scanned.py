@@ -1,0 +1,116 @@
+"""A state of fixed size that tokens are written to and queries read from, by chunks of tokens."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from attn._core import check_count, check_qkv, isolate, wide
+from attn._tokens import seen_tokens, to_heads
+from attn.masks import Causal, Padding
+from attn.mechanism import Mechanism
+
+# (state, q [*B, K, G, C, H], k [*B, K, C, H], v [*B, K, C, D], seen [*B, C]) to the state after C
+# tokens and what their queries read [*B, K, G, C, D]. It meets q / sqrt(H), 0 where hidden, and
+# only what is finite: it hands on `state.poison` [*B, K], NaN once a seen key or value was not
+Chunk = Callable[..., tuple[Any, Array]]
+
+
+def attend(
+    chunk: Chunk,
+    state: Any,
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    causal: Causal,
+    padding: Padding | None,
+    size: int,
+) -> Float[Array, "*B T N D"]:
+    """What each query reads after the keys up to its own place, from the empty `state` on, by
+    chunks of `size`."""
+    (*batch, T, N, _), S, n = q.shape, k.shape[-3], q.ndim - 3
+    if 0 in (*batch, T, S):
+        return jnp.zeros((*batch, T, N, v.shape[-1]), q.dtype)
+    asks, seen = seen_tokens(padding, tuple(batch), T, S)
+    # query t reads after the key at t + offset: one of the two starts so much later
+    offset = max(min(causal.offset, S), -T)
+    late_q, late_k = max(offset, 0), max(-offset, 0)
+    L = T + late_q
+    shift = lambda x, by: jnp.pad(
+        x, [(0, 0)] * n + [(by, max(L - by - x.shape[n], 0))] + [(0, 0)] * (x.ndim - n - 1)
+    )
+    cut = lambda x, by: lax.slice_in_dim(shift(x, by), 0, L, axis=n)
+    hide = lambda x, there: jnp.where(there[..., None, None], wide(x), 0)
+    tokens = cut(hide(q, asks), late_q), cut(hide(k, seen), late_k), cut(hide(v, seen), late_k)
+    out = _follow(chunk, state, *tokens, cut(seen, late_k), size)[1]
+    out = lax.slice_in_dim(out, late_q, None, axis=n)
+    return jnp.where(asks[..., None, None], out, 0).astype(q.dtype)
+
+
+def go_on(chunk: Chunk, mechanism: Mechanism, state: Any, q, k, v) -> tuple[Any, Array]:
+    """The state and the outputs of any number of tokens after `state`, by the mechanism's chunks.
+    Raises ValueError for other numbers of queries and keys, and for a state of other sizes."""
+    T, S = q.shape[-3], k.shape[-3]
+    if T != S:
+        raise ValueError(f"k: expected as many tokens as q, {T}, got {S}")
+    empty = jax.eval_shape(lambda: _empty(mechanism, q, k, v, max_length=T))
+    got, want = (jax.tree.map(jnp.shape, x) for x in (state, empty))
+    if got != want:
+        raise ValueError(f"state: expected that of `init_state`, {want}, got {got}")
+    if 0 in q.shape[:-2]:
+        return state, jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
+    seen = jnp.ones(q.shape[:-2], bool)
+    state, out = _follow(chunk, state, *map(wide, (q, k, v)), seen, mechanism.chunk)
+    return state, out.astype(q.dtype)
+
+
+def prefill(mechanism: Mechanism, q, k, v, max_length: int, **learned) -> tuple[Any, Array]:
+    """The prompt as so many tokens after the empty state."""
+    check_qkv(q, k, v, Causal())
+    check_count("max_length", max_length, least=q.shape[-3])
+    return mechanism.step(_empty(mechanism, q, k, v, max_length), q, k, v, **learned)
+
+
+def _empty(mechanism, q, k, v, max_length) -> Any:
+    sizes = {"num_heads": q.shape[-2], "num_kv_heads": k.shape[-2]}
+    widths = {"head_dim": q.shape[-1], "value_dim": v.shape[-1]}
+    batch = q.shape[:-3]
+    return mechanism.init_state(batch, **sizes, **widths, max_length=max_length, dtype=q.dtype)
+
+
+def _follow(
+    chunk: Chunk,
+    state: Any,
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B T K H"],
+    v: Float[Array, "*B T K D"],
+    seen: Bool[Array, "*B T"],
+    size: int,
+) -> tuple[Any, Float[Array, "*B T N D"]]:
+    """T more tokens after `state`, whatever is hidden set to 0: the state and the outputs."""
+    (*batch, T, N, H), K = q.shape, k.shape[-2]
+    n, dtype = len(batch), q.dtype
+    (q, q_poison), (k, k_poison), (v, v_poison) = map(isolate, (q, k, v))
+    lost = lax.cummax(jnp.isnan(k_poison + v_poison).astype(jnp.int8), axis=n) > 0  # [*B, T, K]
+    poison = jnp.where(lost, jnp.nan, 0).astype(dtype) + state.poison[..., None, :]
+    met = to_heads(poison, N) + q_poison
+    size = min(size, T)
+    # [chunks, *B, heads, size, ...]: what is filled up at the end is hidden
+    fill = lambda x: jnp.pad(x, [(0, 0)] * n + [(0, -T % size)] + [(0, 0)] * (x.ndim - n - 1))
+    cut = lambda x: jnp.moveaxis(fill(x).reshape(*batch, -1, size, *x.shape[n + 1 :]), n, 0)
+    queries = cut((q * H**-0.5).reshape(*batch, T, K, N // K, H))
+    queries = jnp.moveaxis(queries, n + 1, -2)  # [chunks, *B, K, G, C, H]
+    keys, values = (jnp.swapaxes(cut(x), -3, -2) for x in (k, v))
+    # under shard_map what is carried must vary over the mesh axes that the tokens vary over
+    zero = jnp.zeros_like(keys[:1, ..., :1, :1, :1]).sum()
+    state = jax.tree.map(lambda x: x + zero, state)
+    step = jax.checkpoint(lambda state, x: chunk(state, *x), prevent_cse=False)
+    after, out = lax.scan(step, state, (queries, keys, values, cut(seen)))
+    out = jnp.moveaxis(jnp.moveaxis(out, -2, n + 1), 0, n)  # [*B, chunks, C, K, G, D]
+    out = out.reshape(*batch, -1, N, v.shape[-1])[(slice(None),) * n + (slice(0, T),)]
+    after = dataclasses.replace(after, poison=poison[(slice(None),) * n + (-1,)])
+    return after, out + lax.stop_gradient(met)[..., None]
