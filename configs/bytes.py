@@ -19,7 +19,8 @@ nanoGPT's own code under torch 2.13 comes to 1.886; ours scores all of the text 
 weights of the output. Whole commands with compilation, in turns, four pairs: softmax 59 to 68 s,
 nanoGPT 75 to 83, so 0.74 to 0.91 times its time (37 to 44 steps/s). The table is of before steps
 were made faster; seed 0 of softmax came to 1.817 and 1.873 again.
-Without a path the text is Python's own documentation.
+tinyshakespeare.txt is what nanoGPT trains on: data/tinyshakespeare/input.txt of
+https://github.com/karpathy/char-rnn. Without a path the text is Python's own documentation.
 
 Classes here are bytes and tokens are bytes + 1. A model that writes text is trained with
 --config.objective=causal, whose classes are the tokens: docs/reuse.md, "A trained run".

@@ -1,8 +1,8 @@
 """What must a state forget? Symbols among noise, to be repeated in order ("selective_copy"), and
 the token that followed a special one ("induction"), both of Gu & Dao 2023, arXiv:2312.00752.
 
-python -m experiments.compare --config=configs/gating.py:selective_copy --workdir=runs/copy
-python -m experiments.compare --config=configs/gating.py:induction --workdir=runs/induction
+python -m experiments.compare --config=configs/gating.py:selective_copy --workdir=runs/gating-copy
+python -m experiments.compare --config=configs/gating.py:induction --workdir=runs/gating-induction
 
 Two CPU cores (AMD EPYC, shared), one seed, 600 steps. Test accuracy in % on selective_copy (chance
 7.7): linear 42.4, performer 29.7, retention 47.5; gla 75.3, mamba2 89.6, delta_net 99.3,

@@ -5,7 +5,8 @@
 
 Times our primitives and their peers in turns, in one process on the same inputs, forward and
 forward + backward; what is not the float64 oracle's result at the timed shape is not timed. Writes
-DIR/benchmark.json, benchmark.md and benchmark.html, again after every suite. `sharded` runs in a
+DIR/benchmark.json, benchmark.md and benchmark.html, again after every suite; a DIR with suites that
+are not asked for is refused, the same ones are measured again. `sharded` runs in a
 process of its own, and `loop` measures what the train loop adds to the jitted step. Times depend
 on the machine and on what else it does: trust the ratios. --against=COMMIT (any name that git has
 for one) runs the same suites there and here in turns and prints ours beside ours.
@@ -28,6 +29,7 @@ from experiments.measure.options import Options, define, parse
 from experiments.measure.suites import Suite, suites
 from experiments.report import benchmark as benchmark_page
 from experiments.report.measurements import Row, terminal, title
+from experiments.rundir import read_json
 
 LOOP = "loop"
 
@@ -80,6 +82,7 @@ def _run(values: flags.FlagValues) -> None:
         for ref in refs:
             console.print(commits.table(commits.beside(ref, _same(values)), ref))
         return
+    _check(workdir, values.suite)
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load > cores / 2:
         busy = f"the machine is busy (load {load:.1f} on {cores} cores): these are no measurements"
@@ -103,6 +106,16 @@ def _run(values: flags.FlagValues) -> None:
             environment["matrix product peak"] = f"{peak / 1e9:.0f} GFLOP/s, float32, all cores"
             path = benchmark_page.write(found, environment, workdir)
     console.print(f"report: {path}", highlight=False, soft_wrap=True)
+
+
+def _check(workdir: Path, measured: Sequence[str]) -> None:
+    """Raises RunDirectoryError if suites there, which these files hold as one, would be lost."""
+    there = (read_json(workdir / "benchmark.json") or {}).get("suites", {})
+    if lost := [name for name in there if name not in measured]:
+        raise RunDirectoryError(
+            f"{workdir} holds {', '.join(lost)}, which this command does not measure; "
+            "give another --workdir, or --suite with all of them"
+        )
 
 
 def _same(values: flags.FlagValues) -> list[str]:

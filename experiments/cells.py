@@ -15,6 +15,7 @@ from experiments.fairness import Fairness
 from experiments.lock import held, held_soon
 from experiments.redact import redacted
 from experiments.report.data import Cell
+from experiments.rundir import read_json
 from experiments.sweep import Planned
 from experiments.validation import differences
 
@@ -25,11 +26,12 @@ Run = Callable[..., dict[str, Any]]  # experiments.train.run
 
 def begin(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> None:
     """Makes the directory this comparison's. Raises RunDirectoryError if it is a single run's, or
-    another comparison's: runs may be added to one, but none taken away or changed."""
+    another comparison's: runs may be added to one, but none taken away or changed; or if it cannot
+    be known whose it is."""
     if (workdir / "config.json").exists():
         raise RunDirectoryError(f"{workdir} holds a single training run; name another --workdir")
     with held_soon(workdir):
-        before = records.read_object(workdir / "sweep.json")
+        before = read_json(workdir / "sweep.json")
         runs = {p.name: {"variant": p.variant, "config": p.config} for p in sweep}
         now = {"rules": dataclasses.asdict(rules), "runs": runs}
         if before and (lines := _changed(before, now)):

@@ -47,7 +47,9 @@ def main(
         say(f"{prefix}{error}")
         return error.code
     except OSError as error:
-        say(f"error: {redacted(str(error))}")
+        # a write to a full disk names no file
+        where = f" in {values.workdir}" if not error.filename and "workdir" in values else ""
+        say(f"error: {redacted(f'{error}{where}')}")
         return RunDirectoryError.code
     except KeyboardInterrupt:
         say("interrupted")

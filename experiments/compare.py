@@ -15,7 +15,7 @@ import ast
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +61,11 @@ def compare(
     retry_failed: bool = False,
 ) -> Comparison | None:
     """Run what is not finished, then write the report; failures are cells with their error. None
-    where another process still runs some: it will write the report."""
+    where another process still runs some: it will write the report. Raises DataError or
+    ConfigError where no run's data can be read, before the directory is anyone's."""
     console = console or Console()
+    if not (workdir / "sweep.json").exists():
+        _read({p.experiment.posed: p.experiment for p in sweep}.values())
     begin(workdir, sweep, rules)
     if retry_failed:
         forget_failures(workdir)
@@ -97,6 +100,24 @@ def compare(
     console.print(terminal(comparison.rows()))
     console.print(f"report: {path}", highlight=False, soft_wrap=True)
     return comparison
+
+
+def _read(experiments: Iterable[Experiment]) -> None:
+    """One row of each split. Raises the first error if there is no run whose data can be read."""
+    from experiments import fits
+    from experiments.learner import refusing  # Flax, when the configuration is known to be good
+
+    errors = []
+    for x in experiments:
+        rows = lambda x=x: [next(x.posed.evaluation(s, 1)) for s in ("validation", "test")]
+        try:
+            refusing("the task", lambda x=x: fits.data(x))  # before anything is drawn
+            refusing("the task", rows)
+            refusing("the task", lambda x=x: x.posed.batch(x.seed, 0, 1))
+            return
+        except LabError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def _finish(arguments: tuple, launch: Launch, cells: Cells) -> bool:
@@ -138,7 +159,7 @@ def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
     if values.dry_run:
         from experiments.dry_run import dry_run
 
-        dry_run(planned, rules, Path(values.workdir))
+        dry_run(planned, rules, Path(values.workdir), retry_failed=values.retry_failed)
         return
     launch = launch_of(values)
     kept = Kept() if launch is here else None  # what another process compiled stays there
@@ -170,9 +191,11 @@ def _about(path: str) -> str:
 
 def _shape(x: Experiment) -> str:
     """What every millisecond, byte and FLOP of the report depends on."""
+    count = lambda n, what: f"{n} {what}{'' if n == 1 else 's'}"
+    layers, heads = count(x.model.layers, "layer"), count(x.model.heads, "head")
     return (
         f"Sequences of {x.posed.length}, batch {x.train.batch_size}; "
-        f"{x.model.layers} layers of width {x.model.width} with {x.model.heads} heads."
+        f"{layers} of width {x.model.width} with {heads}."
     )
 
 

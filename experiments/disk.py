@@ -14,10 +14,14 @@ def write_json(path: Path, value: Any) -> None:
 def write_text(path: Path, text: str) -> None:
     """All of it or what was there before, whenever the process is killed or the power fails."""
     partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:  # a full disk does not say where
+        error.filename = error.filename or str(path)
+        raise
     partial.replace(path)
     sync(path.parent)
 

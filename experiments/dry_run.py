@@ -17,12 +17,14 @@ from experiments.search import chosen, combinations, first_runs
 from experiments.sweep import Planned
 
 
-def dry_run(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> None:
-    """Prints every run with its folder, then what those that have not ended would take."""
+def dry_run(
+    sweep: Sequence[Planned], rules: Fairness, workdir: Path, *, retry_failed: bool = False
+) -> None:
+    """Prints every run with its folder, then what those that would be run would take."""
     planned = alike(sweep, rules, workdir)
     listed = combinations(planned, rules) if rules.search and not rules.trials else planned
     cells, console = Cells(workdir, tuple(listed)), Console()
-    left = _list(cells, console)
+    left = _list(cells, console, retry_failed)
     if rules.trials:
         what = f"{rules.trials} trials of each variant, which optuna draws"
         console.print(f"before them {what}, not counted here")
@@ -32,17 +34,19 @@ def dry_run(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> None:
         if not left:  # so what was best is known
             tried = {p.name for p in cells.planned}
             others = [p for p in chosen(planned, cells, rules) if p.name not in tried]
-            others = _list(Cells(workdir, tuple(others)), console)
+            others = _list(Cells(workdir, tuple(others)), console, retry_failed)
         left += others
     if left:
         console.print(estimate(left))
 
 
-def _list(cells: Cells, console: Console) -> list[Planned]:
-    """Prints each run with its folder; those that have not ended."""
-    left = cells.unfinished()
+def _list(cells: Cells, console: Console, retry_failed: bool) -> list[Planned]:
+    """Prints each run with its folder; those that would be run."""
+    left = []
     for p in cells.planned:
-        what = "to run" if p in left else "ended"
+        result, error = cells.outcome(p)
+        what = "ended" if result else "failed" if error and not retry_failed else "to run"
+        left += [p] if what == "to run" else []
         console.print(f"{what}  {cells.folder(p)}", highlight=False, soft_wrap=True)
     return left
 
@@ -81,3 +85,9 @@ def estimate(planned: Sequence[Planned]) -> Table:
 
 def _time(seconds: float) -> str:
     return str(datetime.timedelta(seconds=round(seconds)))
+
+
+if __name__ == "__main__":
+    raise SystemExit(
+        "no command, but python -m experiments.compare --config=FILE --workdir=DIR --dry_run"
+    )

@@ -20,7 +20,8 @@ from experiments.tasks import Task
 def evaluate(
     eval_step: Callable, params: PyTree, task: Task, split: str, batch_size: int
 ) -> dict[str, Any]:
-    """Loss and accuracy over a whole split, and the accuracy of each slice."""
+    """Loss and accuracy over a whole split, out of how many answers, and the accuracy of each
+    slice."""
     import jax
     import numpy as np
 
@@ -34,6 +35,7 @@ def evaluate(
         "loss": loss,
         **task.measures(loss),
         "accuracy": float(correct.sum() / weight.sum()),
+        "answers": int(weight.sum()),
         "slices": {name: float(c / w) for name, c, w in each if w > 0},
     }
 

@@ -64,10 +64,11 @@ def is_of(name: str, config: dict[str, Any]) -> bool:
 
 
 def machine(environment: dict[str, Any]) -> str:
-    """What times depend on, and not which of several equal machines it was."""
+    """What times and rounding depend on, and not which of several equal machines it was."""
     hardware = environment.get("hardware") or {}
     if hardware.get("platform") in (None, "cpu"):
-        what, count = hardware.get("processor", ""), f"{hardware.get('cores')} cores"
+        used = hardware.get("cores_used", hardware.get("cores"))  # not in the first records
+        what, count = hardware.get("processor", ""), f"{used} core{'' if used == 1 else 's'}"
     else:
         what, count = hardware.get("device", ""), f"{hardware.get('devices')} devices"
     return f"{what}, {count}" if hardware else ""

@@ -18,7 +18,7 @@ def here(work: Callable[..., None], arguments: tuple, most: int) -> None:
 
 def define_launch(values: flags.FlagValues) -> None:
     """The flags --processes and --slurm."""
-    how = "how many runs at a time"
+    how = "how many runs at a time, each on its share of the cores, which rounding depends on"
     flags.DEFINE_integer("processes", 1, how, lower_bound=1, flag_values=values)
     many = "submit --processes jobs, with submitit's parameters, as timeout_min=600"
     flags.DEFINE_list("slurm", [], many, flag_values=values)

@@ -39,6 +39,9 @@ class Held:
 def held(workdir: Path, name: str = LOCK) -> Iterator[Held]:
     """Makes the directory and holds its lock of that name. Raises InUseError naming who does
     already, RunDirectoryError if it cannot be made."""
+    if "\\" in str(workdir.absolute()):  # now, and not at the first checkpoint
+        what = "expected a path without a backslash, which TensorStore takes for a slash"
+        raise RunDirectoryError(f"{workdir.absolute()}: {what}; give another --workdir")
     try:
         disk.make(workdir)
         lock = (workdir / name).open("a+", encoding="utf-8", errors="replace")

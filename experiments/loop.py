@@ -71,6 +71,8 @@ def run(
             try:
                 # Not before the model could be built: until then the directory is nobody's.
                 write_config(workdir, experiment)
+                if line := records.other_cores(workdir / "environment.json"):
+                    display.warn(line)
                 records.write_environment(workdir / "environment.json", command)
                 return session.run()
             except OSError as error:

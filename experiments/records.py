@@ -38,6 +38,16 @@ def write_environment(path: Path, command: str) -> None:
     disk.write_json(path, environment(command) | {"earlier": earlier})
 
 
+def other_cores(path: Path) -> str:
+    """What to say of a run that goes on with another number of CPU cores, "" of any other. XLA
+    splits sums by them, so a step agrees but for rounding, which training makes larger."""
+    now, before = hardware(), (read_object(path) or {}).get("hardware") or {}
+    on = before.get("cores_used")
+    if "cpu" != now["platform"] or on in (None, now["cores_used"]):
+        return ""
+    return f"on {now['cores_used']} cores, {on} before: not bit-identical to a run on as many"
+
+
 def hardware() -> dict[str, Any]:
     import jax
 

@@ -86,3 +86,9 @@ def chosen(planned: Sequence[Planned], tried: Cells, rules: Fairness) -> list[Pl
 
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    raise SystemExit(
+        "no command, but the search of python -m experiments.compare --config=FILE --workdir=DIR"
+    )

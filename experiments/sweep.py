@@ -78,3 +78,9 @@ def _numbered(value: Any) -> Any:
     """A record for each layer as a dict of them, so that each has a name."""
     layers = isinstance(value, tuple | list) and all(isinstance(x, dict) for x in value)
     return {str(n): x for n, x in enumerate(value)} if layers else value
+
+
+if __name__ == "__main__":
+    raise SystemExit(
+        "no command, but the runs of python -m experiments.compare --config=FILE --workdir=DIR"
+    )

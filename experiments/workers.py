@@ -1,6 +1,5 @@
 """Processes that share a comparison's runs: each takes what no other holds, on cores of its own."""
 
-import itertools
 import multiprocessing
 import os
 import re
@@ -19,11 +18,12 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def shares(items: Sequence[Any], processes: int) -> list[list[Any]]:
-    """As many as there are, dealt out; where there are fewer than processes, some get the same."""
+    """As many to each, since what a run comes to depends on it; what is over stays idle. Where
+    there are fewer than processes, some get the same."""
     if len(items) < processes:
         return [[items[n % len(items)]] if items else [] for n in range(processes)]
-    bounds = [n * len(items) // processes for n in range(processes + 1)]
-    return [list(items[a:b]) for a, b in itertools.pairwise(bounds)]
+    size = len(items) // processes
+    return [list(items[n * size : (n + 1) * size]) for n in range(processes)]
 
 
 def gpus() -> list[str]:

@@ -62,6 +62,40 @@ def test_contributing_example_keeps_the_laws_it_is_shown_for():
         check(mechanism, only=["refuses_the_rest", "any_length_works"]).raise_if_broken()
 
 
+COMMAND = re.compile(
+    r"python -m experiments\.(train|compare|benchmark) .*?(?=\n *\n|`|\n *python|\"\"\")", re.S
+)
+
+
+def documented(text):
+    """(workdir, what sets the configuration) of each command that trains."""
+    for command in COMMAND.finditer(text):
+        words = re.findall(r"(--[\w.]+)=(\S+)", command[0])
+        if workdir := dict(words).get("--workdir"):
+            settings = {w for w in words if w[0] not in ("--workdir", "--processes")}
+            yield workdir, (command[1], *sorted(settings))
+
+
+def test_no_two_documented_commands_want_one_directory():
+    paths = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("configs/*.py")]
+    found = [x for path in paths for x in documented(path.read_text())]
+    assert len(found) > 30
+    wanted = {}
+    for workdir, settings in found:
+        wanted.setdefault(workdir, set()).add(settings)
+    assert not {workdir: x for workdir, x in wanted.items() if len(x) > 1}
+
+
+def test_readme_says_how_fast_the_machine_of_each_benchmark_was():
+    said = (ROOT / "README.md").read_text().partition("matrix-product peak beside each")[2]
+    told = re.findall(r"`([\w-]+)`[^,.`]*? (\d+)[,.]", said.partition("| what |")[0])
+    peaks = {}
+    for path in ROOT.glob("benchmarks/cpu-2-cores/*.md"):
+        if found := re.search(r"matrix product peak: (\d+) GFLOP/s", path.read_text()):
+            peaks[path.stem] = found[1]
+    assert dict(told) == peaks
+
+
 def test_table_of_mechanisms_is_that_of_the_code():
     loader = importlib.machinery.SourceFileLoader("mechanisms", str(ROOT / "scripts/mechanisms"))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("mechanisms", loader))

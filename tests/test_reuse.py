@@ -59,7 +59,7 @@ def test_example_runs(name, tmp_path, monkeypatch):
         pytest.importorskip(module, reason=f"{module} is not installed")
     monkeypatch.chdir(tmp_path)
     if name == "A trained run":
-        train_bytes("runs/bytes")
+        train_bytes("runs/bytes-causal")
     code = sections()[name]
     assert "assert" in code
     exec(code, {})

@@ -25,16 +25,16 @@ class Against:
         return f"tie ({what})" if self.tie else what
 
 
-def against(scores: dict[str, dict[int, float]]) -> dict[str, Against]:
-    """`scores` are by variant and seed, the reference first. A variant that shares fewer than two
-    seeds with it is not there."""
+def against(scores: dict[str, dict[int, float]], step: float | None = None) -> dict[str, Against]:
+    """`scores` are by variant and seed, the reference first, and multiples of `step`: 1 / n if they
+    are out of n rows. A variant that shares fewer than two seeds with it is not there."""
     reference, *others = scores
     common = {name: sorted(scores[name].keys() & scores[reference].keys()) for name in others}
     differences = {
         name: [scores[name][seed] - scores[reference][seed] for seed in seeds]
         for name, seeds in common.items()
     }
-    ps = {name: p for name, xs in differences.items() if (p := paired(xs)) is not None}
+    ps = {name: p for name, xs in differences.items() if (p := paired(xs, step)) is not None}
     return {
         name: Against(statistics.fmean(differences[name]), p, len(differences[name]))
         for name, p in holm(ps).items()

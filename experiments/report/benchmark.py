@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.disk import write_json
+from experiments.disk import write_json, write_text
 from experiments.errors import RunDirectoryError
 from experiments.records import read_object
 from experiments.report import crossover
@@ -46,9 +46,9 @@ Suite = dict[str, Any]
 def write(found: dict[str, Suite], environment: dict[str, Any], workdir: Path) -> Path:
     """Write the three files; the path of benchmark.html."""
     write_json(workdir / "benchmark.json", {"environment": environment, "suites": found})
-    (workdir / "benchmark.md").write_text(_markdown(found, environment))
+    write_text(workdir / "benchmark.md", _markdown(found, environment))
     path = workdir / "benchmark.html"
-    path.write_text(_hypertext(found, environment))
+    write_text(path, _hypertext(found, environment))
     return path
 
 

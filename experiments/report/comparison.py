@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.disk import write_json
+from experiments.disk import write_json, write_text
 from experiments.records import read_object
 from experiments.report import benchmark, plots
 from experiments.report.data import Cell, Variant, failures, variants
@@ -52,8 +52,8 @@ def write(comparison: Comparison, workdir: Path) -> Path:
     rows = comparison.rows()
     foot = f"{comparison.command}\n\n{comparison.dates}; {_machine(comparison.environment)}\n"
     table = markdown(rows, comparison.baselines)
-    (workdir / "table.md").write_text(f"{table}\n    {foot}")
-    (workdir / "results.csv").write_text(comma_separated(rows))
+    write_text(workdir / "table.md", f"{table}\n    {foot}")
+    write_text(workdir / "results.csv", comma_separated(rows))
     drawn = [*pictures(rows, comparison.baselines), *attending(comparison.sights)]
     (workdir / "figures").mkdir(exist_ok=True)
     _remove_drawn(workdir)
@@ -62,7 +62,7 @@ def write(comparison: Comparison, workdir: Path) -> Path:
     figures = [drawing.name for drawing, _ in drawn]
     write_json(workdir / "results.json", _numbers(comparison) | {"figures": figures})
     path = workdir / "report.html"
-    path.write_text(render(comparison, drawn))
+    write_text(path, render(comparison, drawn))
     return path
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.report.against import Against, against
+from experiments.report.stats import interval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,11 +41,25 @@ class Variant:
         values = self.results(key)
         return statistics.fmean(values) if values else None
 
+    def interval(self, key: str) -> tuple[float, float | None] | None:
+        """In percent, of an accuracy; None where no seed finished."""
+        if not (values := [100 * x for x in self.results(key)]):
+            return None
+        step = step_of(self.cells, key)
+        return interval(values, step and 100 * step)
+
 
 def at(values: Any, key: str) -> Any:
     for part in key.split("."):
         values = values.get(part) if isinstance(values, dict) else None
     return values
+
+
+def step_of(cells: Sequence[Cell], key: str) -> float | None:
+    """What one answer more adds to such an accuracy; None where nobody counted the answers, as
+    results of earlier versions do not."""
+    counted = [at(cell.result, key.replace("accuracy", "answers")) for cell in cells]
+    return 1 / min(known) if (known := [n for n in counted if n]) else None
 
 
 def variants(cells: Sequence[Cell], costs: dict[str, dict[str, float | None]]) -> list[Variant]:
@@ -54,7 +69,7 @@ def variants(cells: Sequence[Cell], costs: dict[str, dict[str, float | None]]) -
         by_name.setdefault(cell.variant, []).append(cell)
     score = lambda cell: at(cell.result, "test.accuracy")
     scores = {n: {c.seed: score(c) for c in own if c.result} for n, own in by_name.items()}
-    found = against(scores) if scores else {}
+    found = against(scores, step_of(cells, "test.accuracy")) if scores else {}
     return [
         Variant(name, tuple(own), costs.get(name, {}), found.get(name))
         for name, own in by_name.items()

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from experiments.report import plots, slices
 from experiments.report.data import Variant, curves
 from experiments.report.plots import Drawing
-from experiments.report.stats import interval
 from experiments.report.table import TEST
 from experiments.report.tradeoff import Point, state, tradeoff
 
@@ -13,7 +12,8 @@ Captioned = tuple[Drawing, str]
 TRADEOFF = (
     "Accuracy against speed, area for memory: test accuracy of the checkpoint that is best on "
     "validation (bars: 95% t interval over seeds; long where seeds are few), training steps per "
-    "second, and peak bytes of the whole train step. Baselines near enough are dashed; all: "
+    "second, and peak bytes of the whole train step. Baselines, whose accuracies are those on "
+    "validation, are dashed where near enough; all: "
 )
 STATE = (
     "Accuracy against the bytes that all layers hold to decode one sequence as long as in "
@@ -53,7 +53,7 @@ def _points(rows: Sequence[Variant], x: Callable[[Variant], float | None]) -> li
     points = []
     for row in rows:
         place = x(row)
-        if place and (found := row.results(TEST)):
-            mean, half = interval([100 * value for value in found])
+        if place and (found := row.interval(TEST)):
+            mean, half = found
             points.append(Point(row.name, place, mean, half, row.cost.get("step_peak_bytes")))
     return points

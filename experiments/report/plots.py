@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 # Okabe and Ito's colours, blue lightened for dark pages, without black and yellow, which vanish
 COLOURS = ("#1f83c4", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#8a8a8a")
@@ -150,6 +150,7 @@ def curves(
         if log:
             log_axis(ax)
         ax.set(xlabel="step", ylabel=ylabel)
+        ax.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
         ax.set_xlim(left=0)
         if ax.lines:
             legend(fig, series)

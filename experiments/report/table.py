@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.report.data import Variant, at, failures, summary
-from experiments.report.stats import interval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,10 +38,9 @@ def number(x: float | None) -> str:
 
 def _accuracy(key: str) -> Callable[[Variant], str]:
     def show(variant: Variant) -> str:
-        values = variant.results(key)
-        if not values:
+        if (found := variant.interval(key)) is None:
             return "—"
-        mean, half = interval([100 * x for x in values])
+        mean, half = found
         return f"{mean:.1f}" if half is None else f"{mean:.1f} ± {half:.1f}"
 
     return show
@@ -113,7 +111,8 @@ COLUMNS = (
 )
 NOTES = {
     "accuracy": "The checkpoint that is best on validation, tested once. Mean over seeds ± 95% t "
-    "interval; a single seed has none. Against the first variant: the mean difference over seeds, "
+    "interval; a single seed has none. Seeds count as no closer than one "
+    "test row. Against the first variant: the mean difference over seeds, "
     "p by a paired t test with Holm's correction for so many variants; a tie from 0.05.",
     STEP: "Forward, backward and update of the whole model on one batch. Speed is that of training "
     "beside whatever else ran; in turns: medians over rounds in which all variants of one "

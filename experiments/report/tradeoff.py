@@ -5,9 +5,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.text import Text
 
 from experiments.report.plots import INK, Drawing, Look, drawn, figure, size_axis
+
+Box = tuple[float, float, float, float]  # left, low, right, high, in pixels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,24 +79,36 @@ def _bubbles(
     for value in near.values():
         ax.axhline(value, color=INK, lw=0.8, ls=(0, (4, 3)), alpha=0.6)
     ax.figure.draw_without_rendering()
-    lines = _label_lines(ax, near)
-    _label_points(ax, points, [ms / 2 for ms in sizes], style, lines)
+    radii = [ms / 2 for ms in sizes]
+    taken = _bubble_boxes(ax, points, radii)
+    taken += _label_lines(ax, near, taken)
+    _label_points(ax, points, radii, style, taken)
 
 
-def _label_points(
-    ax, points: Sequence[Point], radii: Sequence[float], style: dict[str, Look], others: list[Text]
-) -> None:
-    """A name beside each bubble, at the first of many places where it touches nothing."""
+def _bubble_boxes(ax, points: Sequence[Point], radii: Sequence[float]) -> list[Box]:
+    """Around each bubble and its bar."""
     scale = ax.figure.dpi / 72
-    renderer = ax.figure.canvas.get_renderer()
     centres = ax.transData.transform([(p.x, p.accuracy) for p in points])
-    frame = ax.get_window_extent(renderer)
-    taken = [(*(c - r * scale), *(c + r * scale)) for c, r in zip(centres, radii)]
+    boxes = [(*(c - r * scale), *(c + r * scale)) for c, r in zip(centres, radii)]
     for point, (x, _) in zip(points, centres):
         reach = point.accuracy + (point.error or 0) * np.array([-1, 1])
         low, high = ax.transData.transform([(point.x, y) for y in reach])[:, 1]
-        taken.append((x - 2, low, x + 2, high))
-    taken += [text.get_window_extent(renderer).extents for text in others]
+        boxes.append((x - 2, low, x + 2, high))
+    return boxes
+
+
+def _label_points(
+    ax,
+    points: Sequence[Point],
+    radii: Sequence[float],
+    style: dict[str, Look],
+    others: Sequence[Box],
+) -> None:
+    """A name beside each bubble, at the first of many places where it touches nothing."""
+    scale, taken = ax.figure.dpi / 72, [*others]
+    renderer = ax.figure.canvas.get_renderer()
+    centres = ax.transData.transform([(p.x, p.accuracy) for p in points])
+    frame = ax.get_window_extent(renderer)
     angles = np.radians([0, 180, 90, 270, 45, 135, 225, 315, 22, 158, 202, 338])
     around = [(gap, np.array([math.cos(a), math.sin(a)])) for gap in GAPS for a in angles]
     for point, centre, radius in zip(points, centres, radii):
@@ -119,15 +132,28 @@ def _free(place, half, frame, taken) -> bool:
     """Whether a box around `place` lies in the frame and touches none of the boxes taken."""
     (x0, y0), (x1, y1) = place - half, place + half
     inside = frame.x0 <= x0 and x1 <= frame.x1 and frame.y0 <= y0 and y1 <= frame.y1
-    return inside and not any(x0 < b[2] and b[0] < x1 and y0 < b[3] and b[1] < y1 for b in taken)
+    return inside and not _touches((x0, y0, x1, y1), taken)
 
 
-def _label_lines(ax, baselines: dict[str, float]) -> list[Text]:
-    """Names at the right end of the baselines, pushed up where two would collide."""
-    texts, least, last = [], 0.05 * np.ptp(ax.get_ylim()), -math.inf
+def _touches(box: Box, taken: Sequence[Box]) -> bool:
+    x0, y0, x1, y1 = box
+    return any(x0 < b[2] and b[0] < x1 and y0 < b[3] and b[1] < y1 for b in taken)
+
+
+def _label_lines(ax, baselines: dict[str, float], taken: Sequence[Box]) -> list[Box]:
+    """Names on the baselines, as far to the right as they touch no bubble, pushed up where two
+    would collide; the boxes around them."""
+    boxes, least, last = [], 0.05 * np.ptp(ax.get_ylim()), -math.inf
+    renderer = ax.figure.canvas.get_renderer()
     for name, value in sorted(baselines.items(), key=lambda item: item[1]):
         last = max(value + 0.1 * least, last + least)
-        place = (ax.get_xlim()[1], last)
-        text = f"{name} {value:.1f}"
-        texts.append(ax.text(*place, text, ha="right", va="bottom", fontsize=7.5))
-    return texts
+        word = f"{name} {value:.1f} (validation)"
+        text = ax.text(1, last, word, ha="right", va="bottom", fontsize=7.5)
+        text.set_transform(ax.get_yaxis_transform())  # x from 0 to 1, y an accuracy
+        for end in (*np.linspace(1, 0.4, 25), 1):
+            text.set_x(end)
+            box = tuple(text.get_window_extent(renderer).extents)
+            if not _touches(box, taken):
+                break
+        boxes.append(box)
+    return boxes

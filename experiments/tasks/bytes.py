@@ -103,18 +103,18 @@ def _files(path: Path) -> list[bytes]:
     try:
         return _read(path)
     except OSError as error:
-        raise DataError(f"path: expected text that can be read: {error}") from None
+        raise DataError(f"task.path: expected text that can be read: {error}") from None
 
 
 def _read(path: Path) -> list[bytes]:
     if path.is_file():
         return [path.read_bytes()]
     if not path.is_dir():
-        raise DataError(f"path: expected a file or a folder of text, got {str(path)!r}")
+        raise DataError(f"task.path: expected a file or a folder of text, got {str(path)!r}")
     shown = lambda p: not any(part.startswith(".") for part in p.relative_to(path).parts)
     inside = sorted(p for p in path.rglob("*") if p.is_file() and shown(p))
     if not inside:
-        raise DataError(f"path: expected files in the folder, {str(path)!r} has none")
+        raise DataError(f"task.path: expected files in the folder, {str(path)!r} has none")
     return [p.read_bytes() for p in inside]
 
 

@@ -203,6 +203,11 @@ def test_the_command_writes_what_it_prints(tmp_path, capsys):
     assert "#### T = 32, forward + backward, batch 2, float32, heads 4/2, width 16" in markdown
     assert found["environment"]["git"] in markdown
     assert "matrix product peak" in markdown
+    # what is there is not lost to another suite
+    assert benchmark.main([f"--workdir={tmp_path}", "--suite=window,decode"]) == 5
+    assert "holds softmax, which this command does not measure" in capsys.readouterr().err
+    assert json.loads((tmp_path / "benchmark.json").read_text()) == found
+    benchmark._check(tmp_path, ["window", "softmax"])
 
 
 def test_mistakes_are_one_message_each(capsys):

@@ -336,10 +336,36 @@ def test_parameters_of_a_cluster_are_read_or_refused(tmp_path):
             slurm.run(lambda: None, (), 1, tmp_path, wrong)
 
 
+def test_one_of_a_thing_is_not_many():
+    said = compare._shape(experiment())
+    assert said == "Sequences of 64, batch 4; 1 layer of width 16 with 4 heads."
+
+
 def test_cores_are_dealt_out():
-    assert workers.shares([0, 1, 2, 3, 4], 2) == [[0, 1], [2, 3, 4]]
+    assert workers.shares([0, 1, 2, 3, 4], 2) == [[0, 1], [2, 3]]  # alike
     assert workers.shares([0, 1], 3) == [[0], [1], [0]]
     assert workers.shares([], 2) == [[], []]
+
+
+@pytest.mark.parametrize("damage", ["", '{"runs"', "[]"])
+def test_a_directory_whose_sweep_cannot_be_read_is_refused(damage, tmp_path):
+    run(Trainer(), tmp_path)
+    (tmp_path / "sweep.json").write_text(damage)
+    again = Trainer()
+    with pytest.raises(RunDirectoryError, match=r"sweep\.json"):
+        run(again, tmp_path, sweep=[Planned("other", experiment("linear", 7))])
+    assert again.ran == []
+    assert (tmp_path / "sweep.json").read_text() == damage
+
+
+def test_missing_data_is_one_line_and_leaves_the_directory_free(tmp_path, capsys):
+    config = Path(__file__).parents[2] / "configs/text.py:linear"
+    arguments = [f"--config={config}", f"--workdir={tmp_path / 'new'}"]
+    assert compare.main([*arguments, f"--config.task.data_dir={tmp_path / 'none'}"]) == 4
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "none: expected the folder that holds" in err
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_training_run_is_not_made_a_comparison(tmp_path):
@@ -460,3 +486,5 @@ def sweep():
     failing = [*arguments[:1], f"--workdir={tmp_path}/bad", "--config.optimizer.learning_rate=1e30"]
     assert compare.main([*failing, "--config.optimizer.clip_norm=None"]) == 1
     assert "2 of 2 runs failed" in capsys.readouterr().err
+    assert compare.main([*failing, "--config.optimizer.clip_norm=None", "--dry_run"]) == 0
+    assert [line[:6] for line in capsys.readouterr().out.splitlines()] == ["failed", "failed"]

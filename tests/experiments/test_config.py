@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from absl import flags
 from tiny_experiment import TINY, tiny, write_config
 
 from attn import MECHANISMS
@@ -40,6 +41,27 @@ def problems(raw: dict) -> list[str]:
 )
 def test_json_and_back_is_equal(experiment: Experiment):
     assert from_dict(json.loads(json.dumps(to_dict(experiment)))) == experiment
+
+
+@pytest.mark.parametrize("module", ["sweep", "search", "dry_run"])
+def test_what_is_no_command_says_which_is(module):
+    done = subprocess.run(
+        [sys.executable, "-m", f"experiments.{module}", "--help"], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("no command, but ")
+    assert "python -m experiments.compare --config=FILE" in done.stderr
+
+
+def test_an_error_of_the_system_names_a_path(capsys):
+    def run(values):
+        raise OSError(28, "No space left on device")
+
+    define = lambda values: flags.DEFINE_string("workdir", None, "", flag_values=values)
+    assert cli.main(define, run, usage="", arguments=["--workdir=here"]) == 5
+    assert capsys.readouterr().err == "error: [Errno 28] No space left on device in here\n"
+    assert cli.main(lambda values: None, lambda values: open("/no"), usage="", arguments=[]) == 5
+    assert capsys.readouterr().err.endswith("directory: '/no'\n")
 
 
 def test_a_number_written_as_integer_or_float_is_the_same_experiment():

@@ -131,6 +131,25 @@ def test_a_dry_run_counts_the_other_seeds_of_what_is_searched(tmp_path, monkeypa
     assert not counted
 
 
+def test_a_dry_run_tells_what_failed_and_counts_it_when_it_is_tried_again(
+    tmp_path, monkeypatch, capsys
+):
+    counted = []
+    monkeypatch.setattr(dry_run, "estimate", lambda runs: counted.append([*runs]) or "table")
+    sweep = planned("softmax", "linear")
+    end(tmp_path, sweep[:1])
+    failure = tmp_path / "cells" / sweep[1].name / "failure.json"
+    failure.parent.mkdir()
+    failure.write_text('{"error": "no"}')
+    said = lambda: [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    dry_run.dry_run(sweep, Fairness(), tmp_path)
+    assert (said(), counted) == (["ended", "failed"], [])
+    dry_run.dry_run(sweep, Fairness(), tmp_path, retry_failed=True)
+    assert said() == ["ended", "to", "table"]
+    assert [p.name for p in counted.pop()] == [sweep[1].name]
+    assert failure.exists()
+
+
 def end(workdir, runs, accuracy=lambda e: 0.5):
     """Leaves a result of each that has none."""
     cells = Cells(workdir, tuple(runs))

@@ -262,6 +262,9 @@ def test_machines_are_told_apart_by_what_times_depend_on():
     gpu = HARDWARE | {"platform": "gpu", "device": "H100", "devices": 8, "host": "n1"}
     assert gathered.machine({"hardware": gpu}) == "H100, 8 devices"
     assert gathered.machine({"hardware": HARDWARE}) == "EPYC, 2 cores"
+    pinned = HARDWARE | {"cores_used": 1}
+    assert gathered.machine({"hardware": pinned}) == "EPYC, 1 core"
+    assert gathered.machine({"hardware": pinned | {"cores_used": 2}}) == "EPYC, 2 cores"
     assert gathered.machine({}) == ""
 
 

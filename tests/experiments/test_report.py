@@ -5,6 +5,7 @@ import dataclasses
 import html.parser
 import io
 import json
+import os
 import re
 import xml.etree.ElementTree
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import rich.console
 
-from experiments import report
+from experiments import disk, report
 from experiments.report import Comparison, plots
 from experiments.report.data import Cell, Variant, curves, variants
 from experiments.report.pictures import pictures
@@ -120,6 +121,18 @@ def test_one_seed_has_no_interval():
     assert interval([3.0]) == (3.0, None)
 
 
+def test_equal_seeds_are_as_wide_as_a_row_of_the_test():
+    cells = [cell(v, s, x) for v, x in (("softmax", 0.9), ("linear", 0.91)) for s in (0, 1)]
+    for one, counted in zip(cells, (100, 200, 200, 200)):
+        one.result["test"]["answers"] = counted  # of the least
+    first, second = variants(cells, {})
+    assert first.interval("test.accuracy")[1] == pytest.approx(12.706205 * 1 / 2**0.5)
+    assert first.interval("validation.accuracy") == (pytest.approx(91), None)  # not counted
+    assert second.against.text() == "tie (+1.0, p 0.39)"
+    assert "90.0 ± 9.0" in markdown([first, second], {})
+    assert variants([cell("softmax", 0, error="no")], {})[0].interval("test.accuracy") is None
+
+
 def test_the_report_loads_nothing(comparison, text):
     page = Reader(text)
     assert "//" not in re.sub(r"<style>.*?</style>|<script>.*?</script>", "", text, flags=re.S)
@@ -168,6 +181,22 @@ def test_a_variant_has_one_colour_everywhere(comparison, text):
 
 def test_the_same_comparison_gives_the_same_bytes(comparison, text):
     assert render(comparison) == text
+
+
+@pytest.mark.parametrize("name", ["table.md", "results.csv", "report.html"])
+def test_a_full_disk_leaves_the_report_that_was_there(name, comparison, tmp_path, monkeypatch):
+    (tmp_path / name).write_text("before")
+    sync = os.fsync
+
+    def full(handle):
+        if os.readlink(f"/proc/self/fd/{handle}").endswith(f".{name}.partial"):
+            raise OSError(28, "No space left on device")
+        sync(handle)
+
+    monkeypatch.setattr(disk.os, "fsync", full)
+    with pytest.raises(OSError, match=rf"No space left on device: .*{name}"):
+        report.write(comparison, tmp_path)
+    assert (tmp_path / name).read_text() == "before"
 
 
 def test_files_are_written(comparison, text, tmp_path):

@@ -1,15 +1,21 @@
 """The pictures of a comparison show the numbers they are of, and only where there are some."""
 
+import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from experiments.report import plots, slices
+from experiments.report import tradeoff as tradeoffs
 from experiments.report.data import Cell, Variant
 from experiments.report.pictures import pictures
 from experiments.report.sight import Sight, attending, draw, frame
 from experiments.report.tradeoff import Point, state
+from experiments.studies.complexity import figures as complexity
+from experiments.studies.extrapolation import figures as extrapolation
+from experiments.studies.recall_state import figures as recall_state
 
 
 def variant(name, accuracies, length=64, **config):
@@ -82,6 +88,43 @@ def test_what_does_not_decode_is_not_in_the_picture_of_states():
     assert list(drawn) == ["tradeoff", "decode-state"]
     assert "fnet" in drawn["tradeoff"]
     assert "fnet" not in drawn["decode-state"]
+
+
+def test_a_baseline_is_named_as_of_validation_where_no_bubble_is():
+    points = [Point("softmax", 9.5, 10.6, 0.5, 2e6), Point("linear", 3, 12.0, 0.4, 1e6)]
+    with plots.figure() as fig:
+        ax = fig.add_subplot()
+        ax.set_xlim(0, 12)
+        tradeoffs._bubbles(
+            ax, points, [30, 9], {"majority": 10.4}, plots.looks(["softmax", "linear"])
+        )
+        (name,) = [t for t in ax.texts if t.get_text() == "majority 10.4 (validation)"]
+        box = name.get_window_extent(fig.canvas.get_renderer())
+        x, y = ax.transData.transform((9.5, 10.6))
+        assert box.x1 < x - 15 * fig.dpi / 72  # left of a bubble of 30 points that the line crosses
+        assert box.y0 < y < box.y1 + 30
+        assert box.x0 > ax.transData.transform((3, 0))[0]  # and no further than needed
+    rows = [variant("softmax", [{"all": 1.0}])]
+    (caption,) = [text for x, text in pictures(rows, {"chance": 0.1}) if x.name == "tradeoff"]
+    assert "Baselines, whose accuracies are those on validation, are dashed" in caption
+
+
+def test_no_step_is_a_fraction():
+    series = {"softmax": [([1, 2], [0.5, 0.6])]}
+    drawing = plots.curves(series, plots.looks(["softmax"]), ylabel="loss", name="x", log=True)
+    steps = re.findall(r"matplotlib\.axis_1.*?matplotlib\.axis_2", drawing.svg, re.S)[0]
+    assert texts(steps)[:3] == ["0", "1", "2"]
+
+
+def test_every_line_of_a_study_has_a_name():
+    told = {}
+    for study in (complexity, extrapolation, recall_state):
+        folder = Path(study.__file__).parent
+        ((svg, _),) = study.figures(json.loads((folder / "results.json").read_text())).values()
+        told[folder.name] = texts(svg)
+    assert told["extrapolation"].count("chance") == 1
+    assert {"chance", "any value of the prefix"} <= set(told["recall_state"])
+    assert told["complexity"].count("0") == 1  # steps of what has no loop
 
 
 def test_a_curve_of_one_point_is_a_point():

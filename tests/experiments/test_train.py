@@ -28,7 +28,7 @@ from experiments.errors import (
     RunDirectoryError,
 )
 from experiments.evaluate import evaluate, load
-from experiments.records import read_metrics, repair_metrics, sealed
+from experiments.records import other_cores, read_metrics, repair_metrics, sealed
 from experiments.tasks import Batch, Recall
 from experiments.validation import from_dict
 
@@ -68,6 +68,30 @@ def test_stopped_at_any_step_it_ends_the_same(whole: Path, tmp_path: Path, monke
     expected = json.loads((whole / "result.json").read_text())
     same = ("validation", "test", "best_step", "parameters", "baselines")
     assert {k: result[k] for k in same} == {k: expected[k] for k in same}
+
+
+def test_going_on_with_other_cores_is_told(tmp_path: Path, monkeypatch, capsys):
+    stop_at({5}, signal.SIGTERM, monkeypatch)
+    with pytest.raises(Interrupted):
+        train.run(tiny(), tmp_path, progress=False)
+    path = tmp_path / "environment.json"
+    environment = json.loads(path.read_text())
+    assert other_cores(path) == other_cores(tmp_path / "none") == ""
+    used = environment["hardware"].pop("cores_used")
+    path.write_text(json.dumps(environment))
+    assert other_cores(path) == ""  # as the first records
+    environment["hardware"]["cores_used"] = used + 1
+    path.write_text(json.dumps(environment))
+    assert "before" not in capsys.readouterr().err
+    train.run(tiny(), tmp_path, progress=False)
+    told = f"on {used} cores, {used + 1} before: not bit-identical to a run on as many"
+    assert told in capsys.readouterr().err
+
+
+def test_a_backslash_is_refused_before_anything_is_done(tmp_path: Path):
+    with pytest.raises(RunDirectoryError, match="expected a path without a backslash"):
+        train.run(tiny(), tmp_path / "a\\b", progress=False)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_finished_run_only_reports(whole: Path):

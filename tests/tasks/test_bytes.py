@@ -67,9 +67,9 @@ def test_loss_in_bits():
     [
         (
             lambda p: Bytes(path=str(p / "none")),
-            "expected a file or a folder of text",
+            "^task.path: expected a file or a folder of text",
         ),
-        (lambda p: Bytes(path=str(p)), "expected files in the folder"),
+        (lambda p: Bytes(path=str(p)), "^task.path: expected files in the folder"),
         (lambda p: Bytes(length=0), "length: expected an integer in 1"),
         (lambda p: Bytes(path=3), "path: expected a file, a folder or ''"),
     ],

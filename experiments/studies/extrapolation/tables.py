@@ -11,7 +11,7 @@ from experiments.studies.record import Blocks, run_line, spread, table
 def blocks(r: dict) -> Blocks:
     return {
         "accuracy": accuracy(r["accuracy"]),
-        "answer": answer(r["accuracy"]),
+        "answer": answer(r["accuracy"], r["test rows"]),
         "published": published(r["accuracy"]),
         "settings": settings(r),
         "run": run_line(r),
@@ -43,14 +43,15 @@ def longest(by_length: dict) -> float:
     return fmean(values)
 
 
-def answer(found: dict) -> str:
+def answer(found: dict, rows: int) -> str:
     """Each against the first at each length that was not trained on, paired by seed."""
     reference, *_ = found
     _, *longer = found[reference]
+    step = len(found[reference]) / rows  # as many of each length
     lines = []
     for length in longer:
         scores = {name: dict(enumerate(x[length])) for name, x in found.items()}
-        told = [f"{name} {x.text()}" for name, x in against(scores).items()]
+        told = [f"{name} {x.text()}" for name, x in against(scores, step).items()]
         lines.append(f"* {length}, against {reference}: {'; '.join(told) or 'one seed'}.")
     return "\n".join(lines)
 

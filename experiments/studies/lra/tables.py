@@ -56,16 +56,16 @@ def accuracy(task: str, found: dict) -> str:
     return table(head, lines)
 
 
-def differences(rows: dict[str, Any]) -> dict[str, str]:
+def differences(rows: dict[str, Any], tested: int) -> dict[str, str]:
     """Each against softmax, paired by seed, corrected for being many."""
     scores = {name: dict(enumerate(row["accuracy"])) for name, row in rows.items()}
-    return {name: found.text() for name, found in against(scores).items()}
+    return {name: found.text() for name, found in against(scores, 1 / tested).items()}
 
 
 def spread(values: list[float], rows: int) -> tuple[float, float]:
     """(mean, half width of its 95% interval): Student's over seeds; of one seed the binomial one of
     the test's rows, which does not know of seeds."""
-    mean, half = interval(values)
+    mean, half = interval(values, 1 / rows)
     return mean, 1.96 * math.sqrt(mean * (1 - mean) / rows) if half is None else half
 
 
@@ -108,6 +108,7 @@ def answer(task: str, found: dict) -> str:
         mean = {name: fmean(row["accuracy"]) for name, row in rows.items()}
         high, low = max(mean, key=mean.get), min(mean, key=mean.get)
         text += f"; from {low} {100 * mean[low]:.1f} to {high} {100 * mean[high]:.1f}"
-        tested = [f"{name} {x}" for name, x in differences(rows).items()]
+        told = differences(rows, found["test rows"])
+        tested = [f"{name} {x}" for name, x in told.items()]
         parts.append(text + ("; against softmax: " + ", ".join(tested) if tested else "") + ".")
     return "\n".join(parts)

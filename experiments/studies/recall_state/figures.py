@@ -16,8 +16,10 @@ def figures(results: dict) -> Figures:
             marker = {"marker": "*", "ms": 11} if name == EXACT else {"marker": "o", "ms": 4}
             style = marker | {"color": looks[name].colour, "ls": looks[name].dash}
             ax.plot(at, [100 * x for x in scores], label=name, **style)
-        for value in results["baselines"].values():
+        for name, value in results["baselines"].items():
             ax.axhline(100 * value, color=plots.INK, lw=0.7, ls=":")
+            place = {"transform": ax.get_yaxis_transform(), "ha": "right", "va": "bottom"}
+            ax.text(1, 100 * value, name, fontsize=7, **place)
         plots.size_axis(ax, [int(size) for sizes in found.values() for size in sizes])
         ax.set(xlabel="bytes of state, all layers", ylabel="test accuracy, %", ylim=(0, 103))
         fig.legend(loc="outside right center")
