@@ -124,11 +124,27 @@ def merge(
     """The output and log-sum-exp over all keys from those over disjoint parts of them.
 
     sum_p exp(lse_p) out_p / sum_p exp(lse_p), O(T) for each part; a part that a row does not see
-    counts nothing. Raises ValueError for no parts.
+    counts nothing. A log-sum-exp has the heads last, as `return_lse` gives it: one of another
+    library, [*B, N, T], is turned first; where T == N nothing here can tell. Raises ValueError for
+    no parts and for shapes that differ, TypeError for what is no pair of float arrays.
     """
-    if not parts:
+    if not len(parts):
         raise ValueError("parts: expected at least one (output, log-sum-exp), got none")
+    for n, part in enumerate(parts):
+        if not (isinstance(part, (tuple, list)) and len(part) == 2 and all(map(_is_float, part))):
+            got = type(part).__name__
+            raise TypeError(f"parts[{n}]: expected (output, log-sum-exp), float arrays, got {got}")
+        got, want = [list(x.shape) for x in part], list(parts[0][0].shape)
+        if len(want) < 2 or got != [want, want[:-1]]:
+            raise ValueError(
+                f"parts[{n}]: expected an output [*B, T, N, D] as of parts[0] and its log-sum-exp "
+                f"[*B, T, N], {want} and {want[:-1]}, got {got[0]} and {got[1]}"
+            )
     return merged(parts)
+
+
+def _is_float(x) -> bool:
+    return hasattr(x, "shape") and jnp.issubdtype(getattr(x, "dtype", None), jnp.floating)
 
 
 def check_cap(logit_cap: float | None) -> None:

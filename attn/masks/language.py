@@ -171,6 +171,12 @@ class Mask:
     def __invert__(self) -> "Mask":
         return self.mask if isinstance(self, Not) else Not(self)
 
+    def __bool__(self) -> bool:
+        raise TypeError(
+            f"{type(self).__name__} has no truth value: join masks with &, | and ~, not with and, "
+            "or and not; compare with `is None` or `== FULL`"
+        )
+
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented

@@ -124,6 +124,28 @@ def test_merge_of_parts_that_a_row_does_not_see():
         attn.merge([])
 
 
+OUT, LSE = jnp.ones((2, 5, 4, 3)), jnp.zeros((2, 5, 4))
+
+
+@pytest.mark.parametrize(
+    ("parts", "error", "named"),
+    [
+        ([(OUT, LSE), (OUT, jnp.swapaxes(LSE, -1, -2))], ValueError, r"parts\[1\]: .*\[2, 4, 5\]"),
+        ([(OUT, LSE[..., :1])], ValueError, r"parts\[0\]: .*\[2, 5, 1\]"),
+        ([(OUT, LSE), (OUT[:, :3], LSE[:, :3])], ValueError, r"parts\[1\]: .*\[2, 3, 4, 3\]"),
+        ([(OUT, jnp.zeros(()))], ValueError, r"parts\[0\]"),
+        ([(jnp.ones(()), LSE)], ValueError, r"parts\[0\]"),
+        ([(OUT, LSE), OUT], TypeError, r"parts\[1\]: expected \(output"),
+        ([(OUT, LSE, LSE)], TypeError, r"parts\[0\]"),
+        ([(OUT, LSE.astype(int))], TypeError, r"parts\[0\]"),
+        ("ab", TypeError, r"parts\[0\]: expected \(output, log-sum-exp\)"),
+    ],
+)
+def test_parts_that_do_not_fit_are_named(parts, error, named):
+    with pytest.raises(error, match=named):
+        attn.merge(parts)
+
+
 @pytest.mark.parametrize("name", ["softmax", "window", "forgetting"])
 def test_prefill_then_steps_equal_the_whole(name):
     settings = {"softmax": {}, "window": {"left": 5, "right": 0}, "forgetting": {}}[name]

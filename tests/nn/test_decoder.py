@@ -173,6 +173,18 @@ def test_scores_that_are_no_numbers_draw_no_token(temperature):
     assert token[1] == -1
     assert token[0] >= 0
     assert token[2] >= 5
+    assert sample(jnp.full(5, -jnp.inf), jax.random.key(0), temperature=temperature) == -1
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"top_p": 0.5}, {"top_k": 2}, {"temperature": 1e-3}], ids=str
+)
+def test_an_infinite_score_is_the_token(settings):
+    keys = jax.random.split(jax.random.key(0), 64)
+    draw = jax.jit(jax.vmap(lambda scores, key: sample(scores, key, **settings), (None, 0)))
+    assert (draw(jnp.array([0.0, jnp.inf, 0.0]), keys) == 1).all()
+    if "top_p" not in settings:  # which keeps the fewest
+        assert set(draw(jnp.array([jnp.inf, 0.0, jnp.inf]), keys).tolist()) == {0, 2}
 
 
 @pytest.mark.parametrize(
