@@ -70,7 +70,7 @@ def _decay(q, k, log_decay, mask) -> Decay | None:
         return None
     total = running(_logarithms(log_decay).astype(wide(q).dtype))
     (causal,), _ = mask.take(Causal)
-    at = jnp.arange(T) + (causal.offset if causal else 0)
+    at = jnp.arange(T) + (0 if causal is None else causal.offset)
     return Decay(jnp.take(total, jnp.clip(at, 0, S - 1), axis=-3), total)
 
 

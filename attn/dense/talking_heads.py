@@ -108,6 +108,7 @@ def _dense_weights(q, k, mask, bias, logit_mixing, weight_mixing, dropout=None):
 class TalkingHeads(Cached):
     """Softmax with learned mixing of heads before and after it (Shazeer et al. 2020)."""
 
+    heads_alike: ClassVar = False  # each reads all others
     honours: ClassVar = (*TERMS, Bias)
     implementation: str | tuple[str, ...] | None = None
     dropout_rate: float = 0.0

@@ -68,8 +68,8 @@ def attend(
             f"mask: {form.name} divides what it has gated, which is defined with Causal only"
         )
     in_order = functools.partial(_in_order, form, learned, tokens, segments)
-    offset = causal.offset if causal else 0
-    if causal:
+    offset = 0 if causal is None else causal.offset
+    if causal is not None:
         out = in_order(offset)
     elif not ordered:
         out = _unordered(form, learned, tokens) if segments is None else in_order(S)
@@ -144,7 +144,7 @@ def _in_order(form, learned, tokens: Tokens, segments, offset: int, *, reverse=F
         return turn(_scan(form, learned, state, jax.tree.map(turn, tokens))[1])
     # keys and queries sorted into one sequence, each query after the keys that it may see
     spread = lambda x, length: jnp.broadcast_to(x, (*batch, length))
-    ids = (segments.key_ids, segments.query_ids) if segments else (np.int32(0), np.int32(0))
+    ids = (np.int32(0), np.int32(0)) if segments is None else (segments.key_ids, segments.query_ids)
     run = jnp.concatenate([spread(ids[0], S), spread(ids[1], T)], -1)
     position = jnp.concatenate([jnp.arange(S) - offset, jnp.arange(T)])
     position = -position if reverse else position

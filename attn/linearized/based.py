@@ -75,14 +75,14 @@ class Based(Linearized):
     def _near_mask(self, q, k, mask) -> Mask:
         """The `window` positions up to the query's own or, not causal, less than `window` away."""
         causal = mask.take(Causal)[0][0]
-        near = ~Causal((causal.offset if causal else 0) - self.window)
-        near = near if causal else near & Causal(self.window - 1)
+        near = ~Causal((0 if causal is None else causal.offset) - self.window)
+        near = near & Causal(self.window - 1) if causal is None else near
         return (mask & near).sized(q.shape[-3], k.shape[-3])
 
     def _far(self, q, k, v, mask) -> Float[Array, "*B T N D"]:
         """The sums, not normalised, over the positions outside the window."""
         causal, padding, segments = mask.take(*self.honours)[0]
-        if causal:
+        if causal is not None:
             return super().__call__(q, k, v, mask=mask & Causal(causal.offset - self.window))
         if self.window == 0:
             return super().__call__(q, k, v, mask=mask)

@@ -86,7 +86,7 @@ class Cosformer(Linearized):
         bound, _ = check_qkv(q, k, v, mask)
         T, S = q.shape[-3], k.shape[-3]
         causal = bound.take(Causal)[0][0]
-        offset = causal.offset if causal else 0
+        offset = 0 if causal is None else causal.offset
         reach = max(T + max(offset, 0), S, 1)
         length = self.length or reach
         if reach > length:

@@ -59,7 +59,7 @@ class Efficient(Linearized):
             shown = jnp.ones(S, bool) if padding is None else padding.seen_keys(S)
             ids = None if segments is None else segments.key_ids
             k, poison = _logits(k, shown)
-            if causal:
+            if causal is not None:
                 share, gates["log_decay"] = _gate(k, _earlier(k, ids))
             else:
                 share = _share(k, ids)

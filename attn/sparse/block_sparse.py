@@ -144,6 +144,10 @@ class Patterned(Cached):
         """Which pairs are visible at these lengths, as data: drawable, with a density; of several
         patterns head n has the n-th, over and over."""
 
+    @property
+    def heads_alike(self):
+        return len(set(self.patterns(2, 2))) == 1
+
     def pieces(self, T: int, S: int) -> tuple[tuple[Part, ...], ...]:
         """Each pattern in disjoint parts, each with the order in which it is dense."""
         return tuple((Part(pattern),) for pattern in self.patterns(T, S))

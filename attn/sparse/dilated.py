@@ -72,6 +72,10 @@ class DilatedSegments(Cached):
         """After so many heads the tokens that they take are the same again."""
         return math.lcm(*self.rates)
 
+    @property
+    def heads_alike(self):
+        return self._kinds == 1
+
     def pieces(self, T: int, S: int) -> tuple[tuple[Part, ...], ...]:
         """For each kind of head, the pairs of each segment length, over the tokens it takes."""
         every = lambda L, n, r: Places.of(np.arange(n % r, L, r))
