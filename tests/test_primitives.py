@@ -5,6 +5,7 @@ features, fewer keys.
 """
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import pathlib
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import AxisType, PartitionSpec
 
 import attn
 from attn.masks import FULL, Causal, Padding
@@ -244,6 +246,40 @@ def test_a_prompt_longer_than_max_length_is_refused_by_name(name):
         assert name in KEEP_OTHERWISE if came is None else "decode" in str(came)
 
 
+# nsa: what it keeps of the window branch does not vary over the mesh, and a step's does
+DECODES = [
+    n for n, m in attn.MECHANISMS.items() if m.step is not attn.Mechanism.step and n != "nsa"
+]
+
+
+@pytest.mark.parametrize("name", DECODES)
+def test_decoding_runs_under_shard_map(name):
+    for mechanism in attn.MECHANISMS[name].examples():
+        q, k, v, learned = inputs(mechanism, **TINY)
+        gates = mechanism.gate_shapes(num_heads=4, num_kv_heads=2, head_dim=4)
+        at = lambda arrays, t, n=1: jax.tree.map(
+            lambda x: jax.lax.dynamic_slice_in_dim(x, t, n, 1), arrays
+        )
+
+        def decode(q, k, v, gates, learned, mechanism=mechanism):
+            tokens = q, k, v
+            start = mechanism.prefill(*at(tokens, 0, 4), max_length=9, **at(gates, 0, 4), **learned)
+
+            def one(state, t):
+                return mechanism.step(state, *at(tokens, t), **at(gates, t), **learned)
+
+            return start[1], jnp.moveaxis(jax.lax.scan(one, start[0], jnp.arange(4, 9))[1], 0, 1)
+
+        each, shared = PartitionSpec("b"), PartitionSpec()
+        mesh = jax.make_mesh((1,), ("b",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
+        specs = {"in_specs": (each,) * 4 + (shared,), "out_specs": (each, each)}
+        of_tokens = {n: learned.pop(n) for n in gates}
+        sharded = jax.shard_map(decode, mesh=mesh, **specs)
+        with contextlib.suppress(NotImplementedError):  # some settings do not decode
+            want = jax.eval_shape(decode, q, k, v, of_tokens, learned)
+            assert jax.eval_shape(sharded, q, k, v, of_tokens, learned) == want
+
+
 @pytest.mark.parametrize("max_length", [-1, 2.5])
 def test_a_max_length_that_is_none_is_refused_by_name(max_length):
     sizes = {"num_heads": 2, "num_kv_heads": 2, "head_dim": 4, "value_dim": 4}
@@ -268,6 +304,25 @@ def test_softmax_takes_the_arrays_its_settings_ask_for_and_no_others(settings, a
         TypeError if arrays else ValueError, match=f"^(sinks|temperature): .*{wrong}"
     ):
         attn.Softmax(**settings)(q, k, v, **arrays)
+
+
+@pytest.mark.parametrize("name", attn.MECHANISMS)
+def test_learned_arrays_start_in_float32_under_x64(name):
+    sizes = dict(num_heads=2, num_kv_heads=2, head_dim=4, value_dim=4, max_length=8)
+    for mechanism in attn.MECHANISMS[name].examples():
+        with jax.enable_x64(True):
+            learned = jax.eval_shape(
+                lambda key, m=mechanism: m.init(key, **sizes), jax.random.key(0)
+            )
+        assert {x.dtype for x in learned.values()} <= {jnp.dtype("float32")}, learned
+
+
+@pytest.mark.parametrize("kind", [attn.Softmax, attn.Differential, attn.TalkingHeads])
+def test_a_record_with_a_list_of_implementations_is_hashable(kind):
+    several = kind(implementation=["blockwise", "materialized"])
+    assert several == kind(implementation=("blockwise", "materialized"))
+    assert hash(several) == hash(kind(implementation=("blockwise", "materialized")))
+    assert kind(implementation="blockwise").implementation == "blockwise"
 
 
 @pytest.mark.parametrize("kind", [attn.Softmax, attn.Forgetting, attn.Reformer, attn.GatedDeltaNet])

@@ -24,7 +24,7 @@ from attn._dropout import as_dropout, check_rate, dropout_of
 from attn._merge import merged
 from attn.biases import Bias
 from attn.kernels.call import Call
-from attn.kernels.dispatch import check_names, pick, run
+from attn.kernels.dispatch import keep_names, pick, run
 from attn.masks import FULL, TERMS, Causal, Mask
 
 Implementation = Literal["materialized", "blockwise", "cudnn", "tokamax", "splash"]
@@ -173,8 +173,7 @@ class Softmax(Cached):
     block: int | None = None
 
     def __post_init__(self):
-        if self.implementation is not None:
-            check_names(self.implementation)
+        keep_names(self)
         if self.sinks not in (None, "zero", "learned"):
             raise ValueError(f"sinks: expected 'zero', 'learned' or None, got {self.sinks!r}")
         if self.temperature != "learned":
@@ -200,9 +199,9 @@ class Softmax(Cached):
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         learned = {}
         if self.sinks == "learned":
-            learned["sinks"] = jnp.zeros(num_heads)
+            learned["sinks"] = jnp.zeros(num_heads, jnp.float32)
         if self.temperature == "learned":
-            learned["temperature"] = jnp.ones(num_heads)
+            learned["temperature"] = jnp.ones(num_heads, jnp.float32)
         return learned
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **learned):

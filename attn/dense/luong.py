@@ -246,7 +246,7 @@ class Luong(Mechanism):
             shapes |= {"position_projection": (N, H, H), "position_vector": (N, H)}
         # not the paper's uniform +-0.1, made for its 1000 units: LeCun normal does at any width
         keys = jax.random.split(key, len(shapes) or 1)
-        draw = lambda key, shape: jax.random.normal(key, shape) * H**-0.5
+        draw = lambda key, shape: jax.random.normal(key, shape, jnp.float32) * H**-0.5
         return {name: draw(key, shape) for key, (name, shape) in zip(keys, shapes.items())}
 
     def flops(self, T, S, N, K, H, D):

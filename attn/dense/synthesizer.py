@@ -157,16 +157,16 @@ class Synthesizer(Mechanism):
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         # LeCun normal; the paper has random logits "randomly initialized": unit normal, as scores
-        draw = lambda key, *shape: jax.random.normal(key, shape)
+        draw = lambda key, *shape: jax.random.normal(key, shape, jnp.float32)
         if self.kind == "random":
             return {"logits": draw(key, num_heads, max_length, max_length)}
         a, b = jax.random.split(key)
         A = self.hidden or head_dim
         return {
             "w1": draw(a, num_heads, head_dim, A) * head_dim**-0.5,
-            "b1": jnp.zeros((num_heads, A)),
+            "b1": jnp.zeros((num_heads, A), jnp.float32),
             "w2": draw(b, num_heads, A, max_length) * A**-0.5,
-            "b2": jnp.zeros((num_heads, max_length)),
+            "b2": jnp.zeros((num_heads, max_length), jnp.float32),
         }
 
     def flops(self, T, S, N, K, H, D):

@@ -26,7 +26,7 @@ from attn._core import (
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.kernels.call import Call
-from attn.kernels.dispatch import check_names, run
+from attn.kernels.dispatch import keep_names, run
 from attn.masks import FULL, TERMS, Mask
 
 
@@ -115,8 +115,7 @@ class TalkingHeads(Cached):
     block: int | None = None
 
     def __post_init__(self):
-        if self.implementation is not None:
-            check_names(self.implementation)
+        keep_names(self)
         check_rate(self.dropout_rate)
         check_block(self.block)
 

@@ -89,6 +89,9 @@ def follow(
     """T more tokens of causal decoding after `state`: (the state after them, their outputs)."""
     *batch, T, N, _ = q.shape
     if 0 in (T, *batch):
+        # that varies over the mesh axes of the tokens too, as it does after some
+        zero = jnp.zeros_like(q).sum()
+        state = jax.tree.map(lambda x: x + zero.astype(x.dtype), state)
         return state, jnp.zeros((*batch, T, N, v.shape[-1]), q.dtype)
     dtype = q.dtype
     q, k, v = map(wide, (q, k, v))

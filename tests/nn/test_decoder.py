@@ -10,6 +10,7 @@ from toy_mechanism import SOFTMAX, Toy, config, run
 from attn import (
     MECHANISMS,
     RWKV7,
+    Alibi,
     DeltaNet,
     GatedDeltaNet,
     Linear,
@@ -18,7 +19,7 @@ from attn import (
     SlidingWindow,
     Softmax,
 )
-from attn.nn import Decoder, Encoder, sample
+from attn.nn import Attention, Decoder, Encoder, sample
 
 RNG = np.random.default_rng(0)
 TOKENS = jnp.asarray(RNG.integers(0, 11, (3, 7)), jnp.int32)
@@ -210,9 +211,10 @@ def test_wrong_settings_are_named(settings, named):
 def test_what_cannot_decode_is_refused_by_name():
     with pytest.raises(ValueError, match="head: expected 'token' for a Decoder"):
         Decoder(config(), key=jax.random.key(0))
-    biased = decoder(positions="alibi", mechanism=Linear())
+    sizes = dict(num_heads=2, max_length=7, key=jax.random.key(0))
+    layer = Attention(8, mechanism=Linear(), **sizes)
     with pytest.raises(NotImplementedError, match="bias: Linear has no scores to add one to"):
-        biased.prefill(TOKENS)
+        layer.prefill(jnp.ones((1, 3, 8)), max_length=7, bias=Alibi(jnp.ones(2)))
     with pytest.raises(NotImplementedError, match="Toy does not decode"):
         decoder(mechanism=Toy()).prefill(TOKENS)
     model = decoder()
