@@ -77,7 +77,11 @@ def _bias(cls):
 
 @_bias
 class Alibi(Bias):
-    """-slope_n |i - j| (Press et al. 2021, arXiv:2108.12409), symmetric for encoders."""
+    """-slope_n |i - j| (Press et al. 2021, arXiv:2108.12409), symmetric for encoders.
+
+    From i, whatever the offset of a `Causal` mask: the last T of S queries take the rows
+    `alibi.array(S, S)[None, :, -T:]`.
+    """
 
     slopes: Float[Array, " N"] = dataclasses.field(metadata={"rank": 1})
 
@@ -96,7 +100,7 @@ class Alibi(Bias):
 @_bias
 class Relative(Bias):
     """table[bucket(j - i), n]: T5's learned relative position (Raffel et al. 2019,
-    arXiv:1910.10683)."""
+    arXiv:1910.10683). From i, whatever the offset of a `Causal` mask."""
 
     table: Float[Array, "buckets N"] = dataclasses.field(metadata={"rank": 2})
     max_distance: int = 128

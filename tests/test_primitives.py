@@ -306,6 +306,30 @@ def test_softmax_takes_the_arrays_its_settings_ask_for_and_no_others(settings, a
         attn.Softmax(**settings)(q, k, v, **arrays)
 
 
+NONE = {"batch": {"batch": (0,)}, "queries": {"T": 0}, "keys": {"S": 0}, "widths": {"D": 0}}
+
+
+@pytest.mark.parametrize("none", NONE)
+@pytest.mark.parametrize("name", [n for n in attn.MECHANISMS if n not in ("nsa", "abc")])
+def test_of_nothing_comes_nothing(name, none):
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, v, learned = inputs(mechanism, **{**TINY, **NONE[none]})
+    given = {"mask": base_mask(mechanism), **learned}
+    shape = lambda f, *arrays, **more: (
+        jax.eval_shape(lambda arrays, more: f(*arrays, **more), arrays, {**given, **more}).shape
+    )
+    assert shape(mechanism, q, k, v) == (*q.shape[:-1], v.shape[-1])
+    assert shape(mechanism.reference, q, k, v) == (*q.shape[:-1], v.shape[-1])
+    N, T, S = q.shape[-2], q.shape[-3], k.shape[-3]
+    with contextlib.suppress(NotImplementedError):
+        assert shape(mechanism.weights, q, k) == (*q.shape[:-3], N, T, S)
+    if T == S:
+        prefill = functools.partial(mechanism.prefill, max_length=12)
+        with contextlib.suppress(NotImplementedError):
+            _, out = jax.eval_shape(lambda q, k, v: prefill(q, k, v, **learned), q, k, v)
+            assert out.shape == (*q.shape[:-1], v.shape[-1])
+
+
 @pytest.mark.parametrize("name", attn.MECHANISMS)
 def test_learned_arrays_start_in_float32_under_x64(name):
     sizes = dict(num_heads=2, num_kv_heads=2, head_dim=4, value_dim=4, max_length=8)

@@ -16,6 +16,8 @@ def weights(form, q, k, gates, learned, mask: Mask) -> Float[Array, "*B N T S"]:
     (causal, padding, segments), _ = mask.take(Causal, Padding, Segments)
     *batch, T, N, _ = q.shape
     S = k.shape[-3]
+    if 0 in (T, S, *batch):
+        return jnp.zeros((*batch, N, T, S), wide(q).dtype)
     shown = jnp.ones(S, bool) if padding is None else padding.seen_keys(S)
     seen = jnp.broadcast_to(seen_array(mask, T, S), (*batch, 1, T, S))
     hide = lambda x: jnp.where(beside(shown, x, len(batch)), wide(x), 0)

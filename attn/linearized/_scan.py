@@ -47,7 +47,7 @@ def attend(
     """The variant `form` under the mask terms it knows, of checked arguments."""
     *batch, T, N, _ = q.shape
     S, D = k.shape[-3], v.shape[-1]
-    if 0 in (T, S, *batch):
+    if 0 in (T, S, D, *batch):
         return jnp.zeros((*batch, T, N, D), q.dtype)
     seen_q, seen_k = jnp.ones(T, bool), jnp.ones(S, bool)
     if padding is not None:

@@ -171,7 +171,7 @@ class Based(Linearized):
 
 def _with_one(v):
     """v and a channel of ones, whose sum is the normaliser."""
-    return jnp.concatenate([v, jnp.ones_like(v[..., :1])], -1)
+    return jnp.concatenate([v, jnp.ones((*v.shape[:-1], 1), v.dtype)], -1)
 
 
 def _join(near, lse, far):

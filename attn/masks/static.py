@@ -8,7 +8,12 @@ from attn.masks.language import LARGEST, Mask, _natural, _term
 
 @_term
 class Causal(Mask):
-    """j <= i + offset. Top-left aligned at offset 0; `Causal(S - T)` is bottom-right aligned."""
+    """j <= i + offset. Top-left aligned at offset 0; `Causal(S - T)` is bottom-right aligned.
+
+    It moves the edge and no query: `Window`, other patterns, biases and Luong's local "m" count
+    from i. In a variant with an order of its own (decays, cells, chunks) query i stands at
+    i + offset.
+    """
 
     offset: int = 0
 
@@ -27,7 +32,10 @@ class Causal(Mask):
 
 @_term
 class Window(Mask):
-    """i - left <= j <= i + right, both ends inclusive: Window(5, 0) sees itself and five before."""
+    """i - left <= j <= i + right, both ends inclusive: Window(5, 0) sees itself and five before.
+
+    From i, whatever the offset of a `Causal` beside it.
+    """
 
     left: int
     right: int

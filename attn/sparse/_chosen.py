@@ -193,7 +193,7 @@ class Chosen(Mechanism):
         def put(x, one):
             x = x[:, -pages:] if x.shape[1] > pages else x
             x = jnp.pad(x, ((0, 0), (0, pages - x.shape[1]), (0, 0)))
-            return x.reshape(*batch, K, pages, -1).astype(one.dtype)
+            return x.reshape(*batch, K, pages, x.shape[-1]).astype(one.dtype)
 
         summary = self.summary(Blocks.of(k, v, None, self.size))
         summary = tuple(map(put, summary, jax.eval_shape(self.of_key, k)))

@@ -67,7 +67,7 @@ def reformer_attention(
     causal, padding = _checked(q, k, v, mask, bias, rotations, chunk)
     *batch, T, N, _ = q.shape
     S, K = k.shape[-3:-1]
-    if 0 in (T, S, *batch):
+    if 0 in (T, S, v.shape[-1], *batch):
         return jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
     choice, dtype = _choose(q, k, causal, padding, rotations, chunk, shared_qk), q.dtype
     (q, q_poison), (k, poison) = isolate(scaled(q, None)), isolate(_keys(k, shared_qk))
