@@ -299,6 +299,10 @@ def _put(x, part, start, axis):
 
 def as_bias(bias) -> Bias | None:
     """A Bias from a Bias, an array or None. Raises TypeError on anything else."""
+    for x in jax.tree.leaves(bias) if isinstance(bias, Bias) else ():
+        if not hasattr(x, "dtype"):
+            held, kind = type(x).__name__, type(bias).__name__
+            raise TypeError(f"bias: expected arrays in {kind}, got {held}; take jnp.asarray")
     if bias is None or isinstance(bias, Bias):
         return bias
     if not hasattr(bias, "dtype") or not jnp.issubdtype(bias.dtype, jnp.floating):

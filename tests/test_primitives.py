@@ -280,11 +280,12 @@ def test_decoding_runs_under_shard_map(name):
             assert jax.eval_shape(sharded, q, k, v, of_tokens, learned) == want
 
 
+@pytest.mark.parametrize("kind", [attn.Softmax, attn.Linear, attn.RWKV7, attn.Based])
 @pytest.mark.parametrize("max_length", [-1, 2.5])
-def test_a_max_length_that_is_none_is_refused_by_name(max_length):
+def test_a_max_length_that_is_none_is_refused_by_name(max_length, kind):
     sizes = {"num_heads": 2, "num_kv_heads": 2, "head_dim": 4, "value_dim": 4}
     with pytest.raises(ValueError, match="max_length"):
-        attn.Softmax().init_state((1,), **sizes, max_length=max_length)
+        kind().init_state((1,), **sizes, max_length=max_length)
 
 
 @pytest.mark.parametrize(
@@ -304,6 +305,20 @@ def test_softmax_takes_the_arrays_its_settings_ask_for_and_no_others(settings, a
         TypeError if arrays else ValueError, match=f"^(sinks|temperature): .*{wrong}"
     ):
         attn.Softmax(**settings)(q, k, v, **arrays)
+
+
+STEPS = [n for n in DECODES if n not in ("luna", "abc", "global_window")]
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_state_of_another_kind_is_refused_by_name(name):
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, v, learned = inputs(mechanism, **{**TINY, "T": 1, "S": 1})
+    with (
+        contextlib.suppress(NotImplementedError),
+        pytest.raises(TypeError, match=r"^state: expect"),
+    ):
+        mechanism.step(None, q, k, v, **learned)
 
 
 NONE = {"batch": {"batch": (0,)}, "queries": {"T": 0}, "keys": {"S": 0}, "widths": {"D": 0}}
@@ -354,6 +369,11 @@ def test_a_flag_is_true_or_false(kind):
     flag = {attn.Softmax: "qk_norm", attn.Reformer: "shared_qk"}.get(kind, "output_norm")
     with pytest.raises(TypeError, match=f"{flag}: expected True or False, got 'no'"):
         kind(**{flag: "no"})
+
+
+def test_masks_that_are_none_are_named():
+    with pytest.raises(TypeError, match="masks: expected masks or their JSON, got 5"):
+        attn.BlockSparse(masks=5)
 
 
 def test_what_no_layer_can_add_is_refused_where_it_is_set():

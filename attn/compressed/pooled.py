@@ -13,6 +13,7 @@ from attn._cache import check_one_token
 from attn._core import (
     check_count,
     check_qkv,
+    check_state,
     dense_attention,
     dots,
     refuse_rest,
@@ -199,6 +200,7 @@ class Pooled(Mechanism):
         return PooledState.empty(batch, *sizes, **how)
 
     def step(self, state, q, k, v, **kernels):
+        check_state(state, PooledState)
         self.check_learned(q, k, v, **kernels)
         check_one_token(q)
         return state.step(q, k, v, _checked(self.stride, k, v, **kernels), self.stride)

@@ -1,6 +1,7 @@
 """Scaled dot-product attention (Vaswani et al. 2017, arXiv:1706.03762): O(T S) time."""
 
 import dataclasses
+import numbers
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
@@ -15,6 +16,7 @@ from attn._core import (
     check_block,
     check_flags,
     check_qkv,
+    check_state,
     dense_attention,
     dense_weights,
     isolate,
@@ -98,11 +100,15 @@ def _call(q, k, v, mask, bias, scale, cap, rate, key, block, *, return_lse) -> C
     check_block(block)
     check_cap(cap)
     dropout = as_dropout(rate, key, q, k)
+    cap = None if cap is None else float(cap)
     return Call(q, k, v, mask, bias, scale, cap, dropout, return_lse, block)
 
 
 def _drain(out, lse, sinks):
     """The share of each row that its sink leaves: exp(lse) / (exp(lse) + exp(sink))."""
+    if not _is_float(sinks):
+        got = getattr(sinks, "dtype", type(sinks).__name__)
+        raise TypeError(f"sinks: expected an array of floats, got {got}")
     sinks, dtype = wide(jnp.asarray(sinks)).astype(lse.dtype), out.dtype
     if sinks.shape != lse.shape[-1:]:
         raise ValueError(f"sinks: expected [{lse.shape[-1]}], got {list(sinks.shape)}")
@@ -144,12 +150,12 @@ def merge(
 
 
 def _is_float(x) -> bool:
-    return hasattr(x, "shape") and jnp.issubdtype(getattr(x, "dtype", None), jnp.floating)
+    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
 
 
 def check_cap(logit_cap: float | None) -> None:
     """Raise ValueError unless it is None or a positive number."""
-    number = isinstance(logit_cap, (int, float)) and not isinstance(logit_cap, bool)
+    number = isinstance(logit_cap, numbers.Real) and not isinstance(logit_cap, bool)
     if logit_cap is not None and not (number and 0 < logit_cap < 1e30):
         raise ValueError(f"logit_cap: expected a positive number or None, got {logit_cap}")
 
@@ -177,7 +183,7 @@ class Softmax(Cached):
         if self.sinks not in (None, "zero", "learned"):
             raise ValueError(f"sinks: expected 'zero', 'learned' or None, got {self.sinks!r}")
         if self.temperature != "learned":
-            number = isinstance(self.temperature, (int, float)) and self.temperature is not True
+            number = isinstance(self.temperature, numbers.Real) and self.temperature is not True
             if not number or not 0 < self.temperature < 1e30:
                 raise ValueError(
                     f"temperature: expected a positive number or 'learned', got {self.temperature}"
@@ -248,6 +254,7 @@ class Softmax(Cached):
         return _cache.whole(self._options(q, k, **learned)[1], v, max_length), out
 
     def step(self, state, q, k, v, *, bias=None, **learned):
+        check_state(state, _cache.Cache)
         q, k, options = self._options(q, k, **learned)
         bias = _cache.bias_row(bias, state, q)
         state, out = _cache.step(state, q, k, v, bias=bias, **options)

@@ -13,6 +13,7 @@ from attn._core import (
     check_block,
     check_flags,
     check_qkv,
+    check_state,
     dense_attention,
     dense_weights,
     wide,
@@ -164,6 +165,7 @@ class Forgetting(Mechanism):
         return State(_cache.whole(k, v, max_length), jnp.pad(total, after)), out
 
     def step(self, state, q, k, v, *, log_decay):
+        check_state(state, State)
         check_qkv(q, k, v, FULL)
         _check_shape(q, k, log_decay)
         L = state.total.shape[-3]

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._axes import aligned
-from attn._core import check_block, check_count, check_qkv, dots, masked_softmax, wide
+from attn._core import check_block, check_count, check_qkv, check_state, dots, masked_softmax, wide
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.dense import _rows
@@ -266,6 +266,7 @@ class Luong(Mechanism):
         return state, self(q, k, v, mask=Causal(), bias=bias, **learned)
 
     def step(self, state, q, k, v, *, bias=None, **learned):
+        check_state(state, _cache.Cache)
         if self.local is None:
             return _cache.decode(state, functools.partial(self, **learned), q, k, v, bias)
         check_qkv(q, k, v, FULL)

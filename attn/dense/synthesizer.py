@@ -10,7 +10,16 @@ from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._axes import aligned
-from attn._core import check_block, check_choice, check_count, check_qkv, dots, masked_softmax, wide
+from attn._core import (
+    check_block,
+    check_choice,
+    check_count,
+    check_qkv,
+    check_state,
+    dots,
+    masked_softmax,
+    wide,
+)
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.dense import _rows
@@ -184,6 +193,7 @@ class Synthesizer(Mechanism):
         return _cache.whole(jnp.zeros_like(k[..., :1]), v, max_length), out
 
     def step(self, state, q, k, v, *, bias=None, **learned):
+        check_state(state, _cache.Cache)
         self.check_learned(q, k, v, **learned)
         if self.kind == "random":  # the row of this token, the only one that T = 1 will look up
             row = lambda x: lax.dynamic_slice_in_dim(x, state.length, 1, axis=1)

@@ -15,7 +15,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from attn._axes import aligned, conjunction
-from attn._core import isolate, wide
+from attn._core import check_state, isolate, wide
 from attn.linearized import _sums, _work
 from attn.linearized._recurrence import (
     Sizes,
@@ -23,7 +23,6 @@ from attn.linearized._recurrence import (
     Tokens,
     advance,
     beside,
-    check_state,
     empty_state,
     isolate_gates,
     sizes,

@@ -10,10 +10,10 @@ from jaxtyping import Array, Float
 from attn import _cache
 from attn._axes import conjunction
 from attn._blockwise import blockwise, visited_scores
-from attn._core import check_count, dense_scores, isolate, seen_array, wide
+from attn._core import check_count, check_state, dense_scores, isolate, seen_array, wide
 from attn.linearized import _work
 from attn.linearized._family import Linearized
-from attn.linearized._recurrence import State, Terms, check_state, divide
+from attn.linearized._recurrence import State, Terms, divide
 from attn.linearized.feature_maps import taylor
 from attn.masks import FULL, Causal, Mask, Padding, Segments
 

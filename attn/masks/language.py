@@ -251,7 +251,9 @@ def _flat(kind, mask):
 
 def _same(a, b) -> bool:
     if hasattr(a, "dtype") or hasattr(b, "dtype"):
-        return hasattr(a, "dtype") and hasattr(b, "dtype") and np.array_equal(a, b)
+        # what is traced is equal to itself alone: its numbers are not known yet
+        both = hasattr(a, "dtype") and hasattr(b, "dtype")
+        return a is b or (both and np.array_equal(a, b))
     return a == b
 
 

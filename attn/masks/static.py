@@ -1,5 +1,7 @@
 """Static terms: integers only, hashable; they tell at trace time which blocks are empty."""
 
+from collections.abc import Iterable
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -75,6 +77,8 @@ class Global(Mask):
     positions: tuple[int, ...]
 
     def __post_init__(self):
+        if not isinstance(self.positions, Iterable):
+            raise TypeError(f"positions: expected integers, got {self.positions!r}")
         positions = sorted({_natural("positions", p) for p in self.positions})
         object.__setattr__(self, "positions", tuple(positions))
 

@@ -17,6 +17,7 @@ from attn._axes import aligned
 from attn._core import (
     attend_materialized,
     check_qkv,
+    check_state,
     dense_scores,
     isolate,
     masked_softmax,
@@ -200,6 +201,7 @@ class Chosen(Mechanism):
         return Pages(_cache.fill(k, v, pages * self.size), summary), out
 
     def step(self, state, q, k, v):
+        check_state(state, Pages)
         check_qkv(q, k, v, FULL)
         _cache.check_one_token(q)
         last, cache = state.cache.length, _cache.append(state.cache, k, v)

@@ -14,6 +14,7 @@ from attn._core import (
     attend_materialized,
     check_count,
     check_qkv,
+    check_state,
     refuse_rest,
     scores,
     wide,
@@ -171,6 +172,7 @@ class Hierarchical(Mechanism):
         return state, self(q, k, v, mask=Causal())
 
     def step(self, state, q, k, v):
+        check_state(state, _cells.Cells)
         check_qkv(q, k, v, FULL)
         return _cells.step(state, q, k, v)
 

@@ -23,6 +23,7 @@ from attn._core import (
     check_count,
     check_flags,
     check_qkv,
+    check_state,
     isolate,
     masked_softmax,
     refuse_rest,
@@ -295,6 +296,7 @@ class Reformer(Cached):
         return 2 * self.rounds * (hashing + K * chunks * 2 * size * size * (H + D))
 
     def step(self, state, q, k, v, *, rotations):
+        check_state(state, _cache.Cache)
         self.check_learned(q, k, v, rotations=rotations)
         at = jnp.broadcast_to(state.length, 1)
 

@@ -224,6 +224,14 @@ def test_what_cannot_decode_is_refused_by_name():
         model.prefill(TOKENS[:, :0])
     with pytest.raises(ValueError, match="steps: expected an integer"):
         model.generate(TOKENS[:, :2], -1)
+    with pytest.raises(TypeError, match="state: expected that of `prefill`, got NoneType"):
+        model.step(None, TOKENS[:, 0])
+
+
+def test_steps_may_be_numpys():
+    model = decoder()
+    draw = lambda steps: model.generate(TOKENS[:, :2], steps, temperature=0)
+    np.testing.assert_array_equal(draw(np.int64(2)), draw(2))
 
 
 def test_classes_that_are_no_tokens_are_not_fed_back():
