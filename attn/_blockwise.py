@@ -49,11 +49,12 @@ def blockwise(
         out = jnp.zeros((*batch, T, N, D), q.dtype)
         return out, jnp.full((*batch, T, N), -jnp.inf, wide(q).dtype)
     form = "loops"
+    known = B if isinstance(B, int) else 1  # `jax.export` may keep the batch as a symbol
     if block is None:
-        form, block = choose(mask, T, S, N, B)
+        form, block = choose(mask, T, S, N, known)
     block_q, block_k = block if isinstance(block, tuple) else (block, block)
     # score tiles of about 2 MB stay in cache
-    fits = [r for r in range(1, B + 1) if B % r == 0 and r * N * block_q * block_k <= 2**19]
+    fits = [r for r in range(1, known + 1) if B % r == 0 and r * N * block_q * block_k <= 2**19]
     number = number_of(scale, H)
     if number is None:  # an array, which may be learned
         q, number = scaled(q, scale), 1.0

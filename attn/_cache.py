@@ -169,7 +169,9 @@ def step(
     # a branch that is always taken, but not known to be: XLA would otherwise fuse writing the token
     # into reading the keys, for which it copies the whole cache where *B or K is 1
     width = cache.v.shape[-1]
-    nothing = lambda cache: jnp.zeros((*q.shape[:-1], width), q.dtype)
+    # made from q and v, it varies over the same mesh axes as the output does under shard_map
+    new = jnp.zeros_like(v[..., 0, :, None, :], q.dtype)
+    nothing = lambda cache: jnp.zeros_like(q[..., :1]) + new
     out = lax.cond(cache.length > 0, attend, nothing, cache)
     return cache, out.reshape(*batch, 1, N, width)
 

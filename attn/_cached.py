@@ -3,6 +3,7 @@
 import functools
 
 from attn import _cache
+from attn._core import check_state
 from attn.masks import Causal
 from attn.mechanism import Mechanism
 
@@ -21,5 +22,6 @@ class Cached(Mechanism):
         return _cache.whole(k, v, max_length), out
 
     def step(self, state, q, k, v, *, bias=None, **learned):
+        check_state(state, _cache.Cache)
         attend = functools.partial(self.reference, **learned)
         return _cache.decode(state, attend, q, k, v, bias)

@@ -240,6 +240,12 @@ def check_count(name: str, value, *, least: int = 1) -> None:
         raise ValueError(f"{name}: expected an integer from {least} to 2^30, got {value!r}")
 
 
+def check_state(state, kind: type) -> None:
+    """Raise TypeError unless `state` is of the kind that a variant's `init_state` makes."""
+    if not isinstance(state, kind):
+        raise TypeError(f"state: expected that of `init_state`, got {type(state).__name__}")
+
+
 def check_flags(record) -> None:
     """Raise TypeError unless each field of a dataclass that is declared bool is one."""
     for field in dataclasses.fields(record):

@@ -7,6 +7,7 @@ block size, and costs more than the attention.
 """
 
 import dataclasses
+import numbers
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +44,8 @@ def as_dropout(rate: float, key: Array | None, q: Array, k: Array) -> Dropout | 
         raise ValueError(f"dropout_key: expected a key with dropout_rate {rate}, got None")
     if not jnp.issubdtype(getattr(key, "dtype", None), jax.dtypes.prng_key):
         raise TypeError(f"dropout_key: expected a key from jax.random.key, got {key!r}")
+    if key.shape:
+        raise ValueError(f"dropout_key: expected one key, got {list(key.shape)} of them")
     for_rows, for_columns = jax.random.split(key)
     rows = jax.random.bits(for_rows, q.shape[:-1], jnp.uint32)
     return Dropout(rows, jax.random.bits(for_columns, k.shape[:-1], jnp.uint32), float(rate))
@@ -55,7 +58,7 @@ def dropout_of(mechanism, key: Array | None, q: Array, k: Array) -> Dropout | No
 
 def check_rate(rate: float) -> None:
     """Raise ValueError unless `rate` is a number in [0, 1)."""
-    number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
+    number = isinstance(rate, numbers.Real) and not isinstance(rate, bool)
     if not number or not 0 <= rate < 1:
         raise ValueError(f"dropout_rate: expected a number in [0, 1), got {rate!r}")
 

@@ -37,7 +37,8 @@ def in_blocks(x: Array, size: int, axis: int) -> Array:
     """Axis `axis` in blocks of `size`, the last filled up with 0 or False."""
     ends = [(0, 0)] * x.ndim
     ends[axis] = (0, -x.shape[axis] % size)
-    return jnp.pad(x, ends).reshape(*x.shape[:axis], -1, size, *x.shape[axis + 1 :])
+    count = -(-x.shape[axis] // size)
+    return jnp.pad(x, ends).reshape(*x.shape[:axis], count, size, *x.shape[axis + 1 :])
 
 
 def spread(x: Bool[Array, "..."], axis: int) -> Bool[Array, "..."]:

@@ -77,7 +77,11 @@ def _bias(cls):
 
 @_bias
 class Alibi(Bias):
-    """-slope_n |i - j| (Press et al. 2021, arXiv:2108.12409), symmetric for encoders."""
+    """-slope_n |i - j| (Press et al. 2021, arXiv:2108.12409), symmetric for encoders.
+
+    From i, whatever the offset of a `Causal` mask: the last T of S queries take the rows
+    `alibi.array(S, S)[None, :, -T:]`.
+    """
 
     slopes: Float[Array, " N"] = dataclasses.field(metadata={"rank": 1})
 
@@ -96,7 +100,7 @@ class Alibi(Bias):
 @_bias
 class Relative(Bias):
     """table[bucket(j - i), n]: T5's learned relative position (Raffel et al. 2019,
-    arXiv:1910.10683)."""
+    arXiv:1910.10683). From i, whatever the offset of a `Causal` mask."""
 
     table: Float[Array, "buckets N"] = dataclasses.field(metadata={"rank": 2})
     max_distance: int = 128
@@ -295,6 +299,10 @@ def _put(x, part, start, axis):
 
 def as_bias(bias) -> Bias | None:
     """A Bias from a Bias, an array or None. Raises TypeError on anything else."""
+    for x in jax.tree.leaves(bias) if isinstance(bias, Bias) else ():
+        if not hasattr(x, "dtype"):
+            held, kind = type(x).__name__, type(bias).__name__
+            raise TypeError(f"bias: expected arrays in {kind}, got {held}; take jnp.asarray")
     if bias is None or isinstance(bias, Bias):
         return bias
     if not hasattr(bias, "dtype") or not jnp.issubdtype(bias.dtype, jnp.floating):

@@ -4,6 +4,7 @@
 bound by `functools.partial`, or a mechanism with its learned arrays.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax.numpy as jnp
@@ -79,7 +80,13 @@ def multi_head_by_head(
     attend: Callable = dot_product_attention,
 ) -> Float[Array, "*B T W"]:
     """`multi_head` as its definition: a loop over heads, each with its own slices of the weights,
-    for reading and for testing. A bias is drawn whole, O(T S) memory."""
+    for reading and for testing. A bias is drawn whole, O(T S) memory.
+
+    Raises NotImplementedError for a mechanism that knows its heads by their number or mixes them
+    (`Mechanism.heads_alike`), which one head alone cannot show; a function of your own says so by
+    an attribute of that name, False.
+    """
+    _check_alike(attend)
     N, K = _check(x, wq, wk, wv, wo, num_heads, num_kv_heads, context)
     columns = lambda w, n, i: jnp.split(w, n, axis=1)[i]
     c = x if context is None else context
@@ -91,6 +98,17 @@ def multi_head_by_head(
         return single_head(x, *w, context=context, mask=mask, bias=of_head, attend=attend)
 
     return sum(wide(head(n)) for n in range(N)).astype(x.dtype)
+
+
+def _check_alike(attend):
+    while isinstance(attend, functools.partial):
+        attend = attend.func
+    if not getattr(attend, "heads_alike", True):
+        name = getattr(attend, "name", None) or attend.__name__
+        raise NotImplementedError(
+            f"attend: {name} does not treat all heads alike, so one alone is not the same; use "
+            "multi_head, which has them side by side"
+        )
 
 
 def _of_head(bias, n, x, c, N):

@@ -45,6 +45,8 @@ class Mechanism(abc.ABC):
     shared_by_layers: ClassVar[tuple[str, ...]] = ()
     # whether a layer projects one array for q and k
     shared_qk: ClassVar[bool] = False
+    # whether every head does the same: one alone gives what it gives beside the others
+    heads_alike: ClassVar[bool] = True
     # whether the query heads of one key head choose keys together
     shares_selection: ClassVar[bool] = False
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union
 import pydantic
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from attn import MECHANISMS, Bias, Causal, Mechanism, Softmax
+from attn import MECHANISMS, Causal, Mechanism, Softmax
 from attn.nn import MIXERS, Mixer
 from attn.nn.config import CHOICES, EncoderConfig
 from attn.positions import Rotary
@@ -123,11 +123,6 @@ class Model:
             mistakes.append(f"causal: expected True for {what}, got False")
         if self.positions == "xpos" and not self.causal:
             mistakes.append("causal: expected True with positions='xpos', got False")
-        biased = self.positions in ("alibi", "t5")
-        attending = [m for m in given if isinstance(m, Mechanism)]
-        if refusing := [name_of(m) for m in attending if biased and Bias not in m.honours]:
-            what = f"{' and '.join(refusing)} has no scores to add {self.positions} to"
-            mistakes.append(f"positions: {what}; take sinusoidal, learned, rotary or none")
         if mistakes:
             raise ValueError("\n".join(mistakes))
 

@@ -85,6 +85,54 @@ def test_attend_is_any_function():
     np.testing.assert_allclose(fused, want, **NEAR)
 
 
+PLAIN = {
+    f"{name} {n}": m
+    for name, kind in attn.MECHANISMS.items()
+    for n, m in enumerate(kind.examples())
+    if not m.init(
+        jax.random.key(0), num_heads=N, num_kv_heads=N, head_dim=H, value_dim=D, max_length=T
+    )
+    and not m.gates(num_heads=N, num_kv_heads=N, head_dim=H)
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * m.heads_alike) for n, m in PLAIN.items()]
+)
+def test_heads_that_are_alike_say_so(name):
+    m = PLAIN[name]
+    q, k, v, _ = attn.testing.inputs(m, T=12, S=12, N=3, K=3)
+    mask = Causal() if Causal in m.requires else FULL
+
+    @jax.jit
+    def both(q, k, v):
+        alone = [m(*(x[:, :, n : n + 1] for x in (q, k, v)), mask=mask) for n in range(3)]
+        return m(q, k, v, mask=mask), jnp.concatenate(alone, 2)
+
+    assert np.allclose(*both(q, k, v), rtol=2e-5, atol=2e-5) == m.heads_alike
+
+
+@pytest.mark.parametrize(
+    "attend",
+    [
+        attn.Retention(),
+        attn.Lightning(),
+        attn.lightning_attention,
+        functools.partial(functools.partial(attn.retention_attention), chunk=4),
+        attn.BlockSparse(masks=(attn.Window(1, 0), attn.Window(9, 0))),
+        attn.StridedPattern(heads="alternating"),
+        attn.FixedPattern(heads="alternating"),
+        attn.DilatedSegments(segments=(4, 8), rates=(1, 4)),
+        attn.TalkingHeads(),
+        functools.partial(attn.TalkingHeads(), logit_mixing=jnp.eye(N), weight_mixing=jnp.eye(N)),
+    ],
+    ids=str,
+)
+def test_heads_that_are_not_alike_have_no_loop(attend):
+    with pytest.raises(NotImplementedError, match=r"attend: .* use multi_head"):
+        attn.multi_head_by_head(X, *weights(), num_heads=N, attend=attend)
+
+
 def test_any_leading_axes_and_dtype():
     w = [x.astype(jnp.bfloat16) for x in weights()]
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):

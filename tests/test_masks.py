@@ -373,6 +373,9 @@ def test_a_mask_is_an_argument_of_a_jitted_function(mask):
         (lambda: Random(0, 1, 0), ValueError, "block"),
         (lambda: Blocks((1, 0), 2), ValueError, "layout"),
         (lambda: Blocks(((2,),), 2), ValueError, "layout"),
+        (lambda: Blocks(5, 2), TypeError, "layout: expected rows of booleans"),
+        (lambda: Blocks(((1, 0), (1,)), 2), TypeError, "layout: expected rows of booleans"),
+        (lambda: Global(3), TypeError, "positions: expected integers, got 3"),
         (lambda: Global((-1,)), ValueError, "positions"),
         (lambda: Prefix(-1), ValueError, "n"),
         (lambda: Axial(0, 2), ValueError, "height"),
@@ -390,6 +393,10 @@ def test_a_mask_is_an_argument_of_a_jitted_function(mask):
         (lambda: Causal() & jnp.ones((2, 2), bool), TypeError, "Array"),
         (lambda: Causal().at(0.5, 1), TypeError, "i: expected integer"),
         (lambda: Causal().array(-1, 2), ValueError, "T"),
+        (lambda: Causal() and Window(2, 2), TypeError, "Causal has no truth value: .* with &"),
+        (lambda: Causal() or Window(2, 2), TypeError, "Causal has no truth value"),
+        (lambda: not (Causal() & Window(2, 2)), TypeError, "And has no truth value"),
+        (lambda: bool(Padding(jnp.array([1]))), TypeError, "Padding has no truth value"),
         (lambda: from_json("{"), ValueError, "JSON"),
         (lambda: from_json('{"term": "Causall", "offset": 0}'), ValueError, "Causall"),
         (lambda: from_json('{"term": "Causal"}'), ValueError, "offset"),
@@ -401,6 +408,12 @@ def test_a_mask_is_an_argument_of_a_jitted_function(mask):
 def test_bad_input_is_named(build, error, words):
     with pytest.raises(error, match=words):
         build()
+
+
+@pytest.mark.parametrize("mask", DYNAMIC, ids=lambda m: str(m)[:40])
+def test_a_traced_mask_is_equal_to_itself(mask):
+    jax.jit(lambda m: [None for _ in range(1 // (m == m))])(mask)
+    assert not jax.jit(lambda m: m == Padding(jnp.array([7])))(mask)
 
 
 def test_every_static_term_is_tried_here():

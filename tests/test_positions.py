@@ -53,6 +53,19 @@ def test_rotary_scores_depend_on_the_distance_only():
     assert rotary(q.astype(jnp.bfloat16), jnp.array([3])).dtype == jnp.bfloat16
 
 
+def test_the_offset_of_causal_moves_no_query():
+    q, k, v, _ = attn.testing.inputs(attn.Softmax(), T=9, S=9)
+    alibi = attn.Alibi(jnp.asarray(alibi_slopes(4)))
+    attend = jax.jit(attn.dot_product_attention)
+    whole = attend(q, k, v, mask=attn.Causal(), bias=alibi)[:, 5:]
+    rows = alibi.array(9, 9)[None, :, -4:]
+    near = dict(rtol=1e-5, atol=1e-5)
+    mask = attn.Causal(5)
+    np.testing.assert_allclose(attend(q[:, 5:], k, v, mask=mask, bias=rows), whole, **near)
+    assert not np.allclose(attend(q[:, 5:], k, v, mask=mask, bias=alibi), whole, **near)
+    assert (attn.Causal(5) & attn.Window(1, 0)).array(2, 9).sum() == 3  # 0; 0 and 1
+
+
 def test_alibi_slopes_are_the_published_ones():
     np.testing.assert_allclose(alibi_slopes(8), [2.0**-n for n in range(1, 9)])
     twelve = alibi_slopes(12)

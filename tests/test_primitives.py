@@ -5,6 +5,7 @@ features, fewer keys.
 """
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import pathlib
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import AxisType, PartitionSpec
 
 import attn
 from attn.masks import FULL, Causal, Padding
@@ -244,11 +246,46 @@ def test_a_prompt_longer_than_max_length_is_refused_by_name(name):
         assert name in KEEP_OTHERWISE if came is None else "decode" in str(came)
 
 
+# nsa: what it keeps of the window branch does not vary over the mesh, and a step's does
+DECODES = [
+    n for n, m in attn.MECHANISMS.items() if m.step is not attn.Mechanism.step and n != "nsa"
+]
+
+
+@pytest.mark.parametrize("name", DECODES)
+def test_decoding_runs_under_shard_map(name):
+    for mechanism in attn.MECHANISMS[name].examples():
+        q, k, v, learned = inputs(mechanism, **TINY)
+        gates = mechanism.gate_shapes(num_heads=4, num_kv_heads=2, head_dim=4)
+        at = lambda arrays, t, n=1: jax.tree.map(
+            lambda x: jax.lax.dynamic_slice_in_dim(x, t, n, 1), arrays
+        )
+
+        def decode(q, k, v, gates, learned, mechanism=mechanism):
+            tokens = q, k, v
+            start = mechanism.prefill(*at(tokens, 0, 4), max_length=9, **at(gates, 0, 4), **learned)
+
+            def one(state, t):
+                return mechanism.step(state, *at(tokens, t), **at(gates, t), **learned)
+
+            return start[1], jnp.moveaxis(jax.lax.scan(one, start[0], jnp.arange(4, 9))[1], 0, 1)
+
+        each, shared = PartitionSpec("b"), PartitionSpec()
+        mesh = jax.make_mesh((1,), ("b",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
+        specs = {"in_specs": (each,) * 4 + (shared,), "out_specs": (each, each)}
+        of_tokens = {n: learned.pop(n) for n in gates}
+        sharded = jax.shard_map(decode, mesh=mesh, **specs)
+        with contextlib.suppress(NotImplementedError):  # some settings do not decode
+            want = jax.eval_shape(decode, q, k, v, of_tokens, learned)
+            assert jax.eval_shape(sharded, q, k, v, of_tokens, learned) == want
+
+
+@pytest.mark.parametrize("kind", [attn.Softmax, attn.Linear, attn.RWKV7, attn.Based])
 @pytest.mark.parametrize("max_length", [-1, 2.5])
-def test_a_max_length_that_is_none_is_refused_by_name(max_length):
+def test_a_max_length_that_is_none_is_refused_by_name(max_length, kind):
     sizes = {"num_heads": 2, "num_kv_heads": 2, "head_dim": 4, "value_dim": 4}
     with pytest.raises(ValueError, match="max_length"):
-        attn.Softmax().init_state((1,), **sizes, max_length=max_length)
+        kind().init_state((1,), **sizes, max_length=max_length)
 
 
 @pytest.mark.parametrize(
@@ -270,11 +307,73 @@ def test_softmax_takes_the_arrays_its_settings_ask_for_and_no_others(settings, a
         attn.Softmax(**settings)(q, k, v, **arrays)
 
 
+STEPS = [n for n in DECODES if n not in ("luna", "abc", "global_window")]
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_state_of_another_kind_is_refused_by_name(name):
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, v, learned = inputs(mechanism, **{**TINY, "T": 1, "S": 1})
+    with (
+        contextlib.suppress(NotImplementedError),
+        pytest.raises(TypeError, match=r"^state: expect"),
+    ):
+        mechanism.step(None, q, k, v, **learned)
+
+
+NONE = {"batch": {"batch": (0,)}, "queries": {"T": 0}, "keys": {"S": 0}, "widths": {"D": 0}}
+
+
+@pytest.mark.parametrize("none", NONE)
+@pytest.mark.parametrize("name", [n for n in attn.MECHANISMS if n not in ("nsa", "abc")])
+def test_of_nothing_comes_nothing(name, none):
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, v, learned = inputs(mechanism, **{**TINY, **NONE[none]})
+    given = {"mask": base_mask(mechanism), **learned}
+    shape = lambda f, *arrays, **more: (
+        jax.eval_shape(lambda arrays, more: f(*arrays, **more), arrays, {**given, **more}).shape
+    )
+    assert shape(mechanism, q, k, v) == (*q.shape[:-1], v.shape[-1])
+    assert shape(mechanism.reference, q, k, v) == (*q.shape[:-1], v.shape[-1])
+    N, T, S = q.shape[-2], q.shape[-3], k.shape[-3]
+    with contextlib.suppress(NotImplementedError):
+        assert shape(mechanism.weights, q, k) == (*q.shape[:-3], N, T, S)
+    if T == S:
+        prefill = functools.partial(mechanism.prefill, max_length=12)
+        with contextlib.suppress(NotImplementedError):
+            _, out = jax.eval_shape(lambda q, k, v: prefill(q, k, v, **learned), q, k, v)
+            assert out.shape == (*q.shape[:-1], v.shape[-1])
+
+
+@pytest.mark.parametrize("name", attn.MECHANISMS)
+def test_learned_arrays_start_in_float32_under_x64(name):
+    sizes = dict(num_heads=2, num_kv_heads=2, head_dim=4, value_dim=4, max_length=8)
+    for mechanism in attn.MECHANISMS[name].examples():
+        with jax.enable_x64(True):
+            learned = jax.eval_shape(
+                lambda key, m=mechanism: m.init(key, **sizes), jax.random.key(0)
+            )
+        assert {x.dtype for x in learned.values()} <= {jnp.dtype("float32")}, learned
+
+
+@pytest.mark.parametrize("kind", [attn.Softmax, attn.Differential, attn.TalkingHeads])
+def test_a_record_with_a_list_of_implementations_is_hashable(kind):
+    several = kind(implementation=["blockwise", "materialized"])
+    assert several == kind(implementation=("blockwise", "materialized"))
+    assert hash(several) == hash(kind(implementation=("blockwise", "materialized")))
+    assert kind(implementation="blockwise").implementation == "blockwise"
+
+
 @pytest.mark.parametrize("kind", [attn.Softmax, attn.Forgetting, attn.Reformer, attn.GatedDeltaNet])
 def test_a_flag_is_true_or_false(kind):
     flag = {attn.Softmax: "qk_norm", attn.Reformer: "shared_qk"}.get(kind, "output_norm")
     with pytest.raises(TypeError, match=f"{flag}: expected True or False, got 'no'"):
         kind(**{flag: "no"})
+
+
+def test_masks_that_are_none_are_named():
+    with pytest.raises(TypeError, match="masks: expected masks or their JSON, got 5"):
+        attn.BlockSparse(masks=5)
 
 
 def test_what_no_layer_can_add_is_refused_where_it_is_set():

@@ -139,7 +139,7 @@ class Linformer(Mechanism):
         refuse_rest("linformer", rest, bias, HONOURS)
         w, f = _weights(q, k, padding, **projections)
         *batch, N, T, R = w.shape
-        w = w.reshape(*batch, f.shape[0], -1, T, R)
+        w = w.reshape(*batch, f.shape[0], N // f.shape[0], T, R)
         full = jnp.einsum("...kgtr,krs->...kgts", w, f).reshape(*batch, N, T, f.shape[-1])
         if padding is None:
             return full

@@ -13,6 +13,7 @@ from attn._cache import check_one_token
 from attn._core import (
     check_count,
     check_qkv,
+    check_state,
     dense_attention,
     dots,
     refuse_rest,
@@ -65,7 +66,7 @@ def pooled_attention(
     refuse_rest("pooled", rest, bias, HONOURS)
     kernels = _checked(stride, k, v, key_kernel, value_kernel)
     (*batch, T, N, _), (S, D) = q.shape, (v.shape[-3], v.shape[-1])
-    if 0 in (*batch, T, S):
+    if 0 in (*batch, T, S, D):
         return jnp.zeros((*batch, T, N, D), q.dtype)
     offset = S if causal is None else causal.offset
     if stride > (longest := max(S, T + max(offset, 0))):
@@ -199,6 +200,7 @@ class Pooled(Mechanism):
         return PooledState.empty(batch, *sizes, **how)
 
     def step(self, state, q, k, v, **kernels):
+        check_state(state, PooledState)
         self.check_learned(q, k, v, **kernels)
         check_one_token(q)
         return state.step(q, k, v, _checked(self.stride, k, v, **kernels), self.stride)
@@ -220,7 +222,9 @@ class Pooled(Mechanism):
 
         def draw(key, width):
             shape = (num_kv_heads, self.stride, width, width)
-            return jax.random.normal(key, shape, jnp.float32) * (self.stride * width) ** -0.5
+            return (
+                jax.random.normal(key, shape, jnp.float32) * (self.stride * max(1, width)) ** -0.5
+            )
 
         a, b = jax.random.split(key)
         return {"key_kernel": draw(a, head_dim), "value_kernel": draw(b, value_dim)}

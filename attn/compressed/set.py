@@ -68,7 +68,7 @@ class Set(Mechanism):
         a, b = jax.random.split(key)
         return {
             "inducing_points": draw(a, self.points, head_dim),
-            "key_map": draw(b, value_dim, head_dim) * value_dim**-0.5,
+            "key_map": draw(b, value_dim, head_dim) * max(1, value_dim) ** -0.5,
         }
 
     def flops(self, T, S, N, K, H, D):

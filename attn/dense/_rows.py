@@ -188,17 +188,18 @@ def tanh_scores(
     """v . tanh(u_i + x_j) of every pair, so many keys at a time that b x c x A is never held."""
     *batch, b, N, A = u.shape
     c, K = x.shape[-3:-1]
-    some = min(c, max(16, BUDGET // u.size))
-    count = -(-c // some)
+    some = min(c, max(16, BUDGET // max(1, u.size)))
+    count = -(-c // max(1, some))
     # few axes: XLA's CPU compiler (jaxlib 0.10) has written out of bounds where there were seven
-    u = jnp.swapaxes(u.reshape(-1, b, N, A), 1, 2)[..., None, :]  # [B, N, b, 1, A]
+    B = math.prod(batch)
+    u = jnp.swapaxes(u.reshape(B, b, N, A), 1, 2)[..., None, :]  # [B, N, b, 1, A]
 
     def chunk(x):
         x = jnp.repeat(jnp.swapaxes(x, 1, 2), N // K, axis=1)[..., None, :, :]  # [B, N, 1, some, A]
         return jnp.einsum("bntsa,na->bnts", jnp.tanh(u + x), v)
 
-    x = x.reshape(-1, c, K, A)
-    if count == 1:
+    x = x.reshape(B, c, K, A)
+    if count <= 1:
         return chunk(x).reshape(*batch, N, b, c)
     s = lax.map(jax.checkpoint(chunk, prevent_cse=False), _blocks(x, count, some))
     return jnp.moveaxis(s, 0, -2).reshape(*batch, N, b, count * some)[..., :c]

@@ -108,7 +108,7 @@ class Additive(Cached):
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         # not the paper's a = 0 and W, U of deviation 0.001: at a = 0 neither W nor U would learn
         A = self.hidden or head_dim
-        draw = lambda key, *shape: jax.random.normal(key, shape) * shape[-2] ** -0.5
+        draw = lambda key, *shape: jax.random.normal(key, shape, jnp.float32) * shape[-2] ** -0.5
         w, u, a = jax.random.split(key, 3)
         return {
             "query_projection": draw(w, num_heads, head_dim, A),

@@ -13,7 +13,7 @@ from attn._core import check_block, check_qkv, dense_attention, dense_weights, i
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.kernels.call import Call
-from attn.kernels.dispatch import check_names, run
+from attn.kernels.dispatch import keep_names, run
 from attn.masks import FULL, TERMS, Mask
 
 NAMES = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
@@ -99,8 +99,7 @@ class Differential(Cached):
         number = isinstance(self.lambda_init, (int, float))
         if not number or not 0 <= self.lambda_init < 1:
             raise ValueError(f"lambda_init: expected a number in [0, 1), got {self.lambda_init!r}")
-        if self.implementation is not None:
-            check_names(self.implementation)
+        keep_names(self)
         check_rate(self.dropout_rate)
         check_block(self.block)
 

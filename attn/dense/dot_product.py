@@ -1,6 +1,7 @@
 """Scaled dot-product attention (Vaswani et al. 2017, arXiv:1706.03762): O(T S) time."""
 
 import dataclasses
+import numbers
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
@@ -15,6 +16,7 @@ from attn._core import (
     check_block,
     check_flags,
     check_qkv,
+    check_state,
     dense_attention,
     dense_weights,
     isolate,
@@ -24,7 +26,7 @@ from attn._dropout import as_dropout, check_rate, dropout_of
 from attn._merge import merged
 from attn.biases import Bias
 from attn.kernels.call import Call
-from attn.kernels.dispatch import check_names, pick, run
+from attn.kernels.dispatch import keep_names, pick, run
 from attn.masks import FULL, TERMS, Causal, Mask
 
 Implementation = Literal["materialized", "blockwise", "cudnn", "tokamax", "splash"]
@@ -98,11 +100,15 @@ def _call(q, k, v, mask, bias, scale, cap, rate, key, block, *, return_lse) -> C
     check_block(block)
     check_cap(cap)
     dropout = as_dropout(rate, key, q, k)
+    cap = None if cap is None else float(cap)
     return Call(q, k, v, mask, bias, scale, cap, dropout, return_lse, block)
 
 
 def _drain(out, lse, sinks):
     """The share of each row that its sink leaves: exp(lse) / (exp(lse) + exp(sink))."""
+    if not _is_float(sinks):
+        got = getattr(sinks, "dtype", type(sinks).__name__)
+        raise TypeError(f"sinks: expected an array of floats, got {got}")
     sinks, dtype = wide(jnp.asarray(sinks)).astype(lse.dtype), out.dtype
     if sinks.shape != lse.shape[-1:]:
         raise ValueError(f"sinks: expected [{lse.shape[-1]}], got {list(sinks.shape)}")
@@ -124,16 +130,32 @@ def merge(
     """The output and log-sum-exp over all keys from those over disjoint parts of them.
 
     sum_p exp(lse_p) out_p / sum_p exp(lse_p), O(T) for each part; a part that a row does not see
-    counts nothing. Raises ValueError for no parts.
+    counts nothing. A log-sum-exp has the heads last, as `return_lse` gives it: one of another
+    library, [*B, N, T], is turned first; where T == N nothing here can tell. Raises ValueError for
+    no parts and for shapes that differ, TypeError for what is no pair of float arrays.
     """
-    if not parts:
+    if not len(parts):
         raise ValueError("parts: expected at least one (output, log-sum-exp), got none")
+    for n, part in enumerate(parts):
+        if not (isinstance(part, (tuple, list)) and len(part) == 2 and all(map(_is_float, part))):
+            got = type(part).__name__
+            raise TypeError(f"parts[{n}]: expected (output, log-sum-exp), float arrays, got {got}")
+        got, want = [list(x.shape) for x in part], list(parts[0][0].shape)
+        if len(want) < 2 or got != [want, want[:-1]]:
+            raise ValueError(
+                f"parts[{n}]: expected an output [*B, T, N, D] as of parts[0] and its log-sum-exp "
+                f"[*B, T, N], {want} and {want[:-1]}, got {got[0]} and {got[1]}"
+            )
     return merged(parts)
+
+
+def _is_float(x) -> bool:
+    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
 
 
 def check_cap(logit_cap: float | None) -> None:
     """Raise ValueError unless it is None or a positive number."""
-    number = isinstance(logit_cap, (int, float)) and not isinstance(logit_cap, bool)
+    number = isinstance(logit_cap, numbers.Real) and not isinstance(logit_cap, bool)
     if logit_cap is not None and not (number and 0 < logit_cap < 1e30):
         raise ValueError(f"logit_cap: expected a positive number or None, got {logit_cap}")
 
@@ -157,12 +179,11 @@ class Softmax(Cached):
     block: int | None = None
 
     def __post_init__(self):
-        if self.implementation is not None:
-            check_names(self.implementation)
+        keep_names(self)
         if self.sinks not in (None, "zero", "learned"):
             raise ValueError(f"sinks: expected 'zero', 'learned' or None, got {self.sinks!r}")
         if self.temperature != "learned":
-            number = isinstance(self.temperature, (int, float)) and self.temperature is not True
+            number = isinstance(self.temperature, numbers.Real) and self.temperature is not True
             if not number or not 0 < self.temperature < 1e30:
                 raise ValueError(
                     f"temperature: expected a positive number or 'learned', got {self.temperature}"
@@ -184,9 +205,9 @@ class Softmax(Cached):
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         learned = {}
         if self.sinks == "learned":
-            learned["sinks"] = jnp.zeros(num_heads)
+            learned["sinks"] = jnp.zeros(num_heads, jnp.float32)
         if self.temperature == "learned":
-            learned["temperature"] = jnp.ones(num_heads)
+            learned["temperature"] = jnp.ones(num_heads, jnp.float32)
         return learned
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **learned):
@@ -233,6 +254,7 @@ class Softmax(Cached):
         return _cache.whole(self._options(q, k, **learned)[1], v, max_length), out
 
     def step(self, state, q, k, v, *, bias=None, **learned):
+        check_state(state, _cache.Cache)
         q, k, options = self._options(q, k, **learned)
         bias = _cache.bias_row(bias, state, q)
         state, out = _cache.step(state, q, k, v, bias=bias, **options)

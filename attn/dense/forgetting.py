@@ -13,6 +13,7 @@ from attn._core import (
     check_block,
     check_flags,
     check_qkv,
+    check_state,
     dense_attention,
     dense_weights,
     wide,
@@ -70,7 +71,7 @@ def _decay(q, k, log_decay, mask) -> Decay | None:
         return None
     total = running(_logarithms(log_decay).astype(wide(q).dtype))
     (causal,), _ = mask.take(Causal)
-    at = jnp.arange(T) + (causal.offset if causal else 0)
+    at = jnp.arange(T) + (0 if causal is None else causal.offset)
     return Decay(jnp.take(total, jnp.clip(at, 0, S - 1), axis=-3), total)
 
 
@@ -164,6 +165,7 @@ class Forgetting(Mechanism):
         return State(_cache.whole(k, v, max_length), jnp.pad(total, after)), out
 
     def step(self, state, q, k, v, *, log_decay):
+        check_state(state, State)
         check_qkv(q, k, v, FULL)
         _check_shape(q, k, log_decay)
         L = state.total.shape[-3]

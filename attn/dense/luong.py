@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._axes import aligned
-from attn._core import check_block, check_count, check_qkv, dots, masked_softmax, wide
+from attn._core import check_block, check_count, check_qkv, check_state, dots, masked_softmax, wide
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.dense import _rows
@@ -246,7 +246,7 @@ class Luong(Mechanism):
             shapes |= {"position_projection": (N, H, H), "position_vector": (N, H)}
         # not the paper's uniform +-0.1, made for its 1000 units: LeCun normal does at any width
         keys = jax.random.split(key, len(shapes) or 1)
-        draw = lambda key, shape: jax.random.normal(key, shape) * H**-0.5
+        draw = lambda key, shape: jax.random.normal(key, shape, jnp.float32) * H**-0.5
         return {name: draw(key, shape) for key, (name, shape) in zip(keys, shapes.items())}
 
     def flops(self, T, S, N, K, H, D):
@@ -266,6 +266,7 @@ class Luong(Mechanism):
         return state, self(q, k, v, mask=Causal(), bias=bias, **learned)
 
     def step(self, state, q, k, v, *, bias=None, **learned):
+        check_state(state, _cache.Cache)
         if self.local is None:
             return _cache.decode(state, functools.partial(self, **learned), q, k, v, bias)
         check_qkv(q, k, v, FULL)

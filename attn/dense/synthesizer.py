@@ -10,7 +10,16 @@ from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._axes import aligned
-from attn._core import check_block, check_choice, check_count, check_qkv, dots, masked_softmax, wide
+from attn._core import (
+    check_block,
+    check_choice,
+    check_count,
+    check_qkv,
+    check_state,
+    dots,
+    masked_softmax,
+    wide,
+)
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.dense import _rows
@@ -157,16 +166,16 @@ class Synthesizer(Mechanism):
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         # LeCun normal; the paper has random logits "randomly initialized": unit normal, as scores
-        draw = lambda key, *shape: jax.random.normal(key, shape)
+        draw = lambda key, *shape: jax.random.normal(key, shape, jnp.float32)
         if self.kind == "random":
             return {"logits": draw(key, num_heads, max_length, max_length)}
         a, b = jax.random.split(key)
         A = self.hidden or head_dim
         return {
             "w1": draw(a, num_heads, head_dim, A) * head_dim**-0.5,
-            "b1": jnp.zeros((num_heads, A)),
+            "b1": jnp.zeros((num_heads, A), jnp.float32),
             "w2": draw(b, num_heads, A, max_length) * A**-0.5,
-            "b2": jnp.zeros((num_heads, max_length)),
+            "b2": jnp.zeros((num_heads, max_length), jnp.float32),
         }
 
     def flops(self, T, S, N, K, H, D):
@@ -184,6 +193,7 @@ class Synthesizer(Mechanism):
         return _cache.whole(jnp.zeros_like(k[..., :1]), v, max_length), out
 
     def step(self, state, q, k, v, *, bias=None, **learned):
+        check_state(state, _cache.Cache)
         self.check_learned(q, k, v, **learned)
         if self.kind == "random":  # the row of this token, the only one that T = 1 will look up
             row = lambda x: lax.dynamic_slice_in_dim(x, state.length, 1, axis=1)

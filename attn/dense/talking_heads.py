@@ -26,7 +26,7 @@ from attn._core import (
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn.biases import Bias
 from attn.kernels.call import Call
-from attn.kernels.dispatch import check_names, run
+from attn.kernels.dispatch import keep_names, run
 from attn.masks import FULL, TERMS, Mask
 
 
@@ -108,14 +108,14 @@ def _dense_weights(q, k, mask, bias, logit_mixing, weight_mixing, dropout=None):
 class TalkingHeads(Cached):
     """Softmax with learned mixing of heads before and after it (Shazeer et al. 2020)."""
 
+    heads_alike: ClassVar = False  # each reads all others
     honours: ClassVar = (*TERMS, Bias)
     implementation: str | tuple[str, ...] | None = None
     dropout_rate: float = 0.0
     block: int | None = None
 
     def __post_init__(self):
-        if self.implementation is not None:
-            check_names(self.implementation)
+        keep_names(self)
         check_rate(self.dropout_rate)
         check_block(self.block)
 

@@ -54,6 +54,14 @@ def run(call: Call, preference: str | Sequence[str] | None):
     return IMPLEMENTATIONS[pick(call, preference)](call)
 
 
+def keep_names(record) -> None:
+    """Check a record's `implementation`; several names are kept as a tuple, to be hashable."""
+    if record.implementation is not None:
+        names = check_names(record.implementation)
+        one = isinstance(record.implementation, str)
+        object.__setattr__(record, "implementation", names[0] if one else names)
+
+
 def check_names(preference: str | Sequence[str]) -> tuple[str, ...]:
     """The names as a tuple. Raises ValueError unless each is known."""
     names = (preference,) if isinstance(preference, str) else preference

@@ -16,6 +16,8 @@ def weights(form, q, k, gates, learned, mask: Mask) -> Float[Array, "*B N T S"]:
     (causal, padding, segments), _ = mask.take(Causal, Padding, Segments)
     *batch, T, N, _ = q.shape
     S = k.shape[-3]
+    if 0 in (T, S, *batch):
+        return jnp.zeros((*batch, N, T, S), wide(q).dtype)
     shown = jnp.ones(S, bool) if padding is None else padding.seen_keys(S)
     seen = jnp.broadcast_to(seen_array(mask, T, S), (*batch, 1, T, S))
     hide = lambda x: jnp.where(beside(shown, x, len(batch)), wide(x), 0)
@@ -25,7 +27,7 @@ def weights(form, q, k, gates, learned, mask: Mask) -> Float[Array, "*B N T S"]:
     ids = jnp.zeros(S, jnp.int32) if segments is None else segments.key_ids
     together = conjunction(ids[..., :, None] == ids[..., None, :], shown[..., None, :])
     _, together = aligned(seen[..., 0, :, :], together)  # [*B, j, l]
-    at, place = jnp.arange(T) + (causal.offset if causal else 0), jnp.arange(S)
+    at, place = jnp.arange(T) + (0 if causal is None else causal.offset), jnp.arange(S)
     i, j = at[:, None], place[None]
     apart = 1 if form.reads_before else 0
     w = _scores(t, t.q, t.k, at, together, apart)

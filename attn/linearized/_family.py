@@ -159,6 +159,7 @@ class Linearized(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ) -> State:
+        check_count("max_length", max_length, least=0)
         size = self._sizes(num_heads, num_kv_heads, head_dim, value_dim, max_length)
         return empty_state(tuple(batch), size, value_dim, jnp.dtype(dtype))
 

@@ -51,12 +51,6 @@ class State:
     poison: Float[Array, "*B K"]
 
 
-def check_state(state, kind: type) -> None:
-    """Raise TypeError unless `state` is of the kind that a variant's `init_state` makes."""
-    if not isinstance(state, kind):
-        raise TypeError(f"state: expected that of `init_state`, got {type(state).__name__}")
-
-
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Tokens:

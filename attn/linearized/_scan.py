@@ -15,7 +15,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from attn._axes import aligned, conjunction
-from attn._core import isolate, wide
+from attn._core import check_state, isolate, wide
 from attn.linearized import _sums, _work
 from attn.linearized._recurrence import (
     Sizes,
@@ -23,7 +23,6 @@ from attn.linearized._recurrence import (
     Tokens,
     advance,
     beside,
-    check_state,
     empty_state,
     isolate_gates,
     sizes,
@@ -47,7 +46,7 @@ def attend(
     """The variant `form` under the mask terms it knows, of checked arguments."""
     *batch, T, N, _ = q.shape
     S, D = k.shape[-3], v.shape[-1]
-    if 0 in (T, S, *batch):
+    if 0 in (T, S, D, *batch):
         return jnp.zeros((*batch, T, N, D), q.dtype)
     seen_q, seen_k = jnp.ones(T, bool), jnp.ones(S, bool)
     if padding is not None:
@@ -68,8 +67,8 @@ def attend(
             f"mask: {form.name} divides what it has gated, which is defined with Causal only"
         )
     in_order = functools.partial(_in_order, form, learned, tokens, segments)
-    offset = causal.offset if causal else 0
-    if causal:
+    offset = 0 if causal is None else causal.offset
+    if causal is not None:
         out = in_order(offset)
     elif not ordered:
         out = _unordered(form, learned, tokens) if segments is None else in_order(S)
@@ -89,6 +88,9 @@ def follow(
     """T more tokens of causal decoding after `state`: (the state after them, their outputs)."""
     *batch, T, N, _ = q.shape
     if 0 in (T, *batch):
+        # that varies over the mesh axes of the tokens too, as it does after some
+        zero = jnp.zeros_like(q).sum()
+        state = jax.tree.map(lambda x: x + zero.astype(x.dtype), state)
         return state, jnp.zeros((*batch, T, N, v.shape[-1]), q.dtype)
     dtype = q.dtype
     q, k, v = map(wide, (q, k, v))
@@ -144,7 +146,7 @@ def _in_order(form, learned, tokens: Tokens, segments, offset: int, *, reverse=F
         return turn(_scan(form, learned, state, jax.tree.map(turn, tokens))[1])
     # keys and queries sorted into one sequence, each query after the keys that it may see
     spread = lambda x, length: jnp.broadcast_to(x, (*batch, length))
-    ids = (segments.key_ids, segments.query_ids) if segments else (np.int32(0), np.int32(0))
+    ids = (np.int32(0), np.int32(0)) if segments is None else (segments.key_ids, segments.query_ids)
     run = jnp.concatenate([spread(ids[0], S), spread(ids[1], T)], -1)
     position = jnp.concatenate([jnp.arange(S) - offset, jnp.arange(T)])
     position = -position if reverse else position

@@ -10,10 +10,10 @@ from jaxtyping import Array, Float
 from attn import _cache
 from attn._axes import conjunction
 from attn._blockwise import blockwise, visited_scores
-from attn._core import check_count, dense_scores, isolate, seen_array, wide
+from attn._core import check_count, check_state, dense_scores, isolate, seen_array, wide
 from attn.linearized import _work
 from attn.linearized._family import Linearized
-from attn.linearized._recurrence import State, Terms, check_state, divide
+from attn.linearized._recurrence import State, Terms, divide
 from attn.linearized.feature_maps import taylor
 from attn.masks import FULL, Causal, Mask, Padding, Segments
 
@@ -75,14 +75,14 @@ class Based(Linearized):
     def _near_mask(self, q, k, mask) -> Mask:
         """The `window` positions up to the query's own or, not causal, less than `window` away."""
         causal = mask.take(Causal)[0][0]
-        near = ~Causal((causal.offset if causal else 0) - self.window)
-        near = near if causal else near & Causal(self.window - 1)
+        near = ~Causal((0 if causal is None else causal.offset) - self.window)
+        near = near & Causal(self.window - 1) if causal is None else near
         return (mask & near).sized(q.shape[-3], k.shape[-3])
 
     def _far(self, q, k, v, mask) -> Float[Array, "*B T N D"]:
         """The sums, not normalised, over the positions outside the window."""
         causal, padding, segments = mask.take(*self.honours)[0]
-        if causal:
+        if causal is not None:
             return super().__call__(q, k, v, mask=mask & Causal(causal.offset - self.window))
         if self.window == 0:
             return super().__call__(q, k, v, mask=mask)
@@ -171,7 +171,7 @@ class Based(Linearized):
 
 def _with_one(v):
     """v and a channel of ones, whose sum is the normaliser."""
-    return jnp.concatenate([v, jnp.ones_like(v[..., :1])], -1)
+    return jnp.concatenate([v, jnp.ones((*v.shape[:-1], 1), v.dtype)], -1)
 
 
 def _join(near, lse, far):

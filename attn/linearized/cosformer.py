@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attn._axes import aligned
-from attn._core import check_count, check_qkv, wide
+from attn._core import check_count, check_qkv, check_state, wide
 from attn.linearized._family import Linearized
-from attn.linearized._recurrence import State, Terms, check_state
+from attn.linearized._recurrence import State, Terms
 from attn.linearized.feature_maps import cos_reweighted
 from attn.masks import FULL, Causal, Mask
 
@@ -86,7 +86,7 @@ class Cosformer(Linearized):
         bound, _ = check_qkv(q, k, v, mask)
         T, S = q.shape[-3], k.shape[-3]
         causal = bound.take(Causal)[0][0]
-        offset = causal.offset if causal else 0
+        offset = 0 if causal is None else causal.offset
         reach = max(T + max(offset, 0), S, 1)
         length = self.length or reach
         if reach > length:

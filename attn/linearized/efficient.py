@@ -8,10 +8,10 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from attn._axes import aligned
-from attn._core import isolate, masked_softmax, seen_array, wide
+from attn._core import check_state, isolate, masked_softmax, seen_array, wide
 from attn.linearized import _dense, _scan
 from attn.linearized._family import Linearized
-from attn.linearized._recurrence import State, Terms, check_state, low
+from attn.linearized._recurrence import State, Terms, low
 from attn.masks import FULL, Mask
 
 
@@ -59,7 +59,7 @@ class Efficient(Linearized):
             shown = jnp.ones(S, bool) if padding is None else padding.seen_keys(S)
             ids = None if segments is None else segments.key_ids
             k, poison = _logits(k, shown)
-            if causal:
+            if causal is not None:
                 share, gates["log_decay"] = _gate(k, _earlier(k, ids))
             else:
                 share = _share(k, ids)

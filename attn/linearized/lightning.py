@@ -1,6 +1,7 @@
 """Lightning attention (Qin et al. 2024, arXiv:2401.04658): linear attention, fixed decays. O(T)."""
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -32,10 +33,14 @@ def lightning_attention(
     return Lightning(layer_fraction=layer_fraction, chunk=chunk)(q, k, v, mask=mask, bias=bias)
 
 
+lightning_attention.heads_alike = False
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lightning(Linearized):
     """Linear attention with fixed decays that slow down with depth (Lightning, Qin et al. 2024)."""
 
+    heads_alike: ClassVar = False  # each has a decay of its own
     layer_fraction: float = 0.0
     output_gate: str | None = "sigmoid"
     output_norm: bool = True

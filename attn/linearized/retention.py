@@ -1,6 +1,7 @@
 """Retention (RetNet, Sun et al. 2023, arXiv:2307.08621): linear attention, fixed decays. O(T)."""
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -29,10 +30,14 @@ def retention_attention(
     return Retention(chunk=chunk)(q, k, v, mask=mask, bias=bias)
 
 
+retention_attention.heads_alike = False
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Retention(Linearized):
     """Linear attention, a fixed decay 1 - 2^(-5 - h) for each head (RetNet, Sun et al. 2023)."""
 
+    heads_alike: ClassVar = False  # each has a decay of its own
     output_gate: str | None = "silu"
     output_norm: bool = True
 

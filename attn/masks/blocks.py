@@ -18,7 +18,11 @@ class Blocks(Mask):
     size: int
 
     def __post_init__(self):
-        layout = np.asarray(self.layout) if len(self.layout) else np.zeros((0, 0), bool)
+        try:
+            layout = np.asarray(self.layout) if len(self.layout) else np.zeros((0, 0), bool)
+        except (TypeError, ValueError):  # no rows, or of different lengths
+            what = "rows of booleans, all as long"
+            raise TypeError(f"layout: expected {what}, got {self.layout!r}") from None
         if layout.ndim != 2:
             raise ValueError(f"layout: expected two axes [rows, columns], got {layout.ndim}")
         if not np.isin(layout, (0, 1)).all():

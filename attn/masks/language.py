@@ -171,6 +171,12 @@ class Mask:
     def __invert__(self) -> "Mask":
         return self.mask if isinstance(self, Not) else Not(self)
 
+    def __bool__(self) -> bool:
+        raise TypeError(
+            f"{type(self).__name__} has no truth value: join masks with &, | and ~, not with and, "
+            "or and not; compare with `is None` or `== FULL`"
+        )
+
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
@@ -245,7 +251,9 @@ def _flat(kind, mask):
 
 def _same(a, b) -> bool:
     if hasattr(a, "dtype") or hasattr(b, "dtype"):
-        return hasattr(a, "dtype") and hasattr(b, "dtype") and np.array_equal(a, b)
+        # what is traced is equal to itself alone: its numbers are not known yet
+        both = hasattr(a, "dtype") and hasattr(b, "dtype")
+        return a is b or (both and np.array_equal(a, b))
     return a == b
 
 

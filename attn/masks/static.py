@@ -1,5 +1,7 @@
 """Static terms: integers only, hashable; they tell at trace time which blocks are empty."""
 
+from collections.abc import Iterable
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -8,7 +10,12 @@ from attn.masks.language import LARGEST, Mask, _natural, _term
 
 @_term
 class Causal(Mask):
-    """j <= i + offset. Top-left aligned at offset 0; `Causal(S - T)` is bottom-right aligned."""
+    """j <= i + offset. Top-left aligned at offset 0; `Causal(S - T)` is bottom-right aligned.
+
+    It moves the edge and no query: `Window`, other patterns, biases and Luong's local "m" count
+    from i. In a variant with an order of its own (decays, cells, chunks) query i stands at
+    i + offset.
+    """
 
     offset: int = 0
 
@@ -27,7 +34,10 @@ class Causal(Mask):
 
 @_term
 class Window(Mask):
-    """i - left <= j <= i + right, both ends inclusive: Window(5, 0) sees itself and five before."""
+    """i - left <= j <= i + right, both ends inclusive: Window(5, 0) sees itself and five before.
+
+    From i, whatever the offset of a `Causal` beside it.
+    """
 
     left: int
     right: int
@@ -67,6 +77,8 @@ class Global(Mask):
     positions: tuple[int, ...]
 
     def __post_init__(self):
+        if not isinstance(self.positions, Iterable):
+            raise TypeError(f"positions: expected integers, got {self.positions!r}")
         positions = sorted({_natural("positions", p) for p in self.positions})
         object.__setattr__(self, "positions", tuple(positions))
 

@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from attn._axes import aligned
-from attn._core import wide
+from attn._core import check_count, wide
 from attn.biases import Bias
 from attn.dense.dot_product import dot_product_attention
 from attn.masks import FULL, Causal, Mask
@@ -79,6 +79,10 @@ class Attention(nnx.Module):
         dtype=jnp.float32,
         key: Array,
     ):
+        if not isinstance(mechanism, Mechanism):
+            what = "a Mechanism such as attn.Softmax()"
+            raise TypeError(f"mechanism: expected {what}, got {mechanism!r}")
+        check_count("num_heads", num_heads)
         N, K = num_heads, num_heads if num_kv_heads is None else num_kv_heads
         if head_dim is None and width % N:
             raise ValueError(f"num_heads: expected a divisor of width {width}, got {N}")

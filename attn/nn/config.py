@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Literal
 
+from attn.biases import Bias
 from attn.dense.dot_product import Softmax
 from attn.masks import Causal
 from attn.mechanism import Mechanism, wrong_requests
@@ -252,11 +253,15 @@ def _mixing(c: EncoderConfig) -> list[str]:
     alone = mixers and len(mixers) == len(set(c.mechanisms))
     of_heads = [name for name in ("kv_heads", "head_dim", "qk_norm", "bias") if getattr(c, name)]
     of_heads += ["positions"] if c.positions in TURNED else []
+    unbiased = [
+        m.name for m in dict.fromkeys(c.mechanisms) if isinstance(m, Mixer) or Bias not in m.honours
+    ]
     rules = [
         (
-            mixers and c.positions in ("alibi", "t5"),
-            f"positions: {names} has no scores to add {c.positions} to; take sinusoidal, learned "
-            "or none",
+            unbiased and c.positions in ("alibi", "t5"),
+            f"positions: {' and '.join(unbiased)} has no scores to add {c.positions} to; take "
+            + ("" if mixers else "rotary, ")
+            + "sinusoidal, learned or none",
         ),
         *(
             (alone, f"{name}: {names} has no heads, got {getattr(c, name)!r}; leave it out")

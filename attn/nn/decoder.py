@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import numbers
 from typing import Any
 
 import jax
@@ -79,6 +80,8 @@ class Decoder(nnx.Module):
     ) -> tuple[DecoderState, Float[Array, "*B classes"]]:
         """(state, scores of the next token) after one token more, equal to those of all at once.
         Past `max_length` tokens the scores are NaN."""
+        if not isinstance(state, DecoderState):
+            raise TypeError(f"state: expected that of `prefill`, got {type(state).__name__}")
         at = state.length
         self._check(token[..., None])
         x = self.encoder.embedding(token[..., None], dropout_key=None, start=at)
@@ -112,8 +115,9 @@ class Decoder(nnx.Module):
                 "train on the tokens themselves (in experiments: objective='causal'), or use "
                 "prefill and step with a token for each class"
             )
-        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
+        if not isinstance(steps, numbers.Integral) or isinstance(steps, bool) or steps < 0:
             raise ValueError(f"steps: expected an integer >= 0, got {steps!r}")
+        steps = int(steps)
         self._check(prompt, steps)
         check_sampling(classes, key, temperature, top_k, top_p)
         settings = (("temperature", temperature), ("top_k", top_k), ("top_p", top_p))

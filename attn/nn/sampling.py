@@ -21,18 +21,20 @@ def sample(
 
     `top_k` keeps the k likeliest (Fan et al. 2018, arXiv:1805.04833), `top_p` the fewest of those
     whose probabilities make up at least p (nucleus sampling, Holtzman et al. 2019,
-    arXiv:1904.09751); of equal ones the earlier. A row that holds NaN gives -1, which is no token.
-    Raises ValueError for settings outside their range and for a key that is missing.
+    arXiv:1904.09751); of equal ones the earlier. Infinite scores share what there is. A row that
+    holds NaN, or nothing above -inf, gives -1, which is no token. Raises ValueError for settings
+    outside their range and for a key that is missing.
     """
     check_sampling(scores.shape[-1], key, temperature, top_k, top_p)
-    broken = jnp.isnan(scores).any(-1)
+    wide = scores.astype(jnp.float32)
+    top = wide.max(-1, keepdims=True, initial=-jnp.inf)
+    broken = jnp.isnan(scores).any(-1) | (top == -jnp.inf)[..., 0]
     if temperature == 0:
         return jnp.where(broken, -1, scores.argmax(-1)).astype(jnp.int32)
     k = scores.shape[-1] if top_k is None else top_k
-    wide = scores.astype(jnp.float32)
     # the largest becomes 0: divided by a small temperature, others would be as infinite as it
-    wide = wide - wide.max(-1, keepdims=True, initial=-jnp.inf)
-    kept, tokens = jax.lax.top_k(jnp.where(wide == 0, 0, wide / temperature), k)
+    below = jnp.where(wide == top, 0, wide - top)
+    kept, tokens = jax.lax.top_k(jnp.where(below == 0, 0, below / temperature), k)
     if top_p is not None:
         p = jax.nn.softmax(kept)
         kept = jnp.where(jnp.cumsum(p, -1) - p < top_p, kept, -jnp.inf)

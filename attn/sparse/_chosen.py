@@ -17,6 +17,7 @@ from attn._axes import aligned
 from attn._core import (
     attend_materialized,
     check_qkv,
+    check_state,
     dense_scores,
     isolate,
     masked_softmax,
@@ -193,13 +194,14 @@ class Chosen(Mechanism):
         def put(x, one):
             x = x[:, -pages:] if x.shape[1] > pages else x
             x = jnp.pad(x, ((0, 0), (0, pages - x.shape[1]), (0, 0)))
-            return x.reshape(*batch, K, pages, -1).astype(one.dtype)
+            return x.reshape(*batch, K, pages, x.shape[-1]).astype(one.dtype)
 
         summary = self.summary(Blocks.of(k, v, None, self.size))
         summary = tuple(map(put, summary, jax.eval_shape(self.of_key, k)))
         return Pages(_cache.fill(k, v, pages * self.size), summary), out
 
     def step(self, state, q, k, v):
+        check_state(state, Pages)
         check_qkv(q, k, v, FULL)
         _cache.check_one_token(q)
         last, cache = state.cache.length, _cache.append(state.cache, k, v)

@@ -9,7 +9,7 @@ their own.
 import abc
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from attn._core import (
     check_block,
     check_count,
     check_qkv,
+    check_state,
     dense_attention,
     dense_weights,
 )
@@ -144,6 +145,10 @@ class Patterned(Cached):
         """Which pairs are visible at these lengths, as data: drawable, with a density; of several
         patterns head n has the n-th, over and over."""
 
+    @property
+    def heads_alike(self):
+        return len(set(self.patterns(2, 2))) == 1
+
     def pieces(self, T: int, S: int) -> tuple[tuple[Part, ...], ...]:
         """Each pattern in disjoint parts, each with the order in which it is dense."""
         return tuple((Part(pattern),) for pattern in self.patterns(T, S))
@@ -205,6 +210,7 @@ class Patterned(Cached):
         return attend_parts(parts, q, k, v, FULL, bias, block=self.block)
 
     def step(self, state, q, k, v, *, bias=None):
+        check_state(state, _cache.Cache)
         check_qkv(q, k, v, FULL)
         length = state.k.shape[-2]
         patterns = [pattern.sized(length, length) for pattern in self.patterns(length, length)]
@@ -244,6 +250,8 @@ class BlockSparse(Patterned):
 
     def __post_init__(self):
         super().__post_init__()
+        if not isinstance(self.masks, Mask | Iterable):
+            raise TypeError(f"masks: expected masks or their JSON, got {self.masks!r}")
         given = (self.masks,) if isinstance(self.masks, Mask | str) else tuple(self.masks)
         if not given:
             raise ValueError("masks: expected at least one mask, got none")

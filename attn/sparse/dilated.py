@@ -14,6 +14,7 @@ from attn._cached import Cached
 from attn._core import (
     check_count,
     check_qkv,
+    check_state,
     dense_attention,
     dense_weights,
     refuse_rest,
@@ -72,6 +73,10 @@ class DilatedSegments(Cached):
         """After so many heads the tokens that they take are the same again."""
         return math.lcm(*self.rates)
 
+    @property
+    def heads_alike(self):
+        return self._kinds == 1
+
     def pieces(self, T: int, S: int) -> tuple[tuple[Part, ...], ...]:
         """For each kind of head, the pairs of each segment length, over the tokens it takes."""
         every = lambda L, n, r: Places.of(np.arange(n % r, L, r))
@@ -120,6 +125,7 @@ class DilatedSegments(Cached):
         return 2 * visited_by_heads(self.pieces(T, S), T, S, N) * (H + D)
 
     def step(self, state, q, k, v):
+        check_state(state, _cache.Cache)
         check_qkv(q, k, v, FULL)
         at = state.length[None, None], jnp.arange(state.k.shape[-2])[None]
         attend = lambda q, k, v, mask: self._dense(dense_attention, at, q, k, v, mask)

@@ -14,6 +14,7 @@ from attn._core import (
     attend_materialized,
     check_count,
     check_qkv,
+    check_state,
     refuse_rest,
     scores,
     wide,
@@ -56,7 +57,7 @@ def hierarchical_attention(
     (*batch, T, N, H), (S, D) = q.shape, (v.shape[-3], v.shape[-1])
     asks, seen = seen_tokens(padding, tuple(batch), T, S)
     offset = _offset(causal, T, S)
-    if 0 in (*batch, T, S, T + offset):
+    if 0 in (*batch, T, S, D, T + offset):
         return jnp.zeros((*batch, T, N, D), q.dtype)
     (queries, q_poison), (keys, k_poison), (values, v_poison) = (
         clean(x, there) for x, there in ((q, asks), (k, seen), (v, seen))
@@ -171,6 +172,7 @@ class Hierarchical(Mechanism):
         return state, self(q, k, v, mask=Causal())
 
     def step(self, state, q, k, v):
+        check_state(state, _cells.Cells)
         check_qkv(q, k, v, FULL)
         return _cells.step(state, q, k, v)
 

@@ -58,7 +58,7 @@ class MoBA(Chosen):
         return blocks.k.sum(-2), blocks.seen.sum(-1, keepdims=True).astype(blocks.k.dtype)
 
     def of_key(self, k):
-        return wide(k), jnp.ones_like(wide(k[..., :1]))
+        return wide(k), jnp.ones((*k.shape[:-1], 1), wide(k).dtype)
 
     def score(self, q, summary):
         total, count = summary

@@ -23,6 +23,7 @@ from attn._core import (
     check_count,
     check_flags,
     check_qkv,
+    check_state,
     isolate,
     masked_softmax,
     refuse_rest,
@@ -67,7 +68,7 @@ def reformer_attention(
     causal, padding = _checked(q, k, v, mask, bias, rotations, chunk)
     *batch, T, N, _ = q.shape
     S, K = k.shape[-3:-1]
-    if 0 in (T, S, *batch):
+    if 0 in (T, S, v.shape[-1], *batch):
         return jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
     choice, dtype = _choose(q, k, causal, padding, rotations, chunk, shared_qk), q.dtype
     (q, q_poison), (k, poison) = isolate(scaled(q, None)), isolate(_keys(k, shared_qk))
@@ -176,7 +177,7 @@ def _choose(q, k, causal, padding, rotations, chunk, shared_qk, at=None) -> _Cho
     *batch, T, N, _ = q.shape
     S, K = k.shape[-3:-1]
     if at is None:
-        at = jnp.arange(T, dtype=jnp.int32) + (causal.offset if causal else 0)
+        at = jnp.arange(T, dtype=jnp.int32) + (0 if causal is None else causal.offset)
         at = jnp.clip(at, -1, S)  # before all keys, after all keys
     own = jnp.arange(T, dtype=jnp.int32) if T == S else at
     seen, live = jnp.ones(S, bool), jnp.ones(T, bool)
@@ -198,20 +199,20 @@ def _choose(q, k, causal, padding, rotations, chunk, shared_qk, at=None) -> _Cho
         order = jnp.concatenate([2 * jnp.arange(S, dtype=jnp.int32), 2 * at + 1])
         found = _buckets.chunks(group, order, jnp.arange(len(group)) < S, chunk)
         chunk_of, before, after, rank = found
-        last = chunk_of if causal else jnp.where(chunk_of < 0, after, chunk_of)
+        last = jnp.where(chunk_of < 0, after, chunk_of) if causal is None else chunk_of
         return chunk_of[:S], rank[:S], last[S:], before[S:]
 
     rounds = jax.vmap(of_round, in_axes=(0, 0, None, None))
     over_heads = jax.vmap(rounds, in_axes=(0, 0, None, None))
     codes = jax.vmap(over_heads)(hashed(k), hashed(q), seen, live)
     there = live & jax.vmap(_buckets.pick, in_axes=(0, None))(seen, own)
-    there = there & (own <= at)[None] if causal else there
+    there = there if causal is None else there & (own <= at)[None]
     alone = jnp.where(there & shared_qk, own[None], S)
 
     def hidden(row, j):
         """Whether query row `row` may not see key j whatever their buckets."""
         here = lambda x: _buckets.pick(x, row)
-        later = j > here(at) if causal else j < 0
+        later = j < 0 if causal is None else j > here(at)
         return later | (j == here(own)) if shared_qk else later
 
     return _Choice(codes, alone, hidden)
@@ -295,6 +296,7 @@ class Reformer(Cached):
         return 2 * self.rounds * (hashing + K * chunks * 2 * size * size * (H + D))
 
     def step(self, state, q, k, v, *, rotations):
+        check_state(state, _cache.Cache)
         self.check_learned(q, k, v, rotations=rotations)
         at = jnp.broadcast_to(state.length, 1)
 

@@ -152,14 +152,14 @@ def _choose(
 
     def best(x, there, group):
         x = on_sphere(_buckets.selecting(_buckets.head_rows(x, K)))
-        x = x.reshape(*x.shape[:2], -1, group, x.shape[-1])
+        x = x.reshape(*x.shape[:2], x.shape[2] // group, group, x.shape[-1])
         near = jnp.einsum("bklgh,kch->bkcgl", x, centroids, precision="highest")
         near = jnp.where(there[:, None, None, None], near, -jnp.inf)
         value, at = lax.top_k(near, min(window, near.shape[-1]))
         of_group = jnp.arange(group, dtype=jnp.int32)[:, None]
         at = jnp.add(*aligned(at.astype(jnp.int32) * group, of_group))
         at = jnp.where(value > -jnp.inf, at, near.shape[-1] * group)
-        return at.reshape(*at.shape[:3], -1)
+        return at.reshape(*at.shape[:3], at.shape[3] * at.shape[4])
 
     live, seen = _buckets.there(padding, batch, T, S)
     return best(q, live, N // K), best(k, seen, 1)

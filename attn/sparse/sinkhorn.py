@@ -110,7 +110,7 @@ def sort_matrix(
         return total / jnp.maximum(count, 1).astype(x.dtype)[..., None, None], count > 0
 
     (x, rows), (y, columns) = pooled(q, live), pooled(k, seen)
-    x = x.reshape(b, -1, K, N // K, H)
+    x = x.reshape(b, x.shape[1], K, N // K, H)
     r = jnp.einsum("bqkgh,khe,buke->bkgqu", x, sorting.astype(q.dtype), y) / temperature
     both = (rows[:, :, None] & columns[:, None, :])[:, None, None]
 

@@ -5,7 +5,7 @@ import dataclasses
 from jaxtyping import Array, Float
 
 from attn import _cache
-from attn._core import check_count, check_qkv
+from attn._core import check_count, check_qkv, check_state
 from attn.biases import Bias
 from attn.masks import FULL, Causal, Mask, Prefix, Window
 from attn.sparse.block_sparse import Patterned
@@ -57,6 +57,7 @@ class Sinks(Patterned):
         return cache, self(q, k, v, mask=Causal(), bias=bias)
 
     def step(self, state, q, k, v, *, bias=None):
+        check_state(state, _cache.Cache)
         check_qkv(q, k, v, FULL)
         row = _cache.bias_row(bias, state, q, self.sinks)
         state, out = _cache.step(state, q, k, v, bias=row, pinned=self.sinks)

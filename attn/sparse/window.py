@@ -5,7 +5,7 @@ import dataclasses
 from jaxtyping import Array, Float
 
 from attn import _cache
-from attn._core import check_count, check_qkv
+from attn._core import check_count, check_qkv, check_state
 from attn._dropout import as_dropout
 from attn.biases import Bias
 from attn.masks import FULL, Causal, Mask, Strided, Window
@@ -75,6 +75,7 @@ class SlidingWindow(Patterned):
         return cache, self(q, k, v, mask=Causal(), bias=bias)
 
     def step(self, state, q, k, v, *, bias=None):
+        check_state(state, _cache.Cache)
         check_qkv(q, k, v, FULL)
         seen = (state.length - _cache.held(state.length, state.k.shape[-2])) % self.rate == 0
         row = _cache.bias_row(bias, state, q)

@@ -62,7 +62,7 @@ class Sparse:
 
     def contender(self, mechanism: Mechanism, shape: cost.Shape, inputs, mode: str) -> Contender:
         mask = Causal() if Causal in mechanism.requires else None
-        attend, arrays = cost.attention(mechanism, shape, *([mask] if mask else []))
+        attend, arrays = cost.attention(mechanism, shape, *([] if mask is None else [mask]))
         judge = functools.partial(_judge, mechanism, shape, inputs[0], arrays, mask)
         T, N, H = shape.T, shape.N, shape.H
         work = float(mechanism.flops(T, T, N, shape.K, H, H))

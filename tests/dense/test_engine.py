@@ -151,6 +151,55 @@ def test_merge_of_parts_that_a_row_does_not_see():
         attn.merge([])
 
 
+@pytest.mark.parametrize(("T", "block"), [(20, None), (20, 8), (600, None)])
+def test_a_batch_may_stay_a_symbol_in_an_export(T, block):
+    f = jax.jit(lambda q: attn.dot_product_attention(q, q, q, mask=Causal(), block=block))
+    (b,) = jax.export.symbolic_shape("b")
+    exported = jax.export.export(f)(jax.ShapeDtypeStruct((b, T, 2, 4), jnp.float32))
+    q = _normal(3, T, 2, 4)
+    np.testing.assert_allclose(exported.call(q), f(q), rtol=1e-5, atol=1e-5)
+
+
+def test_numbers_may_be_numpys():
+    q, k, v, _ = inputs(attn.Softmax())
+    key, number = jax.random.key(0), np.float32(0.5)
+    attend = lambda x: attn.dot_product_attention(
+        q, k, v, logit_cap=x, dropout_rate=x, dropout_key=key
+    )
+    np.testing.assert_array_equal(attend(number), attend(0.5))
+    record = attn.Softmax(temperature=number, logit_cap=number, dropout_rate=number)
+    assert record == attn.Softmax(temperature=0.5, logit_cap=0.5, dropout_rate=0.5)
+
+
+def test_dropout_takes_one_key():
+    q, k, v, _ = inputs(attn.Softmax())
+    for keys, kind in ((jax.random.split(jax.random.key(0)), ValueError), (0, TypeError)):
+        with pytest.raises(kind, match="dropout_key: expected"):
+            attn.dot_product_attention(q, k, v, dropout_rate=0.1, dropout_key=keys)
+
+
+OUT, LSE = jnp.ones((2, 5, 4, 3)), jnp.zeros((2, 5, 4))
+
+
+@pytest.mark.parametrize(
+    ("parts", "error", "named"),
+    [
+        ([(OUT, LSE), (OUT, jnp.swapaxes(LSE, -1, -2))], ValueError, r"parts\[1\]: .*\[2, 4, 5\]"),
+        ([(OUT, LSE[..., :1])], ValueError, r"parts\[0\]: .*\[2, 5, 1\]"),
+        ([(OUT, LSE), (OUT[:, :3], LSE[:, :3])], ValueError, r"parts\[1\]: .*\[2, 3, 4, 3\]"),
+        ([(OUT, jnp.zeros(()))], ValueError, r"parts\[0\]"),
+        ([(jnp.ones(()), LSE)], ValueError, r"parts\[0\]"),
+        ([(OUT, LSE), OUT], TypeError, r"parts\[1\]: expected \(output"),
+        ([(OUT, LSE, LSE)], TypeError, r"parts\[0\]"),
+        ([(OUT, LSE.astype(int))], TypeError, r"parts\[0\]"),
+        ("ab", TypeError, r"parts\[0\]: expected \(output, log-sum-exp\)"),
+    ],
+)
+def test_parts_that_do_not_fit_are_named(parts, error, named):
+    with pytest.raises(error, match=named):
+        attn.merge(parts)
+
+
 @pytest.mark.parametrize("name", ["softmax", "window", "forgetting"])
 def test_prefill_then_steps_equal_the_whole(name):
     settings = {"softmax": {}, "window": {"left": 5, "right": 0}, "forgetting": {}}[name]
@@ -203,6 +252,9 @@ def test_a_full_cache_says_so():
         ("block", ValueError, "8"),
         ("logit_cap", ValueError, jnp.float32(3)),
         ("sinks", ValueError, jnp.ones(3)),
+        ("sinks", TypeError, "x"),
+        ("bias", TypeError, attn.Alibi([1.0, 2.0, 3.0, 4.0])),
+        ("bias", TypeError, attn.Relative([[1.0]])),
         ("dropout_rate", ValueError, 1.0),
         ("dropout_rate", ValueError, float("nan")),
     ],

@@ -141,5 +141,5 @@ def test_a_split_that_would_be_drawn_for_ever_is_a_mistake():
 
 def test_positions_that_a_mechanism_cannot_take_are_named_with_the_other_mistakes():
     # it was found after training had begun, and called `bias`, which no config has
-    with pytest.raises(ConfigError, match=r"positions: linear has no scores to add alibi to"):
+    with pytest.raises(ConfigError, match=r"positions: Linear has no scores to add alibi to"):
         tiny(model={"attention": {"name": "linear"}, "positions": "alibi"})

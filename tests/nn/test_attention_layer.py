@@ -162,6 +162,14 @@ def test_parameters_float32_compute_in_dtype_under_strict_promotions(dtype):
     assert np.sqrt(np.square(y - exact).mean() / np.square(exact).mean()) < 2**-6
 
 
+def test_what_is_no_mechanism_and_no_number_of_heads_is_named():
+    sizes = dict(max_length=4, key=jax.random.key(0))
+    with pytest.raises(TypeError, match=r"mechanism: expected a Mechanism such as attn.Softmax"):
+        Attention(8, mechanism="softmax", num_heads=2, **sizes)
+    with pytest.raises(ValueError, match="num_heads: expected an integer from 1"):
+        Attention(8, mechanism=SOFTMAX, num_heads=0, **sizes)
+
+
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match=r"num_heads: expected a divisor of width 10, got 4"):
         layer(head_dim=None)

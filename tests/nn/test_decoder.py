@@ -12,6 +12,7 @@ from toy_mechanism import SOFTMAX, Toy, config, run
 from attn import (
     MECHANISMS,
     RWKV7,
+    Alibi,
     Cosformer,
     DeltaNet,
     GatedDeltaNet,
@@ -23,7 +24,7 @@ from attn import (
     SlidingWindow,
     Softmax,
 )
-from attn.nn import Decoder, Encoder, Seq2SeqConfig, sample
+from attn.nn import Attention, Decoder, Encoder, Seq2SeqConfig, sample
 
 RNG = np.random.default_rng(0)
 TOKENS = jnp.asarray(RNG.integers(0, 11, (3, 7)), jnp.int32)
@@ -195,6 +196,18 @@ def test_scores_that_are_no_numbers_draw_no_token(temperature):
     assert token[1] == -1
     assert token[0] >= 0
     assert token[2] >= 5
+    assert sample(jnp.full(5, -jnp.inf), jax.random.key(0), temperature=temperature) == -1
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"top_p": 0.5}, {"top_k": 2}, {"temperature": 1e-3}], ids=str
+)
+def test_an_infinite_score_is_the_token(settings):
+    keys = jax.random.split(jax.random.key(0), 64)
+    draw = jax.jit(jax.vmap(lambda scores, key: sample(scores, key, **settings), (None, 0)))
+    assert (draw(jnp.array([0.0, jnp.inf, 0.0]), keys) == 1).all()
+    if "top_p" not in settings:  # which keeps the fewest
+        assert set(draw(jnp.array([jnp.inf, 0.0, jnp.inf]), keys).tolist()) == {0, 2}
 
 
 @pytest.mark.parametrize(
@@ -220,9 +233,10 @@ def test_wrong_settings_are_named(settings, named):
 def test_what_cannot_decode_is_refused_by_name():
     with pytest.raises(ValueError, match="head: expected 'token' for a Decoder"):
         Decoder(config(), key=jax.random.key(0))
-    biased = decoder(positions="alibi", mechanism=Linear())
+    sizes = dict(num_heads=2, max_length=7, key=jax.random.key(0))
+    layer = Attention(8, mechanism=Linear(), **sizes)
     with pytest.raises(NotImplementedError, match="bias: Linear has no scores to add one to"):
-        biased.prefill(TOKENS)
+        layer.prefill(jnp.ones((1, 3, 8)), max_length=7, bias=Alibi(jnp.ones(2)))
     with pytest.raises(NotImplementedError, match="Toy does not decode"):
         decoder(mechanism=Toy()).prefill(TOKENS)
     model = decoder()
@@ -232,6 +246,14 @@ def test_what_cannot_decode_is_refused_by_name():
         model.prefill(TOKENS[:, :0])
     with pytest.raises(ValueError, match="steps: expected an integer"):
         model.generate(TOKENS[:, :2], -1)
+    with pytest.raises(TypeError, match="state: expected that of `prefill`, got NoneType"):
+        model.step(None, TOKENS[:, 0])
+
+
+def test_steps_may_be_numpys():
+    model = decoder()
+    draw = lambda steps: model.generate(TOKENS[:, :2], steps, temperature=0)
+    np.testing.assert_array_equal(draw(np.int64(2)), draw(2))
 
 
 def test_classes_that_are_no_tokens_are_not_fed_back():

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 from toy_mechanism import SOFTMAX, build, config, jit, run
 
-from attn import FULL, Alibi, Array, Causal, Padding, Segments, Window
+from attn import FULL, Alibi, Array, Causal, Linear, Padding, Reformer, Segments, Window
 from attn.nn import (
     GRU,
     LSTM,
@@ -375,6 +375,14 @@ def test_what_it_cannot_honour_is_refused_by_name(mixer):
         (
             lambda: config(mechanism=(SOFTMAX, LSTM()), layers=2, positions="t5"),
             "positions: LSTM has no scores to add t5 to",
+        ),
+        (
+            lambda: config(mechanism=Linear(), positions="alibi"),
+            "positions: Linear has no scores to add alibi to; take rotary, sinusoidal",
+        ),
+        (
+            lambda: config(mechanism=(SOFTMAX, Reformer(), LSTM()), layers=3, positions="t5"),
+            "positions: Reformer and LSTM has no scores to add t5 to; take sinusoidal",
         ),
         (lambda: config(mechanism=GRU(), kv_heads=1), "kv_heads: GRU has no heads, got 1"),
         (lambda: config(mechanism=FNet(), qk_norm=True), "qk_norm: FNet has no heads"),
