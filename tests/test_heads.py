@@ -126,7 +126,6 @@ def test_heads_that_are_alike_say_so(name):
         attn.TalkingHeads(),
         functools.partial(attn.TalkingHeads(), logit_mixing=jnp.eye(N), weight_mixing=jnp.eye(N)),
     ],
-    ids=str,
 )
 def test_heads_that_are_not_alike_have_no_loop(attend):
     with pytest.raises(NotImplementedError, match=r"attend: .* use multi_head"):
