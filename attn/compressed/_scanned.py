@@ -101,7 +101,8 @@ def _follow(
     size = min(size, T)
     # [chunks, *B, heads, size, ...]: what is filled up at the end is hidden
     fill = lambda x: jnp.pad(x, [(0, 0)] * n + [(0, -T % size)] + [(0, 0)] * (x.ndim - n - 1))
-    cut = lambda x: jnp.moveaxis(fill(x).reshape(*batch, -1, size, *x.shape[n + 1 :]), n, 0)
+    split = lambda x: x.reshape(*batch, -(-T // size), size, *x.shape[n + 1 :])
+    cut = lambda x: jnp.moveaxis(split(fill(x)), n, 0)
     queries = cut((q * H**-0.5).reshape(*batch, T, K, N // K, H))
     queries = jnp.moveaxis(queries, n + 1, -2)  # [chunks, *B, K, G, C, H]
     keys, values = (jnp.swapaxes(cut(x), -3, -2) for x in (k, v))
@@ -111,6 +112,7 @@ def _follow(
     step = jax.checkpoint(lambda state, x: chunk(state, *x), prevent_cse=False)
     after, out = lax.scan(step, state, (queries, keys, values, cut(seen)))
     out = jnp.moveaxis(jnp.moveaxis(out, -2, n + 1), 0, n)  # [*B, chunks, C, K, G, D]
-    out = out.reshape(*batch, -1, N, v.shape[-1])[(slice(None),) * n + (slice(0, T),)]
+    out = out.reshape(*batch, len(keys) * size, N, v.shape[-1])
+    out = lax.slice_in_dim(out, 0, T, axis=n)
     after = dataclasses.replace(after, poison=poison[(slice(None),) * n + (-1,)])
     return after, out + lax.stop_gradient(met)[..., None]

@@ -102,7 +102,7 @@ def test_gated_rfa_asks_for_causal():
 @MASK
 def test_cosformer_is_the_papers(mask):
     causal = mask.take(Causal)[0][0]
-    offset = causal.offset if causal else 0
+    offset = 0 if causal is None else causal.offset
 
     def define(q, k, v, seen, arrays):
         M = max(T + offset, S)
@@ -130,7 +130,7 @@ def test_cosformer_says_when_it_is_too_long():
 @pytest.mark.parametrize("window", [0, 3])
 def test_based_is_softmax_nearby_and_taylor_far_away(window, mask):
     causal = mask.take(Causal)[0][0]
-    offset = causal.offset if causal else 0
+    offset = 0 if causal is None else causal.offset
 
     def define(q, k, v, seen, arrays):
         def weigh(n, head, i, j):

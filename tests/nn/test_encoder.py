@@ -285,8 +285,8 @@ def test_what_does_not_fit_is_refused_by_name():
     with pytest.raises(ValueError, match=r"tokens: expected \['...', 2, 'T'\], got \[3, 6\]"):
         build(head="dual")(TOKENS)
     for positions in ("alibi", "t5"):
-        with pytest.raises(NotImplementedError, match="bias"):
-            run(build(mechanism=Toy(), positions=positions), TOKENS)
+        with pytest.raises(ValueError, match=f"positions: Toy has no scores to add {positions} to"):
+            build(mechanism=Toy(), positions=positions)
 
 
 def test_one_trace_for_all_lengths_masks_and_keys_of_a_shape():
