@@ -11,13 +11,12 @@ from jaxtyping import Float, Int
 
 from experiments.errors import CheckpointError, LabError
 from experiments.redact import redacted
-from experiments.report.sight import PROBES, Sight
+from experiments.report.sight import PROBES, ROWS, Sight
 
 LONGEST = 2048  # positions: the matrices are T x T for each head
 PROBED = 2**20  # numbers in a copy of the input for each probe: 64 probes of 64 tokens, width 256
 PRODUCTS = "softmax linear performer rfa cosformer based hedgehog efficient".split()
 SHORT = 2**23  # numbers in the copies for all rows, below which compiling well takes longer
-ROWS = 64  # of the receptive field; of a longer sequence, so many at equal distances
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +32,9 @@ class Seen:
     errors: tuple[float | None, ...] = ()  # of each layer's output to softmax's
 
 
-def look(learner, params, split: str, example: int, *, probes: int = 64) -> Seen:
-    """At one example of a split, its receptive field from at most so many `probes`. Raises LabError
-    where there is no one sequence to look at."""
+def look(learner, params, split: str, example: int, *, probes: int = 64, rows: int = 64) -> Seen:
+    """At one example of a split, its receptive field from at most so many `probes` and at so many
+    `rows` at equal distances. Raises LabError where there is no one sequence to look at."""
     from flax import nnx
 
     from attn import FULL, Causal
@@ -53,17 +52,17 @@ def look(learner, params, split: str, example: int, *, probes: int = 64) -> Seen
     lengths = None if learner.shape.full else batch.lengths
     whys: list[str] = []
     see = lambda layer, x, **context: _see(layer, x, whys, **context)
-    rows = np.unique(np.linspace(0, length - 1, min(length, ROWS)).astype(np.int32))
+    places = np.unique(np.linspace(0, length - 1, min(length, rows)).astype(np.int32))
     probes = max(4, min(probes, config.width, PROBED // (length * config.width)))
 
     def looked(params, tokens, lengths):
         encoder = nnx.merge(learner.graph, params)
         found = encoder.look(tokens, see, mask=mask, lengths=lengths)
         one = None if lengths is None else lengths[0]
-        reach = encoder.receptive_field(tokens[0], rows, mask=mask, lengths=one, probes=probes)
+        reach = encoder.receptive_field(tokens[0], places, mask=mask, lengths=one, probes=probes)
         return found, reach, prepare(encoder.config, tokens, mask, lengths)[1]
 
-    quickly = rows.size * probes * length * config.width <= SHORT
+    quickly = places.size * probes * length * config.width <= SHORT
     found, field, real = once(looked, params, batch.tokens, lengths, quickly=quickly)
     maps = [] if whys else [np.asarray(x[0], np.float32) for x, _ in found]
     field, real = np.asarray(field, np.float32), np.asarray(real)
@@ -136,7 +135,7 @@ def sight(run: Path) -> Sight:
         return kept
     try:
         learner, params, which = trained_or_not(run)
-        seen = look(learner, params, "test", 0, probes=PROBES)
+        seen = look(learner, params, "test", 0, probes=PROBES, rows=ROWS)
     except Exception as error:  # a report without it is better than none after hours of training
         why = redacted(f"not looked at: {type(error).__name__}: {error}")
         return Sight((), np.zeros((0, 0)), why)

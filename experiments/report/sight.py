@@ -16,6 +16,7 @@ from experiments.report.plots import Drawing, drawn, figure
 
 FILE = "seen.npz"
 PROBES = 16  # directions of the output for a receptive field
+ROWS = 32  # of it; of a longer sequence, so many at equal distances
 LARGEST = 256  # rows of a matrix that are drawn; longer ones are averaged in squares
 
 
@@ -66,8 +67,9 @@ ATTENDING = (
     "All at the first test example, one seed each: the effective matrix of each layer, mean over "
     "heads (row i is how much query i takes from each key, first query on top), and the receptive "
     "field of the whole encoder: the norm of the Jacobian of its output at i by its embedded input "
-    f"at j, estimated from {PROBES} random directions of the output. Each from 0 (dark) to its "
-    "largest value, written below; where weights can be negative, from blue through white to red. "
+    f"at j, of at most {ROWS} i at equal distances, estimated from {PROBES} random directions of "
+    "the output. Each from 0 (dark) to its largest value, written below; where weights can be "
+    "negative, from blue through white to red. "
     "Each head by itself: python -m experiments.visualize."
 )
 PREFIX = "attention-"
