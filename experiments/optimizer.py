@@ -11,7 +11,7 @@ from experiments.config import Experiment, Optimizer
 
 
 def make_optimizer(experiment: Experiment) -> optax.GradientTransformation:
-    """Clip by global norm, then AdamW; weights decay, but embeddings, biases and scales do not."""
+    """Clip by global norm, then AdamW; matrices decay, other parameters do not."""
     o = experiment.optimizer
     clip = optax.identity() if o.clip_norm is None else optax.clip_by_global_norm(o.clip_norm)
     adamw = optax.adamw(
@@ -30,13 +30,22 @@ def updates_done(state: optax.OptState) -> Int[Array, ""]:
     return optax.tree.get(state, "ScaleByScheduleState").count
 
 
+KEPT = {
+    *("embedding", "relative", "key_position", "value_position", "inducing_points", "packed"),
+    *("bias", "b1", "b2", "scale", "temperature", "sigma", "sinks", "token_shift"),
+    *("centroids", "rotations"),
+    *("a_log", "d", "bonus", "k_k", "k_a", "lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"),
+}
+
+
 def decays(params: optax.Params) -> optax.Params:
-    """True for each array that weight decay shrinks: the matrices of layers and heads, not
-    biases, scales, the rates of gates or the shares of a token shift."""
+    """True for each array that weight decay shrinks: the matrices of layers and heads, and not the
+    `KEPT`, which are what is looked up or learned as an input, biases, scales and shares, rates of
+    gates and what is skipped or added by them."""
 
     def one(path, _):
         names = {str(getattr(part, "key", getattr(part, "name", ""))) for part in path}
-        return not names & {"embedding", "relative", "bias", "scale", "a_log", "token_shift"}
+        return not names & KEPT
 
     return jax.tree_util.tree_map_with_path(one, params)
 

@@ -127,7 +127,8 @@ class Decoder(nnx.Module):
     def _context(self, positions: Int[Array, " T"]) -> dict:
         """What every layer is given beside x."""
         turned = positions if self.config.positions in TURNED else None
-        return dict(bias=score_bias(self.config, self.encoder.relative), positions=turned)
+        bias = score_bias(self.config, self.encoder.relative, Causal())
+        return dict(bias=bias, positions=turned)
 
     def _scores(self, x: Float[Array, "*B 1 W"]) -> Float[Array, "*B classes"]:
         encoder = self.encoder

@@ -144,4 +144,5 @@ class Encoder(nnx.Module):
     def _context(self, x: Float[Array, "*B L W"], mask: Mask) -> dict:
         """What every layer is given beside x."""
         positions = jnp.arange(x.shape[-2]) if self.config.positions in TURNED else None
-        return dict(mask=mask, bias=score_bias(self.config, self.relative), positions=positions)
+        bias = score_bias(self.config, self.relative, mask)
+        return dict(mask=mask, bias=bias, positions=positions)

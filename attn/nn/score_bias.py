@@ -6,6 +6,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from attn.biases import Alibi, Bias, Relative
+from attn.masks import Causal, Mask
 from attn.nn.config import EncoderConfig
 from attn.nn.keys import fold
 from attn.positions import alibi_slopes
@@ -21,11 +22,12 @@ def relative_table(config: EncoderConfig, *, key: Array) -> nnx.Param | None:
     return nnx.Param(draw(fold(key, "relative"), (T5_BUCKETS, config.heads), jnp.float32))
 
 
-def score_bias(
-    config: EncoderConfig, table: nnx.Param | None, *, past_only: bool = False
-) -> Bias | None:
-    """What every layer adds to its scores, if anything. With `past_only` all of T5's buckets are
-    for keys before the query, as in its decoder; else half of them."""
+def score_bias(config: EncoderConfig, table: nnx.Param | None, mask: Mask) -> Bias | None:
+    """What every layer adds to its scores, if anything. Under `Causal` all of T5's buckets are for
+    keys before the query, as in its decoder; else half of them."""
     if config.positions == "alibi":
         return Alibi(jnp.asarray(alibi_slopes(config.heads)))
-    return None if table is None else Relative(table[...], bidirectional=not past_only)
+    if table is None:
+        return None
+    causal = mask.take(Causal)[0][0]
+    return Relative(table[...], bidirectional=causal is None or causal.offset > 0)

@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from attn.dense.dot_product import Softmax
-from attn.masks import FULL, Mask, Padding
+from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.nn.beam import beam_search, check_width
 from attn.nn.config import TURNED, EncoderConfig, uncounted
@@ -212,7 +212,7 @@ class Seq2Seq(nnx.Module):
         target = self.config.target
         return dict(
             mask=FULL if lengths is None else Padding(lengths),
-            bias=score_bias(target, self.relative, past_only=True),
+            bias=score_bias(target, self.relative, Causal()),
             positions=positions if target.positions in TURNED else None,
         )
 

@@ -4,27 +4,39 @@ import jax
 import pytest
 from flax import nnx
 
-from attn import RWKV7, Mamba2
+from attn import MECHANISMS, RWKV7, Mamba2
 from attn.nn import Encoder, EncoderConfig
-from experiments.optimizer import decays
+from experiments.optimizer import KEPT, decays
 
-KEPT = {"bias", "scale", "a_log", "embedding", "token_shift"}
-SHRUNK = {"qkv", "out", "out_gate", "kernel", "down", "up"}
+SHRUNK = {
+    *("kernel", "qkv", "out", "out_gate", "down", "up", "w1", "w2", "logits", "score_vector"),
+    *("query_projection", "key_projection", "value_projection", "query_map", "key_map", "sorting"),
+    *("key_down", "key_up", "value_down", "value_up", "conv", "control"),
+    *("logit_mixing", "weight_mixing", "position_projection", "position_vector"),
+    *("key_kernel", "value_kernel"),
+}
+
+
+def shrinking(mechanism, **changes) -> dict[tuple[str, ...], bool]:
+    """Whether each array of an encoder around a mechanism decays, by the names on its path."""
+    sizes = dict(vocab_size=5, max_length=8, classes=3, layers=2, width=8, heads=2, mlp_width=8)
+    how = dict(mechanism=mechanism, head="token", pooling="none", **changes)
+    model = nnx.eval_shape(lambda: Encoder(EncoderConfig(**sizes, **how), key=jax.random.key(0)))
+    found = jax.tree.leaves_with_path(decays(nnx.state(model)))
+    name = lambda part: str(getattr(part, "key", getattr(part, "name", "")))
+    return {tuple(map(name, path)): shrinks for path, shrinks in found}
 
 
 @pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize("mechanism", [RWKV7(), Mamba2()], ids=lambda m: m.name)
 def test_matrices_decay_and_biases_scales_rates_and_shares_do_not(mechanism, scan):
-    sizes = dict(vocab_size=5, max_length=8, classes=3, layers=2, width=8, heads=2, mlp_width=8)
-    how = dict(mechanism=mechanism, head="token", pooling="none", scan=scan)
-    model = nnx.eval_shape(lambda: Encoder(EncoderConfig(**sizes, **how), key=jax.random.key(0)))
-    found = set()
-    for path, shrinks in jax.tree.leaves_with_path(decays(nnx.state(model))):
-        names = {str(getattr(part, "key", getattr(part, "name", ""))) for part in path}
-        found |= names & (KEPT | SHRUNK)
-        if names & KEPT:
-            assert not shrinks, path
-        elif names & SHRUNK:
-            assert shrinks, path
-    missing = {"RWKV7": "a_log", "Mamba2": "token_shift"}[mechanism.name]
-    assert (KEPT | {"qkv", "out", "out_gate", "kernel"}) - {missing} <= found
+    for path, shrinks in shrinking(mechanism, scan=scan).items():
+        assert shrinks == (not KEPT & set(path)), path
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_array_is_known_to_decay_or_not_to(name):
+    """An array of a new variant is put on one of the two lists."""
+    for example in MECHANISMS[name].examples():
+        for path, shrinks in shrinking(example).items():
+            assert (SHRUNK if shrinks else KEPT) & set(path), path

@@ -13,6 +13,7 @@ from attn import (
     MECHANISMS,
     RWKV7,
     Alibi,
+    Causal,
     Cosformer,
     DeltaNet,
     GatedDeltaNet,
@@ -36,7 +37,7 @@ def decoder(**changes) -> Decoder:
     return Decoder(config(**{**LM, **changes}), key=jax.random.key(0))
 
 
-def stepped(model, prompt: int):
+def stepped(model, prompt: int, tokens=TOKENS):
     """Scores after each token from the prompt's last on, [B, T - prompt + 1, classes]."""
     graph, params = nnx.split(model)
 
@@ -47,7 +48,7 @@ def stepped(model, prompt: int):
         _, scores = jax.lax.scan(one, state, tokens[:, prompt:].T)
         return jnp.concatenate([first[:, None], jnp.moveaxis(scores, 0, 1)], 1)
 
-    return go(params, TOKENS)
+    return go(params, tokens)
 
 
 # together: caches, a ring, pinned tokens, sums, gates, short convolutions, a token shift, grouped
@@ -68,6 +69,14 @@ FORMS = [
         positions="t5",
     ),
 ]
+
+
+def test_t5s_buckets_are_those_of_a_causal_encoder_at_every_step():
+    model = decoder(positions="t5", max_length=20)
+    tokens = jnp.arange(20)[None] % 11
+    whole = np.asarray(run(model, tokens))
+    np.testing.assert_allclose(stepped(model, 3, tokens), whole[:, 2:], **NEAR)
+    np.testing.assert_allclose(run(model.encoder, tokens, mask=Causal()), whole, **NEAR)
 
 
 @pytest.mark.parametrize("changes", FORMS, ids=str)

@@ -329,3 +329,17 @@ def test_narrow_integers_do_not_wrap():
     full = run(encoder, tokens)
     np.testing.assert_allclose(run(encoder, tokens, lengths=lengths), full, rtol=1e-5)
     assert np.isnan(run(encoder, jnp.full((1, 3), -1, jnp.int8))).all()
+
+
+def test_all_of_t5s_buckets_are_for_the_past_where_the_mask_is_causal():
+    """Distances of 0 to 15 have a bucket each then; in both directions those of 0 to 7."""
+    tokens = jnp.arange(18)[None] % 11
+    encoder = build(positions="t5", head="token", pooling="none", max_length=18)
+
+    def reached(mask):
+        apply, params = functional(encoder)
+        score = lambda p: (apply(p, tokens, mask=mask) ** 2).sum()
+        return np.flatnonzero(np.abs(jax.grad(score)(params)["relative"]).sum(1))
+
+    np.testing.assert_array_equal(reached(Causal()), range(17))
+    np.testing.assert_array_equal(reached(FULL), [*range(11), *range(17, 27)])

@@ -8,7 +8,7 @@ from flax import nnx
 from test_seq2seq import LENGTHS, SOURCE, TARGET, model
 from toy_mechanism import jit, run
 
-from attn import Alibi, Relative
+from attn import FULL, Alibi, Relative
 from attn.nn import functional
 from attn.nn.score_bias import score_bias
 
@@ -92,7 +92,7 @@ def test_a_bias_is_the_own_of_the_target_and_of_its_past():
     assert isinstance(bias, Relative)
     assert np.unique(bias.array(1, 6)).size == 2  # later keys are all one to it
     assert np.unique(bias.array(6, 6)[0]).size == 6
-    assert isinstance(score_bias(net.config.source, None), Alibi)
+    assert isinstance(score_bias(net.config.source, None, FULL), Alibi)
     scores = run(net, SOURCE, TARGET)
     net.relative[...] = jnp.zeros_like(net.relative[...])
     moved = abs(run(net, SOURCE, TARGET) - scores).max((0, 2))
