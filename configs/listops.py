@@ -43,4 +43,4 @@ def get_config(arg="linear"):
 
 
 def sweep():
-    yield from variants().values()
+    yield from variants(chunk=200, dropout=0.1).values()

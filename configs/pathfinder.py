@@ -3,8 +3,10 @@
     python -m experiments.train --config=configs/pathfinder.py:linear --workdir=runs/pathfinder
     python -m experiments.train --config=configs/pathfinder.py:small --workdir=runs/pathfinder-small
 
-Not run in full here: it wants an accelerator, and to draw its 62,400 batches of 512 afresh takes
-one core half a day (660 images/s); data_dir reads the published ones instead.
+These are the sizes that the published models start from; most have their own, which
+`experiments.compare` gives them (`experiments.studies.lra.published.SIZES`). Not run in full here:
+it wants an accelerator, and to draw its 62,400 batches of 512 afresh takes one core half a day (660
+images/s); data_dir reads the published ones instead.
 
 small is another task, easy enough for a core: 16 x 16 pixels as 64 patches of 2 x 2, curves of 6
 dashes and no distractors, softmax. Seed 0, 75,458 parameters, 45 s on one core (AMD EPYC):
@@ -81,4 +83,4 @@ def small():
 
 
 def sweep():
-    yield from variants().values()
+    yield from variants("pathfinder", block=64, chunk=103, dropout=0.1).values()

@@ -48,4 +48,4 @@ def get_config(arg="linear"):
 
 
 def sweep():
-    yield from variants().values()
+    yield from variants(chunk=400, dropout=0.1).values()

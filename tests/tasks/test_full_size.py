@@ -50,6 +50,29 @@ def test_a_full_size_config_is_as_published(name):
     assert len(ways) == len(published.models()) + len(published.MODERN)
 
 
+# width, heads, layers, qkv, MLP, dropout; of weights; decay; pool
+OWN = {
+    ("image", "softmax"): (128, 8, 1, 64, 128, 0.3, 0.2, 0, "cls"),
+    ("image", "bigbird"): (128, 1, 1, 64, 128, 0.3, 0.2, 0, "cls"),
+    ("image", "longformer"): (128, 4, 4, 64, 128, 0.3, 0.2, 0, "mean"),
+    ("image", "sinkhorn"): (32, 1, 1, 32, 64, 0.1, 0.0, 0.7, "cls"),
+    ("image", "gla"): (128, 8, 1, 64, 128, 0.3, 0.0, 0, "mean"),
+    ("pathfinder", "softmax"): (32, 4, 4, 16, 32, 0.2, 0.1, 0, "mean"),
+    ("pathfinder", "performer"): (32, 8, 4, 16, 32, 0.2, 0.0, 0, "mean"),
+    ("listops", "synthesizer"): (512, 8, 4, 512, 1024, 0.1, 0.1, 0.1, "cls"),
+}
+
+
+@pytest.mark.parametrize(("name", "model"), OWN)
+def test_a_published_model_has_its_own_sizes(name, model):
+    cells = dict(zip(published.variants(), read_sweep(f"{CONFIGS / name}.py"), strict=True))
+    e = cells[model][1]
+    m, weights = e.model, e.model.attention.dropout_rate
+    sizes = (m.width, m.heads, m.layers, m.heads * m.head_dim if m.head_dim else m.width)
+    more = (m.mlp_width, m.dropout, weights, e.optimizer.weight_decay, m.pooling)
+    assert sizes + more == OWN[name, model]
+
+
 @pytest.mark.parametrize(
     ("length", "pairs", "batch"), [(64, 4, 512), (128, 8, 512), (256, 16, 256)]
 )

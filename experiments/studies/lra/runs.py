@@ -33,7 +33,7 @@ TASKS = {
     "listops": Reduced(
         task("listops", min_length=10, max_length=64, train=20_000, validation=1_000, test=2_000),
         {"layers": 2, "width": 64, "mlp_width": 128, "pooling": "cls"},
-        dict(block=8, summary=2, window=8, keys=16, features=32, buckets=8, chunk=8)
+        dict(block=8, sparse=8, summary=2, window=8, keys=16, features=32, buckets=8, chunk=8)
         | dict(bigbird=(8, 1, 1)),
         batch_size=32,
         rate=2e-3,
@@ -43,7 +43,7 @@ TASKS = {
         task("pathfinder_patches", resolution=16, dashes=6, distractors=False, test=2_000),
         {"layers": 2, "width": 64, "mlp_width": 128, "pooling": "mean"}
         | {"positions": "grid", "columns": 8},
-        dict(block=8, summary=2, window=8, keys=16, features=32, buckets=8, chunk=8)
+        dict(block=8, sparse=8, summary=2, window=8, keys=16, features=32, buckets=8, chunk=8)
         | dict(bigbird=(8, 1, 1)),
         batch_size=64,
         rate=2e-3,
