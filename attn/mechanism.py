@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from attn._arrays import check_arrays, learned_shapes
 from attn._core import check_qkv
 from attn.biases import Bias
+from attn.gates import Gate
 from attn.masks import FULL, Mask
 
 
@@ -36,6 +37,10 @@ class Mechanism(abc.ABC):
     # convolution with SiLU on q, k and v; "silu" or "sigmoid" of a projection of x on the output
     short_conv: ClassVar[int] = 0
     output_gate: ClassVar[str | None] = None
+    # whether that convolution has a bias, and the gate comes before the norm, which is of all heads
+    # together then
+    conv_bias: ClassVar[bool] = False
+    gates_first: ClassVar[bool] = False
     # a layer adds a token's `own` share of its value to each head's output, after the norm, by
     # learned weights that start at this number; None adds nothing
     bonus: ClassVar[float | None] = None
@@ -94,6 +99,10 @@ class Mechanism(abc.ABC):
         """Those of `gates` that are queries [*B, T, N, H] or keys [*B, S, K, H], by "q" or "k": a
         layer normalises and rotates them as it does that one."""
         return {}
+
+    def gating(self, *, num_heads: int, head_dim: int) -> Gate | None:
+        """The output gate of a layer, if it is made otherwise than `output_gate` of one product."""
+        return None
 
     @property
     def head_norm(self) -> float | None:

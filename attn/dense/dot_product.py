@@ -165,7 +165,7 @@ class Softmax(Cached):
     """Exact softmax over scaled dot products (Vaswani et al. 2017), with the options it has grown.
 
     `sinks` "zero" or "learned" is one logit more a head; `qk_norm` divides each query and key by
-    its root mean square (Henry et al. 2020); scores are divided by `temperature`, a number or
+    its root mean square (after Henry et al. 2020); scores are divided by `temperature`, a number or
     "learned", one for each head.
     """
 

@@ -35,7 +35,10 @@ def hgrn2_attention(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HGRN2(Linearized):
-    """A gated linear RNN whose key is what its gate forgets, 1 - f (HGRN2, Qin et al. 2024)."""
+    """A gated linear RNN whose key is what its gate forgets, 1 - f (HGRN2, Qin et al. 2024).
+
+    `lower_bound` is a number; the authors learn one for each channel of each layer.
+    """
 
     lower_bound: float = 0.0
     output_norm: bool = True
@@ -45,6 +48,12 @@ class HGRN2(Linearized):
         number = isinstance(self.lower_bound, (int, float))
         if not number or not 0 <= self.lower_bound < 1:
             raise ValueError(f"lower_bound: expected 0 to 1, less than 1, got {self.lower_bound!r}")
+
+    @classmethod
+    def for_layers(cls, layers: int, **settings) -> tuple["HGRN2", ...]:
+        """One for each layer with the lower bound that the authors' learned ones start from: layer
+        l of L forgets all but l / L at most."""
+        return tuple(cls(lower_bound=layer / layers, **settings) for layer in range(layers))
 
     def terms(self, q, k) -> Terms:
         with np.errstate(divide="ignore"):

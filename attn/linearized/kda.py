@@ -6,7 +6,7 @@ from typing import ClassVar
 import jax
 from jaxtyping import Array, Float
 
-from attn.gates import LowRank, StepDecay, time_step, write_strength
+from attn.gates import Gate, LowRank, StepDecay, time_step, write_strength
 from attn.linearized._family import Linearized, spread
 from attn.linearized._recurrence import Terms
 from attn.linearized.feature_maps import unit
@@ -54,6 +54,11 @@ class KDA(Linearized):
             "log_decay": StepDecay(step=time_step((num_heads, head_dim), project)),
             "beta": write_strength(num_heads, negative_eigenvalues=self.negative_eigenvalues),
         }
+
+    def gating(self, *, num_heads, head_dim):
+        # of a low rank and with a bias, as in the authors' layer in fla
+        activation, project = getattr(jax.nn, self.output_gate), LowRank(rank=head_dim)
+        return Gate(shape=(num_heads * head_dim,), activation=activation, project=project)
 
     def terms(self, q, k, log_decay, beta) -> Terms:
         k = spread(unit(k)[0], q.shape[-2])

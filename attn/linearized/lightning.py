@@ -51,6 +51,11 @@ class Lightning(Linearized):
         if not number or not 0 <= self.layer_fraction <= 1:
             raise ValueError(f"layer_fraction: expected 0 to 1, got {self.layer_fraction!r}")
 
+    @classmethod
+    def for_layers(cls, layers: int, **settings) -> tuple["Lightning", ...]:
+        """One for each layer, layer l of L with the fraction l / L."""
+        return tuple(cls(layer_fraction=layer / layers, **settings) for layer in range(layers))
+
     def terms(self, q, k) -> Terms:
         N = q.shape[-2]
         log_decay = -8 / N * (1 - self.layer_fraction) * np.arange(N)

@@ -42,6 +42,8 @@ class Mamba2(Linearized):
     """A selective state space model with one decay a head and a skip (Mamba-2, Dao & Gu 2024)."""
 
     adds_own: ClassVar = True
+    conv_bias: ClassVar = True
+    gates_first: ClassVar = True
     short_conv: int = 4
     output_gate: str | None = "silu"
     output_norm: bool = True

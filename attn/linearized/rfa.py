@@ -47,7 +47,11 @@ def rfa_attention(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RFA(Linearized):
-    """Random Fourier features of unit queries and keys, `gated` or not (Peng et al. 2021)."""
+    """Random Fourier features of unit queries and keys, `gated` or not (Peng et al. 2021).
+
+    One draw, by `seed`, for all heads; the authors draw for each head and layer, and anew while
+    they train.
+    """
 
     normalised: ClassVar = True
     # of either sign, the features leave some normalisers near 0, and divide rounding by them

@@ -37,7 +37,10 @@ def rwkv6_attention(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RWKV6(Linearized):
-    """A decay for each channel and a bonus for the present token (RWKV-6, Peng et al. 2024)."""
+    """A decay for each channel and a bonus for the present token (RWKV-6, Peng et al. 2024).
+
+    Without the authors' token shift, whose shares depend on the token.
+    """
 
     reads_before: ClassVar = True
     adds_own: ClassVar = True

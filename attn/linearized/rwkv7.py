@@ -49,7 +49,10 @@ TENTH = jax.nn.initializers.orthogonal(0.1)
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RWKV7(Linearized):
     """The delta rule with a removal key and a rate for each channel (RWKV-7, Peng et al. 2025); a
-    layer shifts its tokens and adds its bonus."""
+    layer shifts its tokens and adds its bonus.
+
+    Without the authors' share of the first layer's values in those of deeper layers.
+    """
 
     requires: ClassVar = (Causal,)
     bonus: float | None = -0.04  # as the authors' later training code starts it
@@ -69,6 +72,13 @@ class RWKV7(Linearized):
         k_k = jnp.linspace(0.76, 0.66, num_heads * head_dim, dtype=jnp.float32)
         k_a = jnp.full((num_heads, head_dim), 1.02, jnp.float32)
         return {"k_k": k_k.reshape(num_heads, head_dim), "k_a": k_a}
+
+    def gating(self, *, num_heads, head_dim):
+        # what bends it stands inside; rank and start as in that code
+        width, between = num_heads * head_dim, getattr(jax.nn, self.output_gate)
+        rank = max(32, 32 * round(5 * math.sqrt(width) / 32))
+        project = LowRank(rank=rank, between=between, down=ZEROS, up=TENTH)
+        return Gate(shape=(width,), project=project, bias=None)
 
     def gates(self, *, num_heads, num_kv_heads, head_dim):
         # as that code starts its first layer

@@ -43,10 +43,11 @@ class Attention(nnx.Module):
     W_q, W_k, W_v lie side by side in one kernel [width, (N + 2 K) H], so self-attention is one
     product; K < N is grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245), K = 1
     multi-query (Shazeer 2019, arXiv:1911.02150). `qk_norm` puts an RMSNorm with a learned scale on
-    each head of q and k, before rotary (Henry et al. 2020, arXiv:2010.04245); where a mechanism
-    keeps several vectors side by side in a head (`parts`), each is normalised and rotated by
-    itself. With `xpos`, q and k are also scaled about the middle of `max_length`, so that scores
-    fall with distance (Sun et al. 2022, arXiv:2212.10554).
+    each head of q and k, before rotary (after Henry et al. 2020, arXiv:2010.04245, whose norm is
+    the length and whose scale one number in place of 1 / sqrt(H)); where a mechanism keeps several
+    vectors side by side in a head (`parts`), each is normalised and rotated by itself. With `xpos`,
+    q and k are also scaled about the middle of `max_length`, so that scores fall with distance (Sun
+    et al. 2022, arXiv:2212.10554).
 
     A mechanism with `shared_qk` has one kernel for q and k (Reformer, Kitaev et al. 2020,
     arXiv:2001.04451), [width, 2 N H], K = N. `bias` adds one to each of these products.
@@ -58,9 +59,10 @@ class Attention(nnx.Module):
     many taps and SiLU. Padding and other documents enter neither.
     `head_norm` is an RMSNorm with a learned scale on each head's output, times that number; with
     `bonus`, the mechanism's `own` share of the token's value is added to it, by weights that start
-    at that number; `output_gate` then multiplies by "silu" or "sigmoid" of x W_g. What is None
-    there, or 0 taps, adds nothing. Parameters are float32; products and the output are in `dtype`.
-    Raises ValueError for sizes that do not fit.
+    at that number; `output_gate` then multiplies by "silu" or "sigmoid" of x W_g, or by the
+    mechanism's own `gating`, and with `gates_first` before the norm, which is of all heads together
+    then. What is None there, or 0 taps, adds nothing. Parameters are float32; products and the
+    output are in `dtype`. Raises ValueError for sizes that do not fit.
     """
 
     def __init__(
@@ -110,15 +112,18 @@ class Attention(nnx.Module):
         part = H // mechanism.parts
         self.q_norm = RMSNorm(part) if qk_norm else None
         self.k_norm = RMSNorm(part) if qk_norm and not mechanism.shared_qk else self.q_norm
-        self.head_norm = None if mechanism.head_norm is None else RMSNorm(H)
+        normed = N * H if mechanism.gates_first else H
+        self.head_norm = None if mechanism.head_norm is None else RMSNorm(normed)
         conv = lambda: ShortConv(
-            self.qkv.shape[1], mechanism.short_conv, key=fold(key, "short_conv")
+            self.qkv.shape[1],
+            mechanism.short_conv,
+            bias=mechanism.conv_bias,
+            key=fold(key, "short_conv"),
         )
-        gate = lambda: kernel(fold(key, "out_gate"), (width, N * H), jnp.float32)
         start = mechanism.bonus
         self.bonus = None if start is None else nnx.Param(jnp.full((N, H), start, jnp.float32))
         self.short_conv = conv() if mechanism.short_conv else None
-        self.out_gate = nnx.Param(gate()) if mechanism.output_gate is not None else None
+        self.out_gate = _output_gate(mechanism, width, N, H, key=fold(key, "out_gate"))
 
         sizes = dict(num_heads=N, num_kv_heads=K, head_dim=H)
         learned = mechanism.init(
@@ -264,16 +269,23 @@ class Attention(nnx.Module):
 
     def _output(self, x, y, own=None):
         """Heads [*B, T, N, H] of the tokens x back to the width."""
+        flat = lambda y: y.reshape(*y.shape[:-2], self.out.shape[0])
+        gated = lambda y: flat(y) if self.out_gate is None else flat(y) * self._gating(x)
+        y = gated(y) if self.mechanism.gates_first else y
         if self.head_norm is not None:
             y = self.head_norm(y) * self.mechanism.head_norm
         if own is not None:
             y = y + own.astype(y.dtype)
-        y = y.reshape(*y.shape[:-2], self.out.shape[0])
-        if self.out_gate is not None:
-            activation = getattr(jax.nn, self.mechanism.output_gate)  # one of OUTPUT_GATES
-            y = y * activation(self._times(x, self.out_gate[...]))
+        y = y if self.mechanism.gates_first else gated(y)
         y = self._times(y, self.out[...])
         return y if self.bias is None else self._plus(y, self.bias.out[...])
+
+    def _gating(self, x) -> Float[Array, "*B T NH"]:
+        """The output gate of the tokens x."""
+        if isinstance(self.out_gate, Gates):
+            return self.out_gate(x.astype(self.dtype))["output_gate"].astype(self.dtype)
+        activation = getattr(jax.nn, self.mechanism.output_gate)  # one of OUTPUT_GATES
+        return activation(self._times(x, self.out_gate[...]))
 
     def weights(
         self,
@@ -412,3 +424,12 @@ def _check_causal(mask: Mask) -> None:
             "mask: expected one joined by & with Causal() for xPos, whose scores grow with the "
             f"distance to later keys, got {mask}"
         )
+
+
+def _output_gate(mechanism, width: int, N: int, H: int, *, key: Array):
+    """One matrix, or what the mechanism makes it with; None for none."""
+    if mechanism.output_gate is None:
+        return None
+    if (gating := mechanism.gating(num_heads=N, head_dim=H)) is not None:
+        return Gates(width, {"output_gate": gating}, key=key)
+    return nnx.Param(jax.nn.initializers.lecun_normal()(key, (width, N * H), jnp.float32))

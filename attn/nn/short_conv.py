@@ -10,20 +10,24 @@ from attn._core import wide
 from attn.gates import Uniform
 from attn.masks import Mask
 from attn.nn.earlier import back, documents, latest, shown
+from attn.nn.keys import fold
 
 
 class ShortConv(nnx.Module):
-    """silu(sum_{j < taps} w_j x_{t-j}) for each channel (Dao & Gu 2024, arXiv:2405.21060).
+    """silu(sum_{j < taps} w_j x_{t-j} + b) for each channel (Dao & Gu 2024, arXiv:2405.21060), b
+    with `bias` alone.
 
     Tokens that `Padding` hides and tokens of other `Segments` count as 0, like those before the
-    first. Weights [taps, channels] start uniform in +-1 / sqrt(taps), without a bias. Sums are
-    float32, the output is in x's dtype. Raises NotImplementedError for a mask whose arrays say
-    otherwise who may see whom.
+    first. Weights [taps, channels], and b, start uniform in +-1 / sqrt(taps). Sums are float32,
+    the output is in x's dtype. Raises NotImplementedError for a mask whose arrays say otherwise who
+    may see whom.
     """
 
-    def __init__(self, channels: int, taps: int, *, key: Array):
+    def __init__(self, channels: int, taps: int, *, bias: bool = False, key: Array):
         draw = Uniform(taps**-0.5)
         self.kernel = nnx.Param(draw(key, (taps, channels), jnp.float32))
+        of_bias = lambda: draw(fold(key, "bias"), (channels,), jnp.float32)
+        self.bias = nnx.Param(of_bias()) if bias else None
 
     def __call__(self, x: Float[Array, "*B T C"], mask: Mask) -> Float[Array, "*B T C"]:
         padding, segments = documents(mask, x, who="a short convolution", off="short_conv=0")
@@ -31,7 +35,7 @@ class ShortConv(nnx.Module):
         y, kernel = aligned(y, self.kernel[...].astype(y.dtype))
         taps = kernel.shape[-2]
         y = sum(kernel[..., j, None, :] * back(y, j, segments) for j in range(taps))
-        return jax.nn.silu(y).astype(x.dtype)
+        return jax.nn.silu(self._plus_bias(y)).astype(x.dtype)
 
     def last(self, x: Float[Array, "*B T C"]) -> Float[Array, "*B taps-1 C"]:
         """What a next token needs of a prompt, 0 before its first token."""
@@ -43,4 +47,7 @@ class ShortConv(nnx.Module):
         y = wide(x)
         y, kernel = aligned(y, self.kernel[...].astype(y.dtype)[::-1])
         y = (kernel * y).sum(-2, keepdims=True)
-        return x[..., 1:, :], jax.nn.silu(y).astype(x.dtype)
+        return x[..., 1:, :], jax.nn.silu(self._plus_bias(y)).astype(x.dtype)
+
+    def _plus_bias(self, y):
+        return y if self.bias is None else jnp.add(*aligned(y, self.bias[...].astype(y.dtype)))

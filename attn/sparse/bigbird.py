@@ -18,7 +18,12 @@ def bigbird_pattern(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BigBird(Patterned):
-    """Window, global and random blocks (Zaheer et al. 2020): the paper's defaults at block 64."""
+    """Window, global and random blocks (Zaheer et al. 2020), as many as in the paper's base model.
+
+    What a token sees depends on no token after it, so that decoding is the whole at once: the first
+    blocks are global, and random ones may meet the others. The authors' code has the first and the
+    last block global, random blocks beside the others, and other ones for each head and layer.
+    """
 
     block_size: int = 64
     window: int = 1

@@ -332,3 +332,9 @@ def test_the_skip_of_mamba2_follows_the_mask():
     assert not np.asarray(skip(Causal(-2))[:, :2]).any()
     np.testing.assert_array_equal(skip(Padding(jnp.array([4, 7])))[0, :4], heads[0, :4])
     assert not np.asarray(skip(Padding(jnp.array([4, 7])))[0, 4:]).any()
+
+
+def test_deeper_layers_forget_less():
+    assert [m.lower_bound for m in HGRN2.for_layers(4, chunk=8)] == [0, 0.25, 0.5, 0.75]
+    assert [m.layer_fraction for m in Lightning.for_layers(4)] == [0, 0.25, 0.5, 0.75]
+    assert {m.chunk for m in HGRN2.for_layers(4, chunk=8)} == {8}

@@ -177,8 +177,7 @@ def test_weights_are_those_of_the_output(mechanism):
     if mechanism.bonus is not None:
         share = mechanism.own(q, k, bonus=a.bonus[...], **extra)
         y += share[..., None] * jnp.repeat(v, N // K, axis=-2)
-    activation = jax.nn.silu if mechanism is ALL else jax.nn.sigmoid
-    y = y.reshape(2, T, -1) * activation(_gating(a) @ a.out_gate[...])
+    y = y.reshape(2, T, -1) * a._gating(_gating(a))
     got = y @ a.out[...]
     np.testing.assert_allclose(got, run(a, X, mask=Causal()), rtol=1e-3, atol=1e-4)
 

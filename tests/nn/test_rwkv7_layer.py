@@ -60,7 +60,10 @@ def paper(a, x, K):
             p = S @ r[t, n]
             p = p / np.sqrt(np.mean(p * p) + 1e-6) * of(a.head_norm.scale)
             out[t, n] = p + (r[t, n] * of(a.bonus)[n] * k[t, n]).sum() * v[t, n]
-    return (out.reshape(len(x), -1) * sigmoid(mixed["output_gate"] @ of(a.out_gate))) @ of(a.out)
+    g = {name: of(p) for name, p in a.out_gate.projections["output_gate"].items()}
+    return (out.reshape(len(x), -1) * (sigmoid(mixed["output_gate"] @ g["down"]) @ g["up"])) @ of(
+        a.out
+    )
 
 
 @pytest.mark.parametrize("K", [N, 1])
