@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Literal
 
+import numpy as np
+
 from attn.biases import Bias
 from attn.dense.dot_product import Softmax
 from attn.masks import Causal
@@ -231,19 +233,41 @@ def _relations(c: EncoderConfig) -> list[str]:
             f"pooling: expected another with {' and '.join(causal)}, defined with Causal "
             "only, where CLS at index 0 sees no other token, got 'cls'",
         ),
+        (
+            blind := c.pooling == "cls" and _blind(c),
+            f"pooling: expected another with {' and '.join(blind or [])}, in whose pattern CLS at "
+            "index 0 sees no other token, got 'cls'",
+        ),
     ]
     return [message for wrong, message in rules if wrong] + _mixing(c)
 
 
 def uncounted(c: EncoderConfig) -> list[str]:
-    """What keeps a stack from decoding to what it is at once: keys that are counted, by mechanisms
-    with a `length` that is not given."""
-    return [
-        f"length: {m.name} counts the keys, and a token that is decoded does not know how many "
-        f"there will be; give it that of training, as {m.name}(length={c.max_length})"
-        for m in dict.fromkeys(c.mechanisms)
-        if getattr(m, "length", 0) is None
-    ]
+    """What keeps a stack from decoding to what it is at once: keys that are counted, or patterns
+    that are made for as many as there are."""
+    found, unknown = [], "and a token that is decoded does not know how many there will be; give it"
+    for m in dict.fromkeys(c.mechanisms):
+        settled = getattr(m, "settled", None)  # None: it has no pattern
+        if getattr(m, "length", 0) is None and not settled:
+            what = "counts the keys" if settled is None else "draws its pattern for the keys"
+            give = f"that of training, as {m.name}(length={c.max_length})"
+            found.append(f"length: {m.name} {what}, {unknown} {give}")
+        elif settled is False:
+            sizes = [n for n in ("block_size", "stride", "height", "width") if hasattr(m, n)]
+            what = " and ".join(sizes) or "masks with sizes of their own"
+            found.append(f"mechanism: {m.name} fits its pattern to the keys, {unknown} {what}")
+    return found
+
+
+def _blind(c: EncoderConfig) -> list[str]:
+    """The mechanisms, if by their patterns index 0 sees itself alone in every layer."""
+    i, j = np.zeros((1, 1), int), np.arange(1, c.max_length + 1)[None]
+    n = c.max_length + 1
+    for m in c.mechanisms:
+        patterns = m.patterns(n, n) if hasattr(m, "patterns") else None
+        if patterns is None or any(np.any(p.sized(n, n).at(i, j)) for p in patterns):
+            return []
+    return [m.name for m in dict.fromkeys(c.mechanisms)]
 
 
 def _mixing(c: EncoderConfig) -> list[str]:

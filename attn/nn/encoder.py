@@ -25,8 +25,10 @@ class Encoder(nnx.Module):
     Each parameter is drawn from `key` folded with its path, so two encoders with one key and
     different mechanisms share every parameter that both have. Padding (`lengths`) reaches neither
     a real position nor the pooled output, in value or gradient; how much of it there is shows to
-    mechanisms that divide by the number of keys unless given a `length` (`Sigmoid`, `Relu`,
-    `Cosformer`). `mask` speaks of the positions that the layers see: with `pooling="cls"` index 0
+    mechanisms that divide by the number of keys or draw their pattern for it, unless given a
+    `length` (`Sigmoid`, `Relu`, `Cosformer`, `BigBird`), to patterns that are fitted to it unless
+    given sizes (`FixedPattern`, `StridedPattern`, `AxialPattern`, `Local2DPattern`), and to
+    `Hierarchical`. `mask` speaks of the positions that the layers see: with `pooling="cls"` index 0
     is CLS and token t is t + 1.
     """
 

@@ -12,17 +12,18 @@ def bigbird_pattern(
 ) -> Mask:
     """The union, block by block: `window` neighbours on each side, the first `global_blocks` in
     both directions, and `random` blocks a row drawn over the whole sequence by `seed`."""
-    first = Global(tuple(range(global_blocks)))
-    return Coarse(Window(window, window) | first | Random(1, random, seed), block_size)
+    near = Window(window, window) | Global(tuple(range(global_blocks)))
+    return Coarse(near | Random(1, random, seed) if random else near, block_size)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BigBird(Patterned):
     """Window, global and random blocks (Zaheer et al. 2020), as many as in the paper's base model.
 
-    What a token sees depends on no token after it, so that decoding is the whole at once: the first
-    blocks are global, and random ones may meet the others. The authors' code has the first and the
-    last block global, random blocks beside the others, and other ones for each head and layer.
+    Random blocks are drawn over `length` tokens, the keys that there are by default; with it,
+    decoding is the whole at once. The first blocks are global, and random ones may meet the others;
+    the authors' code has the first and the last block global, random blocks beside the others, and
+    other ones for each head and layer.
     """
 
     block_size: int = 64
@@ -30,12 +31,19 @@ class BigBird(Patterned):
     global_blocks: int = 2
     random: int = 3
     seed: int = 0
+    length: int | None = None
 
     def __post_init__(self):
         super().__post_init__()
         least = {"block_size": 1, "window": 0, "global_blocks": 0, "random": 0, "seed": 0}
         for name, low in least.items():
             check_count(name, getattr(self, name), least=low)
+        if self.length is not None:
+            check_count("length", self.length)
+
+    @property
+    def settled(self):
+        return self.length is not None or self.random == 0
 
     def patterns(self, T, S):
         pattern = bigbird_pattern(
@@ -45,11 +53,16 @@ class BigBird(Patterned):
             random=self.random,
             seed=self.seed,
         )
-        return (pattern.sized(T, S),)
+        if self.length is None:
+            return (pattern.sized(T, S),)
+        if max(T, S) > self.length:
+            raise ValueError(f"length: expected at least {max(T, S)} tokens, got {self.length}")
+        return (pattern.sized(self.length, self.length),)
 
     @classmethod
     def examples(cls):
         return (
             cls(block_size=4, window=1, global_blocks=1, random=1, block=8),
             cls(block_size=5, window=0, global_blocks=0, random=2, seed=3),
+            cls(block_size=4, window=0, random=2, length=1024),
         )

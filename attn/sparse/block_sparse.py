@@ -129,7 +129,7 @@ class Patterned(Cached):
     """A variant is its `patterns`, and the `pieces` by which they are run; all else is here.
 
     It decodes with a cache of all tokens, of which a step sees the row of its pattern, drawn for
-    max_length tokens.
+    max_length tokens: what the whole at once sees if the pattern is `settled`.
     """
 
     honours: ClassVar = (*TERMS, Bias)
@@ -144,6 +144,12 @@ class Patterned(Cached):
     def patterns(self, T: int, S: int) -> tuple[Mask, ...]:
         """Which pairs are visible at these lengths, as data: drawable, with a density; of several
         patterns head n has the n-th, over and over."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether the same pairs are visible however long the sequence is."""
+        of = lambda length: [p.sized(length, length) for p in self.patterns(length, length)]
+        return of(64) == of(100)
 
     @property
     def heads_alike(self):

@@ -13,17 +13,22 @@ from attn import (
     MECHANISMS,
     RWKV7,
     Alibi,
+    AxialPattern,
+    BigBird,
     Causal,
     Cosformer,
     DeltaNet,
+    FixedPattern,
     GatedDeltaNet,
     Linear,
+    Local2DPattern,
     Relu,
     Segments,
     Sigmoid,
     Sinks,
     SlidingWindow,
     Softmax,
+    StridedPattern,
 )
 from attn.nn import Attention, Decoder, Encoder, Seq2SeqConfig, sample
 
@@ -116,6 +121,30 @@ def test_keys_that_are_counted_want_a_length_to_decode(kind):
         Seq2SeqConfig(
             source=model.config, target=dataclasses.replace(model.config, mechanism=kind())
         )
+
+
+@pytest.mark.parametrize(
+    ("open_one", "given", "named"),
+    [
+        (FixedPattern(), {"block_size": 2}, "mechanism: FixedPattern .* give it block_size"),
+        (StridedPattern(), {"stride": 2}, "mechanism: StridedPattern .* give it stride"),
+        (AxialPattern(), {"height": 3, "width": 3}, "mechanism: AxialPattern .* height and width"),
+        (Local2DPattern(reach=1), {"height": 3, "width": 3}, "mechanism: Local2DPattern .* height"),
+        (
+            BigBird(block_size=1, window=0, global_blocks=1, random=1),
+            {"length": 9},
+            r"length: BigBird .* as BigBird\(length=9\)",
+        ),
+    ],
+    ids=lambda x: getattr(x, "name", ""),
+)
+def test_patterns_that_are_made_for_a_length_want_their_sizes_to_decode(open_one, given, named):
+    """For 7 tokens they have other blocks than for the 9 that there is room for."""
+    sizes = dict(max_length=9, positions="learned")
+    with pytest.raises(ValueError, match=f"^{named}"):
+        decoder(mechanism=open_one, **sizes).prefill(TOKENS[:, :5])
+    model = decoder(mechanism=dataclasses.replace(open_one, **given), **sizes)
+    np.testing.assert_allclose(stepped(model, 5), run(model, TOKENS)[:, 4:], **NEAR)
 
 
 def test_it_is_the_encoder_under_causal():

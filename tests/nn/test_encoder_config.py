@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 from toy_mechanism import SOFTMAX, Toy, config
 
-from attn.linearized.gated_delta_net import GatedDeltaNet
+from attn import GatedDeltaNet, Sinks, SlidingWindow
 from attn.nn import transformer_base
 
 
@@ -38,6 +38,10 @@ MISTAKES = [
     (
         dict(mechanism=(GatedDeltaNet(), SOFTMAX), pooling="cls"),
         "pooling: expected another with GatedDeltaNet, defined with Causal only, where",
+    ),
+    (
+        dict(mechanism=(SlidingWindow(left=3, right=0), Sinks(sinks=1, window=1)), pooling="cls"),
+        "pooling: expected another with SlidingWindow and Sinks, in whose pattern CLS at index 0",
     ),
     (
         dict(mechanism=Gated()),
