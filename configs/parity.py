@@ -1,5 +1,5 @@
-"""Parity of 20 to 40 bits, asked once at the end: nothing here finds it by itself (Hahn 2020), and
-what can hold it has it at once after `configs/modular.py`, which asks at every bit.
+"""Parity of 20 to 40 bits, asked once at the end: none of four models finds it by itself (Hahn
+2020), and what can hold it has it at once after `configs/modular.py`, which asks at every bit.
 
 python -m experiments.train --config=configs/parity.py:lstm --workdir=runs/parity
 python -m experiments.train --config=configs/modular.py:lstm --workdir=runs/parity-each-bit
