@@ -215,6 +215,35 @@ def test_a_run_in_two_comparisons_counts_once_and_only_if_they_agree(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("accuracy", [0.25, 0.75])
+def test_a_run_of_two_machines_is_two(accuracy, tmp_path):
+    costs = {"softmax": {"forward_ms": 1.0}}
+    a = leave(tmp_path / "a", [(planned(), 0.25)], costs=costs)
+    b = leave(tmp_path / "b", [(planned(), accuracy)], processor="Xeon", costs=costs)
+    both = merged({"a": gathered.gathered(a), "b": gathered.gathered(b)})
+    one, other = "softmax [EPYC, 2 cores]", "softmax [Xeon, 2 cores]"
+    assert means(both) == {one: 0.25, other: accuracy}
+    assert both.costs == {one: costs["softmax"], other: costs["softmax"]}
+    assert not [cell.error for cell in both.cells if cell.error]
+
+
+@pytest.mark.parametrize("elsewhere", ["EPYC", "Xeon"])
+def test_a_finished_run_stands_for_its_unfinished_copies(elsewhere, tmp_path):
+    done = gathered.gathered(leave(tmp_path / "a", [(planned(), 0.25)]))
+    begun = leave(tmp_path / "b", [(planned(), None)], processor=elsewhere)
+    begun = gathered.gathered(begun)
+    for order in ({"a": done, "b": begun}, {"b": begun, "a": done}):
+        assert [(c.variant, c.result, c.error) for c in merged(order).cells] == [
+            ("softmax", done.cells[0].result, None)
+        ]
+    # also where runs of both machines are shown
+    other = gathered.gathered(leave(tmp_path / "c", [(planned(seed=1), 0.5)], processor="Xeon"))
+    both = merged({"b": begun, "a": done, "c": other})
+    unfinished = [cell.variant for cell in both.cells if cell.error]
+    assert unfinished == ([] if elsewhere == "EPYC" else ["softmax [Xeon, 2 cores]"])
+    assert means(both) == {"softmax [EPYC, 2 cores]": 0.25, "softmax [Xeon, 2 cores]": 0.5}
+
+
 def test_baselines_of_other_tasks_keep_their_names_apart(tmp_path):
     a = gathered.gathered(leave(tmp_path / "a", [(planned(), 0.25)]))
     b = dataclasses.replace(a, baselines={"chance": 0.5, "majority": 0.1})
