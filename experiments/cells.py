@@ -31,15 +31,32 @@ def begin(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> None:
     if (workdir / "config.json").exists():
         raise RunDirectoryError(f"{workdir} holds a single training run; name another --workdir")
     with held_soon(workdir):
-        before = read_json(workdir / "sweep.json")
+        before = _begun(workdir / "sweep.json")
         runs = {p.name: {"variant": p.variant, "config": p.config} for p in sweep}
         now = {"rules": dataclasses.asdict(rules), "runs": runs}
-        if before and (lines := _changed(before, now)):
+        if before is not None and (lines := _changed(before, now)):
             raise RunDirectoryError(
                 "\n  ".join([f"{workdir} holds another comparison:", *lines])
                 + "\ngive another --workdir, or the configuration that it was started with"
             )
         disk.write_json(workdir / "sweep.json", now)
+
+
+def _begun(path: Path) -> dict | None:
+    """What `begin` wrote; None if it did not. Raises RunDirectoryError for anything else."""
+    if (before := read_json(path)) is None:
+        return None
+    whole = lambda x: isinstance(x["variant"], str) and isinstance(x["config"]["seed"], int)
+    try:
+        runs = before["runs"].values()
+        if isinstance(before["rules"], dict) and runs and all(map(whole, runs)):
+            return before
+    except (KeyError, TypeError, AttributeError):
+        pass
+    raise RunDirectoryError(
+        f"{path} is not as experiments.compare wrote it: damaged or edited\n"
+        "  put it back, or give another --workdir"
+    )
 
 
 def _changed(before: dict, now: dict) -> list[str]:
