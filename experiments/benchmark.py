@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from absl import flags
-from rich.console import Console
 
 from experiments import cli, records, redact
 from experiments.errors import RunDirectoryError
@@ -30,6 +29,7 @@ from experiments.measure.suites import Suite, suites
 from experiments.report import benchmark as benchmark_page
 from experiments.report.measurements import Row, terminal, title
 from experiments.rundir import read_json
+from experiments.stdout import Console
 
 LOOP = "loop"
 

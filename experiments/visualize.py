@@ -20,6 +20,7 @@ from experiments.report import plots
 from experiments.report.page import facts, page, picture
 from experiments.report.sight import matrix
 from experiments.seen import Seen
+from experiments.stdout import tell
 
 
 def look(workdir: Path, example: int) -> Seen:
@@ -100,7 +101,7 @@ def _define(values: flags.FlagValues) -> None:
 def _run(values: flags.FlagValues) -> None:
     workdir = Path(values.workdir)
     command = redact.command("experiments.visualize", sys.argv[1:])
-    print(f"picture: {write(look(workdir, values.example), workdir, command)}")
+    tell(f"picture: {write(look(workdir, values.example), workdir, command)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

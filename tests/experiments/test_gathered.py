@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -155,6 +158,18 @@ def test_a_report_does_without_what_was_edited_beside_a_result(file, text, tmp_p
     leave(tmp_path, [(planned(seed=s), 0.5) for s in (0, 1)])
     (tmp_path / "cells" / planned().name / file).write_text(text)
     assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 0
+
+
+def test_a_report_that_nobody_listens_to_is_written(tmp_path):
+    leave(tmp_path / "in", [(planned(), 0.5), (planned(seed=1), None)])
+    arguments = [f"--workdir={tmp_path / 'in'}", f"--out={tmp_path / 'out'}"]
+    read, write = os.pipe()
+    os.close(read)
+    command_line = [sys.executable, "-m", "experiments.report", *arguments]
+    done = subprocess.run(command_line, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "out/report.html").exists()
 
 
 def test_machines_are_never_averaged_together(tmp_path):
