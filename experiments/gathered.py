@@ -110,12 +110,7 @@ def dates(folder: Path, cells: Sequence[Cell], until: datetime.datetime | None =
 
 
 def _environment(run: Path) -> dict[str, Any]:
-    """What a run was made with; {} if that is not as training wrote it."""
-    found = read_object(run / "environment.json") or {}
-    whole = isinstance(found.get("started", ""), str) and isinstance(
-        found.get("hardware", {}), dict
-    )
-    return found if whole else {}
+    return records.read_environment(run / "environment.json")
 
 
 def _newest(folder: Path) -> datetime.datetime | None:

@@ -150,6 +150,7 @@ def test_what_was_edited_beside_the_runs_is_named(file, edited, named, tmp_path,
     [
         ("environment.json", '{"hardware": "x"}'),
         ("environment.json", '{"started": 5}'),
+        ("environment.json", '{"command": 5}'),
         ("metrics.jsonl", '{"step": 1, "loss": "x", "validation": {"accuracy": [1]}}\n'),
         ("config.json", '{"seed": [1]}'),
     ],
