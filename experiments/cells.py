@@ -74,9 +74,15 @@ def _changed(before: dict, now: dict) -> list[str]:
     return [*lines[:SHOWN], *more]
 
 
+def failure(folder: Path) -> str | None:
+    """Why a run failed; None if it did not, or if that is not as `Cells.work` wrote it."""
+    error = (records.read_object(folder / FAILURE) or {}).get("error")
+    return error if isinstance(error, str) else None
+
+
 def forget_failures(workdir: Path) -> None:
-    for failure in workdir.glob(f"cells/*/{FAILURE}"):
-        failure.unlink(missing_ok=True)
+    for path in workdir.glob(f"cells/*/{FAILURE}"):
+        path.unlink(missing_ok=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +100,7 @@ class Cells:
         result = records.read_object(self.folder(planned) / RESULT)
         if result is not None and records.is_result(result, planned.config):
             return result, None  # what is damaged is left to the run, which says what is wrong
-        return None, (records.read_object(self.folder(planned) / FAILURE) or {}).get("error")
+        return None, failure(self.folder(planned))
 
     def unfinished(self) -> list[Planned]:
         return [p for p in self.planned if self.outcome(p) == (None, None)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import records
-from experiments.cells import FAILURE, RESULT
+from experiments.cells import RESULT, failure
 from experiments.errors import RunDirectoryError
 from experiments.manifest import digest
 from experiments.records import read_object
@@ -120,7 +120,7 @@ def _newest(folder: Path) -> datetime.datetime | None:
 
 def _cell(folder: Path, label: str, config: dict[str, Any], notes: dict[str, str]) -> Cell:
     metrics = tuple(records.read_metrics(folder / "metrics.jsonl"))
-    error = (read_object(folder / FAILURE) or {}).get("error")
+    error = failure(folder)
     result = read_object(folder / RESULT)
     if result is not None and not records.is_result(result, config):
         result = None

@@ -170,6 +170,14 @@ def test_what_failed_is_run_again_only_when_asked(tmp_path):
     assert not any(c.error for c in found.cells)
 
 
+def test_a_failure_that_was_edited_is_run_again(tmp_path):
+    run(Trainer(linear_0=MemoryError("no")), tmp_path)
+    (tmp_path / "cells" / SWEEP[2].name / "failure.json").write_text('{"error": 5}')
+    found = run(again := Trainer(), tmp_path)
+    assert again.ran == [SWEEP[2].name]
+    assert not any(c.error for c in found.cells)
+
+
 def test_an_interruption_ends_the_comparison_and_it_goes_on_later(tmp_path):
     with pytest.raises(Interrupted) as caught:
         run(Trainer(linear_0=Interrupted(15, "saved")), tmp_path)

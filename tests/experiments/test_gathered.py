@@ -132,6 +132,18 @@ def test_unfinished_damaged_and_edited_runs_are_named_and_left_out(tmp_path, cap
         ("results.json", {"environment": "x"}, "environment: should be an object"),
         ("costs.json", {"costs": []}, "costs: should be an object, got '[]'"),
         ("costs.json", {"costs": {"softmax": {"step_ms": float("nan")}}}, "step_ms"),
+        (
+            "costs.json",
+            {"costs": {"softmax": {"forward_ms": None, "step_ms": "abc"}}},
+            "costs.softmax: step_ms: expected a finite number, got 'abc'",
+        ),
+        (
+            "costs.json",
+            {"costs": {"softmax": {"step_flops_without": 5}}},
+            "costs.softmax: step_flops_without: expected words, got '5'",
+        ),
+        ("costs.json", [], "holds no JSON object"),
+        ("results.json", 5, "holds no JSON object"),
     ],
 )
 def test_what_was_edited_beside_the_runs_is_named(file, edited, named, tmp_path, capsys):
@@ -139,10 +151,20 @@ def test_what_was_edited_beside_the_runs_is_named(file, edited, named, tmp_path,
     (tmp_path / file).write_text(json.dumps(edited))
     assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 5
     told = capsys.readouterr().err
-    assert f"{tmp_path / file}: " in told
+    assert str(tmp_path / file) in told
     assert named in told
     (tmp_path / file).unlink()
     assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 0
+
+
+@pytest.mark.parametrize("file", ["results.json", "costs.json"])
+def test_what_was_cut_beside_the_runs_is_named(file, tmp_path, capsys):
+    leave(tmp_path, [(planned(), 0.5)])
+    (tmp_path / file).write_text('{"costs": {')
+    assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 5
+    told = capsys.readouterr().err
+    assert f"{tmp_path / file} cannot be read: " in told
+    assert "remove the file to do without it" in told
 
 
 @pytest.mark.parametrize(
@@ -153,11 +175,15 @@ def test_what_was_edited_beside_the_runs_is_named(file, edited, named, tmp_path,
         ("environment.json", '{"command": 5}'),
         ("metrics.jsonl", '{"step": 1, "loss": "x", "validation": {"accuracy": [1]}}\n'),
         ("config.json", '{"seed": [1]}'),
+        ("failure.json", '{"error": 5}'),
     ],
 )
 def test_a_report_does_without_what_was_edited_beside_a_result(file, text, tmp_path):
     leave(tmp_path, [(planned(seed=s), 0.5) for s in (0, 1)])
-    (tmp_path / "cells" / planned().name / file).write_text(text)
+    folder = tmp_path / "cells" / planned().name
+    (folder / file).write_text(text)
+    if file == "failure.json":
+        (folder / "result.json").unlink()
     assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 0
 
 
