@@ -14,6 +14,7 @@ from pathlib import Path
 from absl import flags
 
 from experiments import cli, redact, seen
+from experiments.disk import write_text
 from experiments.errors import CheckpointError, ConfigError, LabError, RunDirectoryError
 from experiments.evaluate import load
 from experiments.report import plots
@@ -89,7 +90,7 @@ def write(found: Seen, workdir: Path, command: str) -> Path:
         f"<h2>How it was made</h2><pre>{html.escape(command)}</pre>",
     ]
     path = workdir / "attention.html"
-    path.write_text(page("What the heads attend to", sections))
+    write_text(path, page("What the heads attend to", sections))
     return path
 
 
