@@ -18,6 +18,8 @@ from experiments.results_file import Costs, Said, read
 from experiments.sweep import variants
 from experiments.validation import flat
 
+LEFT = ("config.json", "environment.json", "metrics.jsonl", RESULT)  # by a run, once it is compiled
+
 
 def gathered(workdir: Path) -> Comparison:
     """What a comparison left, finished or not. A run that is unfinished, damaged or was edited by
@@ -30,7 +32,8 @@ def gathered(workdir: Path) -> Comparison:
     if outside := [name for name in planned if Path(name).name != name or name == ".."]:
         raise RunDirectoryError(f"{workdir}/results.json names what is no run there: {outside}")
     environments = {x.name: _environment(x) for x in folder.iterdir() if x.is_dir()}
-    there = sorted(environments, key=lambda name: (environments[name].get("started", ""), name))
+    last = "~"  # what has not begun, after any date
+    there = sorted(environments, key=lambda name: (environments[name].get("started", last), name))
     if not (names := list(planned) or there):
         raise RunDirectoryError(f"{workdir} holds no comparison: cells is empty")
     configs = [read_object(folder / name / "config.json") or {} for name in names]
@@ -124,7 +127,9 @@ def _cell(folder: Path, label: str, config: dict[str, Any], notes: dict[str, str
     result = read_object(folder / RESULT)
     if result is not None and not records.is_result(result, config):
         result = None
-    if not is_of(folder.name, config):
+    if not any((folder / name).exists() for name in LEFT):
+        error = error or "unfinished: no step was made; experiments.compare begins it"
+    elif not is_of(folder.name, config):
         what = "cannot be read" if not config else "is not what the folder is named for"
         result, error = None, f"config.json {what}: damaged or edited, so left out"
     elif result is not None:

@@ -119,6 +119,27 @@ def test_unfinished_damaged_and_edited_runs_are_named_and_left_out(tmp_path, cap
 
 
 @pytest.mark.parametrize(
+    ("failed", "told"),
+    [
+        (None, "unfinished: no step was made; experiments.compare begins it"),
+        ("MemoryError: too large", "MemoryError: too large"),
+    ],
+)
+def test_a_run_that_was_killed_before_its_first_step_is_no_damage(failed, told, tmp_path):
+    leave(tmp_path, [(planned("gla"), 0.5)])
+    folder = tmp_path / "cells" / planned().name
+    folder.mkdir()
+    (folder / "claim").write_text("")
+    if failed:
+        (folder / "failure.json").write_text(json.dumps({"error": failed}))
+    found = gathered.gathered(tmp_path)
+    errors = [(cell.name, cell.error) for cell in found.cells]
+    assert errors == [(planned("gla").name, None), (folder.name, told)]
+    # what the report says of itself is of a run that began
+    assert (found.command, found.environment) == ("it", {"hardware": HARDWARE})
+
+
+@pytest.mark.parametrize(
     ("file", "edited", "named"),
     [
         ("results.json", {"title": 5}, "title: should be a valid string, got '5'"),
