@@ -17,6 +17,7 @@ from jaxtyping import Float
 from experiments import cli
 from experiments.errors import CheckpointError, ConfigError, RunDirectoryError
 from experiments.report import plots
+from experiments.stdout import tell
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,8 +116,8 @@ def _run(values: flags.FlagValues) -> None:
     seen = look(workdir, values.example)
     draw(seen).save(workdir)
     right = "right" if seen.written == seen.wanted else f"wanted {' '.join(seen.wanted)}"
-    print(f"source:  {' '.join(seen.source)}\nwritten: {' '.join(seen.written)} ({right})")
-    print(f"picture: {workdir / 'alignment.png'}")
+    tell(f"source:  {' '.join(seen.source)}\nwritten: {' '.join(seen.written)} ({right})")
+    tell(f"picture: {workdir / 'alignment.png'}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from absl import flags
-from rich.console import Console
 
 from experiments import cli, records, redact
 from experiments.errors import RunDirectoryError
@@ -30,6 +29,7 @@ from experiments.measure.suites import Suite, suites
 from experiments.report import benchmark as benchmark_page
 from experiments.report.measurements import Row, terminal, title
 from experiments.rundir import read_json
+from experiments.stdout import Console
 
 LOOP = "loop"
 
@@ -109,8 +109,13 @@ def _run(values: flags.FlagValues) -> None:
 
 
 def _check(workdir: Path, measured: Sequence[str]) -> None:
-    """Raises RunDirectoryError if suites there, which these files hold as one, would be lost."""
-    there = (read_json(workdir / "benchmark.json") or {}).get("suites", {})
+    """Raises RunDirectoryError if suites there, which these files hold as one, would be lost, or
+    if it cannot be known which are."""
+    path = workdir / "benchmark.json"
+    there = (read_json(path) or {}).get("suites", {})
+    if not isinstance(there, dict):
+        what = f"suites: expected an object, got {str(there)[:40]!r}"
+        raise RunDirectoryError(f"{path} is not as it was written: {what}; name another --workdir")
     if lost := [name for name in there if name not in measured]:
         raise RunDirectoryError(
             f"{workdir} holds {', '.join(lost)}, which this command does not measure; "

@@ -31,15 +31,32 @@ def begin(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> None:
     if (workdir / "config.json").exists():
         raise RunDirectoryError(f"{workdir} holds a single training run; name another --workdir")
     with held_soon(workdir):
-        before = read_json(workdir / "sweep.json")
+        before = _begun(workdir / "sweep.json")
         runs = {p.name: {"variant": p.variant, "config": p.config} for p in sweep}
         now = {"rules": dataclasses.asdict(rules), "runs": runs}
-        if before and (lines := _changed(before, now)):
+        if before is not None and (lines := _changed(before, now)):
             raise RunDirectoryError(
                 "\n  ".join([f"{workdir} holds another comparison:", *lines])
                 + "\ngive another --workdir, or the configuration that it was started with"
             )
         disk.write_json(workdir / "sweep.json", now)
+
+
+def _begun(path: Path) -> dict | None:
+    """What `begin` wrote; None if it did not. Raises RunDirectoryError for anything else."""
+    if (before := read_json(path)) is None:
+        return None
+    whole = lambda x: isinstance(x["variant"], str) and isinstance(x["config"]["seed"], int)
+    try:
+        runs = before["runs"].values()
+        if isinstance(before["rules"], dict) and runs and all(map(whole, runs)):
+            return before
+    except (KeyError, TypeError, AttributeError):
+        pass
+    raise RunDirectoryError(
+        f"{path} is not as experiments.compare wrote it: damaged or edited\n"
+        "  put it back, or give another --workdir"
+    )
 
 
 def _changed(before: dict, now: dict) -> list[str]:
@@ -57,9 +74,15 @@ def _changed(before: dict, now: dict) -> list[str]:
     return [*lines[:SHOWN], *more]
 
 
+def failure(folder: Path) -> str | None:
+    """Why a run failed; None if it did not, or if that is not as `Cells.work` wrote it."""
+    error = (records.read_object(folder / FAILURE) or {}).get("error")
+    return error if isinstance(error, str) else None
+
+
 def forget_failures(workdir: Path) -> None:
-    for failure in workdir.glob(f"cells/*/{FAILURE}"):
-        failure.unlink(missing_ok=True)
+    for path in workdir.glob(f"cells/*/{FAILURE}"):
+        path.unlink(missing_ok=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +100,7 @@ class Cells:
         result = records.read_object(self.folder(planned) / RESULT)
         if result is not None and records.is_result(result, planned.config):
             return result, None  # what is damaged is left to the run, which says what is wrong
-        return None, (records.read_object(self.folder(planned) / FAILURE) or {}).get("error")
+        return None, failure(self.folder(planned))
 
     def unfinished(self) -> list[Planned]:
         return [p for p in self.planned if self.outcome(p) == (None, None)]

@@ -9,6 +9,7 @@ from absl import flags
 from experiments.errors import ConfigError, Interrupted, LabError, RunDirectoryError, nearest
 from experiments.redact import redacted
 from experiments.say import say
+from experiments.stdout import tell
 
 
 def main(
@@ -29,7 +30,7 @@ def main(
     values = flags.FlagValues()
     define(values)
     if {"--help", "-help", "-h"} & set(arguments):
-        print(usage.strip(), *(f"--{n}: {values[n].help}" for n in values), sep="\n")
+        tell("\n".join([usage.strip(), *(f"--{n}: {values[n].help}" for n in values)]))
         return 0
     try:
         overrides, problems = _parse(values, arguments, overridable=load is not None)
@@ -47,8 +48,9 @@ def main(
         say(f"{prefix}{error}")
         return error.code
     except OSError as error:
-        # a write to a full disk names no file
-        where = f" in {values.workdir}" if not error.filename and "workdir" in values else ""
+        # a write to a full disk may name no file
+        written = next((values[n].value for n in ("out", "workdir") if n in values), None)
+        where = f" in {written}" if written and not error.filename else ""
         say(f"error: {redacted(f'{error}{where}')}")
         return RunDirectoryError.code
     except KeyboardInterrupt:

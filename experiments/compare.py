@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from absl import flags
-from rich.console import Console
 
 from experiments import cli, records, redact, seen
 from experiments.alike import alike
@@ -40,6 +39,7 @@ from experiments.report.merge import apart
 from experiments.report.table import terminal
 from experiments.search import chosen, search
 from experiments.sinks import define_sinks
+from experiments.stdout import Console
 from experiments.sweep import Planned, plan
 
 EQUAL = Fairness()  # as the config file has them

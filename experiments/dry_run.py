@@ -4,7 +4,6 @@ import datetime
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +13,7 @@ from experiments.fairness import Fairness
 from experiments.quantities import Step, in_turns
 from experiments.report.table import number
 from experiments.search import chosen, combinations, first_runs
+from experiments.stdout import Console
 from experiments.sweep import Planned
 
 

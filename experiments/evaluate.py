@@ -14,6 +14,7 @@ from jaxtyping import PyTree
 
 from experiments import cli
 from experiments.errors import ConfigError
+from experiments.stdout import tell
 from experiments.tasks import Task
 
 
@@ -74,7 +75,7 @@ def _run(values: flags.FlagValues) -> None:
     first = next(task.evaluation(values.split, train.eval_batch_size))
     step = Compiled.of(learner.eval_step, params, first)
     result = evaluate(step, params, task, values.split, train.eval_batch_size)
-    print(json.dumps({"split": values.split, "step": at, **result}, indent=1))
+    tell(json.dumps({"split": values.split, "step": at, **result}, indent=1))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import records
-from experiments.cells import FAILURE, RESULT
+from experiments.cells import RESULT, failure
 from experiments.errors import RunDirectoryError
 from experiments.manifest import digest
 from experiments.records import read_object
@@ -17,6 +17,8 @@ from experiments.report.sight import Sight
 from experiments.results_file import Costs, Said, read
 from experiments.sweep import variants
 from experiments.validation import flat
+
+LEFT = ("config.json", "environment.json", "metrics.jsonl", RESULT)  # by a run, once it is compiled
 
 
 def gathered(workdir: Path) -> Comparison:
@@ -30,7 +32,8 @@ def gathered(workdir: Path) -> Comparison:
     if outside := [name for name in planned if Path(name).name != name or name == ".."]:
         raise RunDirectoryError(f"{workdir}/results.json names what is no run there: {outside}")
     environments = {x.name: _environment(x) for x in folder.iterdir() if x.is_dir()}
-    there = sorted(environments, key=lambda name: (environments[name].get("started", ""), name))
+    last = "~"  # what has not begun, after any date
+    there = sorted(environments, key=lambda name: (environments[name].get("started", last), name))
     if not (names := list(planned) or there):
         raise RunDirectoryError(f"{workdir} holds no comparison: cells is empty")
     configs = [read_object(folder / name / "config.json") or {} for name in names]
@@ -110,12 +113,7 @@ def dates(folder: Path, cells: Sequence[Cell], until: datetime.datetime | None =
 
 
 def _environment(run: Path) -> dict[str, Any]:
-    """What a run was made with; {} if that is not as training wrote it."""
-    found = read_object(run / "environment.json") or {}
-    whole = isinstance(found.get("started", ""), str) and isinstance(
-        found.get("hardware", {}), dict
-    )
-    return found if whole else {}
+    return records.read_environment(run / "environment.json")
 
 
 def _newest(folder: Path) -> datetime.datetime | None:
@@ -125,11 +123,13 @@ def _newest(folder: Path) -> datetime.datetime | None:
 
 def _cell(folder: Path, label: str, config: dict[str, Any], notes: dict[str, str]) -> Cell:
     metrics = tuple(records.read_metrics(folder / "metrics.jsonl"))
-    error = (read_object(folder / FAILURE) or {}).get("error")
+    error = failure(folder)
     result = read_object(folder / RESULT)
     if result is not None and not records.is_result(result, config):
         result = None
-    if not is_of(folder.name, config):
+    if not any((folder / name).exists() for name in LEFT):
+        error = error or "unfinished: no step was made; experiments.compare begins it"
+    elif not is_of(folder.name, config):
         what = "cannot be read" if not config else "is not what the folder is named for"
         result, error = None, f"config.json {what}: damaged or edited, so left out"
     elif result is not None:

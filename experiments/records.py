@@ -38,10 +38,17 @@ def write_environment(path: Path, command: str) -> None:
     disk.write_json(path, environment(command) | {"earlier": earlier})
 
 
+def read_environment(path: Path) -> dict[str, Any]:
+    """What `write_environment` left; {} if it is not there or not as it was left."""
+    found = read_object(path) or {}
+    kinds = {"command": str, "started": str, "hardware": dict}
+    return found if all(isinstance(found.get(k, kind()), kind) for k, kind in kinds.items()) else {}
+
+
 def other_cores(path: Path) -> str:
     """What to say of a run that goes on with another number of CPU cores, "" of any other. XLA
     splits sums by them, so a step agrees but for rounding, which training makes larger."""
-    now, before = hardware(), (read_object(path) or {}).get("hardware") or {}
+    now, before = hardware(), read_environment(path).get("hardware", {})
     on = before.get("cores_used")
     if "cpu" != now["platform"] or on in (None, now["cores_used"]):
         return ""

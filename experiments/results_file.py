@@ -7,27 +7,38 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import pydantic
+from pydantic_core import PydanticCustomError
 
 from experiments.errors import RunDirectoryError
-from experiments.records import read_object
+from experiments.rundir import read_json
 
 T = TypeVar("T")
+MEND = "correct it, or remove the file to do without it"
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x)
 
 
 def _number(x: Any) -> Any:
-    if not isinstance(x, int | float) or isinstance(x, bool) or not math.isfinite(x):
+    if not _is_number(x):
         raise ValueError("expected a finite number")
     return x
 
 
-def _cost(x: Any) -> Any:
+def _costs(found: dict[str, Any]) -> dict[str, Any]:
     """None where it was not measured, words for what a count leaves out."""
-    return x if x is None or isinstance(x, str) else _number(x)
+    for name, x in found.items():
+        words = name.endswith("_without")
+        if not (isinstance(x, str) if words else x is None or _is_number(x)):
+            what = f"{name}: expected {'words' if words else 'a finite number'}"
+            raise PydanticCustomError("cost", "{what}", {"what": what, "got": x})
+    return found
 
 
 # not unions, whose mistakes are named for each kind
 Number = Annotated[Any, pydantic.AfterValidator(_number)]
-Cost = Annotated[Any, pydantic.AfterValidator(_cost)]
+OfVariant = Annotated[dict[str, Any], pydantic.AfterValidator(_costs)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +67,17 @@ class Said:
 class Costs:
     """costs.json."""
 
-    costs: dict[str, dict[str, Cost]] = dataclasses.field(default_factory=dict)
+    costs: dict[str, OfVariant] = dataclasses.field(default_factory=dict)
 
 
 def read(path: Path, kind: type[T]) -> T | None:
-    """The object in a file as one of these, other fields left out; None if it cannot be read.
-    Raises RunDirectoryError naming the first field that is of another kind."""
-    if (found := read_object(path)) is None:
-        return None
+    """The object in a file as one of these, other fields left out; None if there is none.
+    Raises RunDirectoryError if it is damaged, naming the first field that is of another kind."""
+    try:
+        if (found := read_json(path)) is None:
+            return None
+    except RunDirectoryError as error:
+        raise RunDirectoryError(f"{error}\n  {MEND}") from None
     try:
         # as JSON, for there pydantic's strict mode takes a dict for a dataclass
         return pydantic.TypeAdapter(kind).validate_json(json.dumps(found), strict=True)
@@ -71,7 +85,6 @@ def read(path: Path, kind: type[T]) -> T | None:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"]))
         said = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
-        what = f"{said}, got {str(first['input'])[:40]!r}"
-        raise RunDirectoryError(
-            f"{path}: {name}: {what}\n  correct it, or remove the file to do without it"
-        ) from None
+        got = first.get("ctx", {}).get("got", first["input"])
+        what = f"{said}, got {str(got)[:40]!r}"
+        raise RunDirectoryError(f"{path}: {name}: {what}\n  {MEND}") from None

@@ -33,6 +33,7 @@ from experiments.config import Experiment
 from experiments.errors import ConfigError, LabError
 from experiments.learner import Learner
 from experiments.rundir import read_json
+from experiments.stdout import tell
 from experiments.validation import from_dict
 
 EXPERIMENT = {
@@ -184,7 +185,7 @@ def _run(values: flags.FlagValues) -> None:
     if values.kills < 1:
         raise ConfigError([f"--kills: expected at least 1, got {values.kills}"])
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
-    print(soak(values.kills, values.seed, folder))
+    tell(soak(values.kills, values.seed, folder))
     shutil.rmtree(folder)  # kept to be looked at when something failed
 
 

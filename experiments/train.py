@@ -18,6 +18,7 @@ from experiments import cli, redact
 from experiments.config import Experiment
 from experiments.config_file import read
 from experiments.sinks import define_sinks
+from experiments.stdout import tell
 
 if TYPE_CHECKING:
     from experiments.kept import Kept
@@ -60,7 +61,7 @@ def _run(values: flags.FlagValues, experiment: Experiment) -> None:
         progress=values.progress,
         sinks=values.sink,
     )
-    print(json.dumps(result, indent=1))
+    tell(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

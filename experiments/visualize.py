@@ -14,12 +14,14 @@ from pathlib import Path
 from absl import flags
 
 from experiments import cli, redact, seen
+from experiments.disk import write_text
 from experiments.errors import CheckpointError, ConfigError, LabError, RunDirectoryError
 from experiments.evaluate import load
 from experiments.report import plots
 from experiments.report.page import facts, page, picture
 from experiments.report.sight import matrix
 from experiments.seen import Seen
+from experiments.stdout import tell
 
 
 def look(workdir: Path, example: int) -> Seen:
@@ -88,7 +90,7 @@ def write(found: Seen, workdir: Path, command: str) -> Path:
         f"<h2>How it was made</h2><pre>{html.escape(command)}</pre>",
     ]
     path = workdir / "attention.html"
-    path.write_text(page("What the heads attend to", sections))
+    write_text(path, page("What the heads attend to", sections))
     return path
 
 
@@ -100,7 +102,7 @@ def _define(values: flags.FlagValues) -> None:
 def _run(values: flags.FlagValues) -> None:
     workdir = Path(values.workdir)
     command = redact.command("experiments.visualize", sys.argv[1:])
-    print(f"picture: {write(look(workdir, values.example), workdir, command)}")
+    tell(f"picture: {write(look(workdir, values.example), workdir, command)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

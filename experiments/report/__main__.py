@@ -21,6 +21,7 @@ from experiments.report import write
 from experiments.report.benchmark import is_benchmark, read
 from experiments.report.data import summary
 from experiments.report.merge import merged
+from experiments.stdout import tell
 
 
 def _define(values: flags.FlagValues) -> None:
@@ -51,9 +52,9 @@ def _run(values: flags.FlagValues) -> None:
     found = dataclasses.replace(found, scaling={label: read(x) for label, x in timed.items()})
     for cell in found.cells:
         if cell.error is not None:
-            print(f"left out: {cell.name}: {summary(cell.error)}")
+            tell(f"left out: {cell.name}: {summary(cell.error)}")
     out.mkdir(parents=True, exist_ok=True)
-    print(f"report: {write(found, out)}")
+    tell(f"report: {write(found, out)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

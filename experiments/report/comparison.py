@@ -56,22 +56,23 @@ def write(comparison: Comparison, workdir: Path) -> Path:
     write_text(workdir / "results.csv", comma_separated(rows))
     drawn = [*pictures(rows, comparison.baselines), *attending(comparison.sights)]
     (workdir / "figures").mkdir(exist_ok=True)
-    _remove_drawn(workdir)
     for drawing, _ in drawn:
         drawing.save(workdir / "figures")
     figures = [drawing.name for drawing, _ in drawn]
+    _remove_drawn(workdir, figures)  # while they are listed: killed here, the next report does it
     write_json(workdir / "results.json", _numbers(comparison) | {"figures": figures})
     path = workdir / "report.html"
     write_text(path, render(comparison, drawn))
     return path
 
 
-def _remove_drawn(workdir: Path) -> None:
-    """The figures of an earlier report here: it lists them, and nothing else is touched."""
-    figures = (read_object(workdir / "results.json") or {}).get("figures")
-    for name in figures if isinstance(figures, list) else ():
-        for path in drawn_files(workdir / "figures", str(name)):
-            path.unlink(missing_ok=True)
+def _remove_drawn(workdir: Path, figures: Sequence[str]) -> None:
+    """What an earlier report here drew and this one did not: it lists them, and nothing else is
+    touched."""
+    before = (read_object(workdir / "results.json") or {}).get("figures")
+    files = lambda names: {x for n in names for x in drawn_files(workdir / "figures", str(n))}
+    for path in files(before if isinstance(before, list) else ()) - files(figures):
+        path.unlink(missing_ok=True)
 
 
 def _numbers(comparison: Comparison) -> dict[str, Any]:

@@ -20,9 +20,10 @@ def apart(comparison: Comparison) -> Comparison:
 def merged(comparisons: Named) -> Comparison:
     """One comparison of all. Where runs of one variant are of several machines it is several,
     `softmax [machine]`; where its settings differ too, `softmax (label)`. A run that two of them
-    hold counts once; if they do not agree on it, the second is a cell with an error."""
+    hold of one machine counts once, finished if any has it finished; where the finished do not
+    agree, the later one is a cell with an error."""
     machines = {c.machine for x in comparisons.values() for c in x.cells if c.result}
-    if len(machines) > 1:
+    if several_machines := len(machines) > 1:
         on = lambda cell: f"{cell.variant} [{cell.machine or 'unknown machine'}]"
         comparisons = {label: _renamed(x, on) for label, x in comparisons.items()}
     if len(comparisons) == 1:
@@ -36,7 +37,7 @@ def merged(comparisons: Named) -> Comparison:
     return Comparison(
         title=f"Comparisons: {', '.join(parts)}",
         about="\n".join(filter(None, (said(lambda x: x.about), _timed(parts)))),
-        cells=tuple(_once(parts)),
+        cells=tuple(_once(parts, several_machines)),
         costs={k: v for x in reversed(parts.values()) for k, v in x.costs.items()},
         baselines=_baselines(parts),
         environment={label: x.environment for label, x in parts.items()},
@@ -75,20 +76,26 @@ def _unlike(comparisons: Named) -> set[str]:
     found: dict[str, set[str]] = {}
     for comparison in comparisons.values():
         for cell in comparison.cells:
+            if not cell.config:  # a run that has not begun
+                continue
             settings = json.dumps({**cell.config, "seed": 0}, sort_keys=True)
             found.setdefault(cell.variant, set()).add(settings)
     return {name for name, settings in found.items() if len(settings) > 1}
 
 
-def _once(comparisons: Named) -> Iterator[Cell]:
-    first: dict[str, tuple[str, Cell]] = {}
+def _once(comparisons: Named, several_machines: bool) -> Iterator[Cell]:
+    """A name is a hash of the settings, so a run of another machine has it too."""
+    found: dict[tuple[str, str], list[tuple[str, Cell]]] = {}
     for label, comparison in comparisons.items():
         for cell in comparison.cells:
-            where, there = first.setdefault(cell.name, (label, cell))
-            if there is cell:
-                yield cell
-            elif cell.result and timeless(cell.result) != timeless(there.result or {}):
-                error = f"the same run as in {where}, with another outcome, so left out"
+            where = cell.machine if several_machines else ""
+            found.setdefault((cell.name, where), []).append((label, cell))
+    for copies in found.values():
+        (first, kept), *others = [x for x in copies if x[1].result] or copies[:1]
+        yield kept
+        for label, cell in others:
+            if timeless(cell.result) != timeless(kept.result):
+                error = f"the same run as in {first}, with another outcome, so left out"
                 name = f"{cell.name} ({label})"
                 yield dataclasses.replace(cell, name=name, result=None, error=error)
 

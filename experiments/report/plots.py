@@ -15,6 +15,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
+from experiments.disk import write_bytes, write_text
+
 # Okabe and Ito's colours, blue lightened for dark pages, without black and yellow, which vanish
 COLOURS = ("#1f83c4", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#8a8a8a")
 DASHES = ("-", "--", ":", "-.")
@@ -112,8 +114,8 @@ class Drawing:
 
     def save(self, folder: Path) -> None:
         as_svg, as_png = drawn_files(folder, self.name)
-        as_svg.write_text(standalone(self.svg))
-        as_png.write_bytes(self.png)
+        write_text(as_svg, standalone(self.svg))
+        write_bytes(as_png, self.png)
 
 
 def drawn(fig: Figure, name: str) -> Drawing:

@@ -210,6 +210,13 @@ def test_the_command_writes_what_it_prints(tmp_path, capsys):
     benchmark._check(tmp_path, ["window", "softmax"])
 
 
+@pytest.mark.parametrize("suites", ["5", "null", '"all"'])
+def test_a_benchmark_that_was_edited_is_not_written_over(suites, tmp_path, capsys):
+    (tmp_path / "benchmark.json").write_text(f'{{"suites": {suites}}}')
+    assert benchmark.main([f"--workdir={tmp_path}", "--suite=window"]) == 5
+    assert "benchmark.json is not as it was written" in capsys.readouterr().err
+
+
 def test_mistakes_are_one_message_each(capsys):
     bad = ["--workdir=/tmp/x", "--suite=sofmax", "--lengths=0,a", "--against=jax", "--rounds=2"]
     bad += ["--dtypes=float33", "--heads=4,8/3", "--widths=-1", "--seconds=many"]

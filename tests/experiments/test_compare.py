@@ -170,6 +170,14 @@ def test_what_failed_is_run_again_only_when_asked(tmp_path):
     assert not any(c.error for c in found.cells)
 
 
+def test_a_failure_that_was_edited_is_run_again(tmp_path):
+    run(Trainer(linear_0=MemoryError("no")), tmp_path)
+    (tmp_path / "cells" / SWEEP[2].name / "failure.json").write_text('{"error": 5}')
+    found = run(again := Trainer(), tmp_path)
+    assert again.ran == [SWEEP[2].name]
+    assert not any(c.error for c in found.cells)
+
+
 def test_an_interruption_ends_the_comparison_and_it_goes_on_later(tmp_path):
     with pytest.raises(Interrupted) as caught:
         run(Trainer(linear_0=Interrupted(15, "saved")), tmp_path)
@@ -282,7 +290,6 @@ def test_a_signal_reaches_every_process_once(tmp_path):
     assert len(list(tmp_path.glob("cells/*/saved"))) == 2
 
 
-@pytest.mark.slow
 def test_a_signal_while_processes_start_reaches_the_last_and_no_more_start(monkeypatch):
     # it came before the second was there, which trained on alone
     started, told = [], []
@@ -311,6 +318,7 @@ def test_a_signal_while_processes_start_reaches_the_last_and_no_more_start(monke
     assert (len(started), told) == (2, [(0, signal.SIGTERM), (1, signal.SIGTERM)])
 
 
+@pytest.mark.slow
 def test_jobs_of_a_cluster_share_the_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # where a job finds Trainer
     pytest.importorskip("submitit", reason="the extra [launch]")
@@ -347,7 +355,24 @@ def test_cores_are_dealt_out():
     assert workers.shares([], 2) == [[], []]
 
 
-@pytest.mark.parametrize("damage", ["", '{"runs"', "[]"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "",
+        '{"runs"',
+        "[]",
+        "{}",
+        '{"rules": {}}',
+        '{"rules": {}, "runs": 5}',
+        '{"rules": {}, "runs": {}}',
+        '{"rules": 1, "runs": {}}',
+        '{"runs": {}}',
+        '{"rules": {}, "runs": {"a": 1}}',
+        '{"rules": {}, "runs": {"a": {"variant": "a"}}}',
+        '{"rules": {}, "runs": {"a": {"variant": [], "config": {}}}}',
+        '{"rules": {}, "runs": {"a": {"variant": "a", "config": {"seed": []}}}}',
+    ],
+)
 def test_a_directory_whose_sweep_cannot_be_read_is_refused(damage, tmp_path):
     run(Trainer(), tmp_path)
     (tmp_path / "sweep.json").write_text(damage)

@@ -60,6 +60,9 @@ def test_an_error_of_the_system_names_a_path(capsys):
     define = lambda values: flags.DEFINE_string("workdir", None, "", flag_values=values)
     assert cli.main(define, run, usage="", arguments=["--workdir=here"]) == 5
     assert capsys.readouterr().err == "error: [Errno 28] No space left on device in here\n"
+    two = lambda values: (define(values), flags.DEFINE_string("out", None, "", flag_values=values))
+    assert cli.main(two, run, usage="", arguments=["--workdir=here", "--out=there"]) == 5
+    assert capsys.readouterr().err == "error: [Errno 28] No space left on device in there\n"
     assert cli.main(lambda values: None, lambda values: open("/no"), usage="", arguments=[]) == 5
     assert capsys.readouterr().err.endswith("directory: '/no'\n")
 

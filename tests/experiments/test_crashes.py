@@ -163,6 +163,32 @@ print(cli.main(lambda values: None, print, usage="", arguments=["--unknown"]))
     assert done.stdout == "True\n2\n"
 
 
+@pytest.mark.parametrize("end", ["pipe", "disk"])
+def test_who_reads_what_is_printed_may_go_away(end):
+    # `compare ... | head -1` ended after one run
+    program = f"""
+import os, sys
+from experiments import cli, compare
+from experiments.stdout import tell
+if {end!r} == "pipe":
+    read, write = os.pipe()
+    os.close(read)
+else:
+    write = os.open("/dev/full", os.O_WRONLY)
+os.dup2(write, 1)
+def run(values):
+    for write in (compare._tell, tell):
+        write("run 1 of 2")
+        sys.stderr.write("going on\\n")
+sys.exit(cli.main(lambda values: None, run, usage="", arguments=[]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    wanted = "going on\n" * 2, 0
+    if end == "disk":
+        wanted = "error: [Errno 28] No space left on device: 'stdout'\n", 5
+    assert (done.stderr, done.returncode) == wanted
+
+
 @contextlib.contextmanager
 def failing_saves(steps: set[int]) -> Iterator[None]:
     """The disk is full whenever one of these is saved."""

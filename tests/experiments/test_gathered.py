@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -116,6 +119,27 @@ def test_unfinished_damaged_and_edited_runs_are_named_and_left_out(tmp_path, cap
 
 
 @pytest.mark.parametrize(
+    ("failed", "told"),
+    [
+        (None, "unfinished: no step was made; experiments.compare begins it"),
+        ("MemoryError: too large", "MemoryError: too large"),
+    ],
+)
+def test_a_run_that_was_killed_before_its_first_step_is_no_damage(failed, told, tmp_path):
+    leave(tmp_path, [(planned("gla"), 0.5)])
+    folder = tmp_path / "cells" / planned().name
+    folder.mkdir()
+    (folder / "claim").write_text("")
+    if failed:
+        (folder / "failure.json").write_text(json.dumps({"error": failed}))
+    found = gathered.gathered(tmp_path)
+    errors = [(cell.name, cell.error) for cell in found.cells]
+    assert errors == [(planned("gla").name, None), (folder.name, told)]
+    # what the report says of itself is of a run that began
+    assert (found.command, found.environment) == ("it", {"hardware": HARDWARE})
+
+
+@pytest.mark.parametrize(
     ("file", "edited", "named"),
     [
         ("results.json", {"title": 5}, "title: should be a valid string, got '5'"),
@@ -129,6 +153,18 @@ def test_unfinished_damaged_and_edited_runs_are_named_and_left_out(tmp_path, cap
         ("results.json", {"environment": "x"}, "environment: should be an object"),
         ("costs.json", {"costs": []}, "costs: should be an object, got '[]'"),
         ("costs.json", {"costs": {"softmax": {"step_ms": float("nan")}}}, "step_ms"),
+        (
+            "costs.json",
+            {"costs": {"softmax": {"forward_ms": None, "step_ms": "abc"}}},
+            "costs.softmax: step_ms: expected a finite number, got 'abc'",
+        ),
+        (
+            "costs.json",
+            {"costs": {"softmax": {"step_flops_without": 5}}},
+            "costs.softmax: step_flops_without: expected words, got '5'",
+        ),
+        ("costs.json", [], "holds no JSON object"),
+        ("results.json", 5, "holds no JSON object"),
     ],
 )
 def test_what_was_edited_beside_the_runs_is_named(file, edited, named, tmp_path, capsys):
@@ -136,10 +172,20 @@ def test_what_was_edited_beside_the_runs_is_named(file, edited, named, tmp_path,
     (tmp_path / file).write_text(json.dumps(edited))
     assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 5
     told = capsys.readouterr().err
-    assert f"{tmp_path / file}: " in told
+    assert str(tmp_path / file) in told
     assert named in told
     (tmp_path / file).unlink()
     assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 0
+
+
+@pytest.mark.parametrize("file", ["results.json", "costs.json"])
+def test_what_was_cut_beside_the_runs_is_named(file, tmp_path, capsys):
+    leave(tmp_path, [(planned(), 0.5)])
+    (tmp_path / file).write_text('{"costs": {')
+    assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 5
+    told = capsys.readouterr().err
+    assert f"{tmp_path / file} cannot be read: " in told
+    assert "remove the file to do without it" in told
 
 
 @pytest.mark.parametrize(
@@ -147,14 +193,31 @@ def test_what_was_edited_beside_the_runs_is_named(file, edited, named, tmp_path,
     [
         ("environment.json", '{"hardware": "x"}'),
         ("environment.json", '{"started": 5}'),
+        ("environment.json", '{"command": 5}'),
         ("metrics.jsonl", '{"step": 1, "loss": "x", "validation": {"accuracy": [1]}}\n'),
         ("config.json", '{"seed": [1]}'),
+        ("failure.json", '{"error": 5}'),
     ],
 )
 def test_a_report_does_without_what_was_edited_beside_a_result(file, text, tmp_path):
     leave(tmp_path, [(planned(seed=s), 0.5) for s in (0, 1)])
-    (tmp_path / "cells" / planned().name / file).write_text(text)
+    folder = tmp_path / "cells" / planned().name
+    (folder / file).write_text(text)
+    if file == "failure.json":
+        (folder / "result.json").unlink()
     assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 0
+
+
+def test_a_report_that_nobody_listens_to_is_written(tmp_path):
+    leave(tmp_path / "in", [(planned(), 0.5), (planned(seed=1), None)])
+    arguments = [f"--workdir={tmp_path / 'in'}", f"--out={tmp_path / 'out'}"]
+    read, write = os.pipe()
+    os.close(read)
+    command_line = [sys.executable, "-m", "experiments.report", *arguments]
+    done = subprocess.run(command_line, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "out/report.html").exists()
 
 
 def test_machines_are_never_averaged_together(tmp_path):
@@ -213,6 +276,35 @@ def test_a_run_in_two_comparisons_counts_once_and_only_if_they_agree(tmp_path):
     assert [cell.error for cell in both.cells if cell.error] == [
         "the same run as in a, with another outcome, so left out"
     ]
+
+
+@pytest.mark.parametrize("accuracy", [0.25, 0.75])
+def test_a_run_of_two_machines_is_two(accuracy, tmp_path):
+    costs = {"softmax": {"forward_ms": 1.0}}
+    a = leave(tmp_path / "a", [(planned(), 0.25)], costs=costs)
+    b = leave(tmp_path / "b", [(planned(), accuracy)], processor="Xeon", costs=costs)
+    both = merged({"a": gathered.gathered(a), "b": gathered.gathered(b)})
+    one, other = "softmax [EPYC, 2 cores]", "softmax [Xeon, 2 cores]"
+    assert means(both) == {one: 0.25, other: accuracy}
+    assert both.costs == {one: costs["softmax"], other: costs["softmax"]}
+    assert not [cell.error for cell in both.cells if cell.error]
+
+
+@pytest.mark.parametrize("elsewhere", ["EPYC", "Xeon"])
+def test_a_finished_run_stands_for_its_unfinished_copies(elsewhere, tmp_path):
+    done = gathered.gathered(leave(tmp_path / "a", [(planned(), 0.25)]))
+    begun = leave(tmp_path / "b", [(planned(), None)], processor=elsewhere)
+    begun = gathered.gathered(begun)
+    for order in ({"a": done, "b": begun}, {"b": begun, "a": done}):
+        assert [(c.variant, c.result, c.error) for c in merged(order).cells] == [
+            ("softmax", done.cells[0].result, None)
+        ]
+    # also where runs of both machines are shown
+    other = gathered.gathered(leave(tmp_path / "c", [(planned(seed=1), 0.5)], processor="Xeon"))
+    both = merged({"b": begun, "a": done, "c": other})
+    unfinished = [cell.variant for cell in both.cells if cell.error]
+    assert unfinished == ([] if elsewhere == "EPYC" else ["softmax [Xeon, 2 cores]"])
+    assert means(both) == {"softmax [EPYC, 2 cores]": 0.25, "softmax [Xeon, 2 cores]": 0.5}
 
 
 def test_baselines_of_other_tasks_keep_their_names_apart(tmp_path):

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import xml.etree.ElementTree
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -183,13 +184,19 @@ def test_the_same_comparison_gives_the_same_bytes(comparison, text):
     assert render(comparison) == text
 
 
-@pytest.mark.parametrize("name", ["table.md", "results.csv", "report.html"])
+@pytest.mark.parametrize(
+    "name", ["table.md", "results.csv", "report.html", "figures/loss.svg", "figures/loss.png"]
+)
 def test_a_full_disk_leaves_the_report_that_was_there(name, comparison, tmp_path, monkeypatch):
+    (tmp_path / "figures").mkdir()
     (tmp_path / name).write_text("before")
+    if name.startswith("figures"):
+        (tmp_path / "results.json").write_text('{"figures": ["loss", "tradeoff", "attention-7"]}')
+        (tmp_path / "figures/attention-7.svg").write_text("before")
     sync = os.fsync
 
     def full(handle):
-        if os.readlink(f"/proc/self/fd/{handle}").endswith(f".{name}.partial"):
+        if os.readlink(f"/proc/self/fd/{handle}").endswith(f".{Path(name).name}.partial"):
             raise OSError(28, "No space left on device")
         sync(handle)
 
@@ -197,6 +204,8 @@ def test_a_full_disk_leaves_the_report_that_was_there(name, comparison, tmp_path
     with pytest.raises(OSError, match=rf"No space left on device: .*{name}"):
         report.write(comparison, tmp_path)
     assert (tmp_path / name).read_text() == "before"
+    if name.startswith("figures"):
+        assert (tmp_path / "figures/attention-7.svg").read_text() == "before"
 
 
 def test_files_are_written(comparison, text, tmp_path):

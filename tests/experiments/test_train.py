@@ -28,7 +28,13 @@ from experiments.errors import (
     RunDirectoryError,
 )
 from experiments.evaluate import evaluate, load
-from experiments.records import other_cores, read_metrics, repair_metrics, sealed
+from experiments.records import (
+    other_cores,
+    read_metrics,
+    repair_metrics,
+    sealed,
+    write_environment,
+)
 from experiments.tasks import Batch, Recall
 from experiments.validation import from_dict
 
@@ -86,6 +92,15 @@ def test_going_on_with_other_cores_is_told(tmp_path: Path, monkeypatch, capsys):
     train.run(tiny(), tmp_path, progress=False)
     told = f"on {used} cores, {used + 1} before: not bit-identical to a run on as many"
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("edited", ["x", None, 5])
+def test_an_environment_that_was_edited_stops_no_run(edited, tmp_path: Path):
+    path = tmp_path / "environment.json"
+    path.write_text(json.dumps({"hardware": edited}))
+    assert other_cores(path) == ""
+    write_environment(path, "it")
+    assert json.loads(path.read_text())["earlier"] == [{"hardware": edited}]
 
 
 def test_a_backslash_is_refused_before_anything_is_done(tmp_path: Path):

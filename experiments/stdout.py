@@ -1,0 +1,42 @@
+"""Lines on stdout, for whoever still reads them: who goes away, as `| head` does, stops nothing."""
+
+import os
+import sys
+
+import rich.console
+
+
+def tell(line: str) -> None:
+    """The line at once. Raises OSError naming stdout where it cannot be written, as to a full
+    disk."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        _lead_nowhere()
+    except OSError as error:
+        _lead_nowhere()
+        error.filename = "stdout"
+        raise
+
+
+class Console(rich.console.Console):
+    """The same for what is coloured."""
+
+    def on_broken_pipe(self) -> None:
+        """rich's own ends the process, with whatever it is in the middle of."""
+        _lead_nowhere()
+
+    def print(self, *objects: object, **options: object) -> None:
+        try:
+            super().print(*objects, **options)
+        except OSError as error:
+            _lead_nowhere()
+            error.filename = "stdout"
+            raise
+
+
+def _lead_nowhere() -> None:
+    """What is left to write would fail once more at the end, where Python complains of it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
