@@ -343,7 +343,8 @@ class Attention(nnx.Module):
         for name, like in self.mechanism.gates_like.items():
             y, which = gates[name].astype(self.dtype), "qk".index(like)
             norm = (self.q_norm, self.k_norm)[which]
-            y = self._by_head(y.reshape(*y.shape[:-2], -1), self.heads[which], norm)
+            y = y.reshape(*y.shape[:-2], self.heads[which] * self.heads[2])
+            y = self._by_head(y, self.heads[which], norm)
             gates[name] = self._rotated(y, y, positions)[which]
         return gates
 
@@ -373,7 +374,8 @@ class Attention(nnx.Module):
         """Each part of a head by itself."""
         if positions is None:
             return q, k
-        apart = lambda x: x.reshape(*x.shape[:-2], -1, x.shape[-1] // self.mechanism.parts)
+        parts, H = self.mechanism.parts, self.heads[2]
+        apart = lambda x: x.reshape(*x.shape[:-2], x.shape[-2] * parts, H // parts)
         turned = self.rotary(apart(q), apart(k), positions, xpos_centre=self.xpos_centre)
         return [y.reshape(x.shape) for x, y in zip((q, k), turned)]
 
