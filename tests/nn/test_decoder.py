@@ -280,6 +280,18 @@ def test_tokens_in_narrow_integers_do_not_wrap():
     np.testing.assert_array_equal(narrow, wide)
 
 
+def test_tokens_that_32_bits_do_not_hold_are_refused():
+    net, large = decoder(), np.array([[1, 2**32 + 3]])
+    for call in (
+        lambda: net(large),
+        lambda: net.prefill(large),
+        lambda: net.generate(large, 2, temperature=0),
+        lambda: net.step(jax.eval_shape(net.prefill, TOKENS)[0], large[:, 1]),
+    ):
+        with pytest.raises(ValueError, match=r"tokens: expected integers from .* got 4294967299"):
+            call()
+
+
 def test_a_small_temperature_is_the_likeliest():
     scores = jnp.array([[1.0, 3.0, 2.0]])
     assert sample(scores, jax.random.key(0), temperature=1e-40, top_k=2) == 1

@@ -331,6 +331,35 @@ def test_narrow_integers_do_not_wrap():
     assert np.isnan(run(encoder, jnp.full((1, 3), -1, jnp.int8))).all()
 
 
+LARGE = 2**32 + 3
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_lengths_past_the_end_are_whole_rows(pooling):
+    encoder = build(pooling=pooling)
+    lengths = np.array([2**31 - 1, 6, 7])
+    want = run(encoder, TOKENS, lengths=np.array([6, 6, 6]))
+    np.testing.assert_array_equal(run(encoder, TOKENS, lengths=lengths), want)
+
+
+def test_integers_that_32_bits_do_not_hold_are_refused():
+    encoder, dual = build(), build(head="dual")
+    tokens = np.asarray(TOKENS, np.int64)
+    tokens[1, 2] = LARGE
+    for call in (
+        lambda: encoder(tokens),
+        lambda: encoder(tokens, lengths=LENGTHS),
+        lambda: dual(np.stack([tokens, tokens], 1)),
+        lambda: encoder.embedding(tokens, dropout_key=None),
+    ):
+        with pytest.raises(ValueError, match=rf"tokens: expected integers from .* got {LARGE}"):
+            call()
+    with pytest.raises(ValueError, match=rf"lengths: expected integers from .* got {LARGE}"):
+        encoder(TOKENS, lengths=np.array([2, LARGE, 1]))
+    fits = run(encoder, np.asarray(TOKENS, np.int64), lengths=np.asarray(LENGTHS, np.int64))
+    np.testing.assert_array_equal(fits, run(encoder, TOKENS, lengths=LENGTHS))
+
+
 def test_all_of_t5s_buckets_are_for_the_past_where_the_mask_is_causal():
     """Distances of 0 to 15 have a bucket each then; in both directions those of 0 to 7."""
     tokens = jnp.arange(18)[None] % 11
