@@ -16,6 +16,18 @@ def check_range(name: str, x, least: int, most: int) -> None:
         raise ValueError(f"{name}: expected integers from {least} to {most}, got {outside[0]}")
 
 
+def check_integers(name: str, x) -> None:
+    """Raise TypeError unless x is an array of integers."""
+    if not (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.integer)):
+        got = getattr(x, "dtype", type(x).__name__)
+        raise TypeError(f"{name}: expected an array of integers, got {got}")
+
+
+def check_lengths(lengths) -> None:
+    """Raise ValueError for lengths below 0, or that 32 bits do not hold."""
+    check_range("lengths", lengths, 0, np.iinfo(np.int32).max)
+
+
 def check_fits(name: str, x, dtype=np.int32) -> None:
     """Raise ValueError for integers that `dtype` does not hold."""
     x = x if hasattr(x, "dtype") else np.asarray(x)

@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from attn._axes import aligned
-from attn._integers import check_fits
+from attn._integers import check_fits, check_lengths
 from attn.dense.additive import Additive
 from attn.dense.luong import Luong
 from attn.masks import FULL, Mask, Padding
@@ -198,7 +198,7 @@ def _check_source(source, lengths) -> None:
         raise ValueError(
             f"lengths: expected shape {list(source.shape[:-1])}, got {list(lengths.shape)}"
         )
-    check_fits("lengths", lengths)
+    check_lengths(lengths)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from attn._integers import check_integers, check_range
 from attn.masks import FULL, Mask
 from attn.nn.config import TURNED, EncoderConfig
 from attn.nn.embedding import Embedding
 from attn.nn.head import Head
-from attn.nn.inputs import prepare
+from attn.nn.inputs import check_numbers, prepare
 from attn.nn.keys import fold
 from attn.nn.norm import norm_of
 from attn.nn.score_bias import relative_table, score_bias
@@ -115,7 +116,10 @@ class Encoder(nnx.Module):
     ) -> Float[Array, "R L"]:
         """|d y_i / d x_j| (Frobenius) for i in `rows`: how much what the head is given at i depends
         on what the first layer is given at j. Pulls back `probes` orthonormal directions of y_i, so
-        exact up to that width and unbiased in its square beyond; R probes times a backward pass."""
+        exact up to that width and unbiased in its square beyond; R probes times a backward pass.
+        Raises as a call does, and ValueError for rows outside 0 to L - 1."""
+        check_integers("rows", rows)
+        check_numbers(tokens, lengths)
         count = min(probes, self.config.width)
         # each probe has a copy of the input: XLA 0.10.2 on a CPU gets a jitted pullback of layer
         # norms wrong when it is vmapped over many cotangents of one input
@@ -123,8 +127,10 @@ class Encoder(nnx.Module):
         tokens, _, mask = prepare(self.config, repeated(tokens), mask, repeated(lengths))
         norm = (lambda x: x) if self.norm is None else self.norm
         stack = lambda x: norm(self.stack(x, dropout_key=None, **self._context(x, mask)))
-        y, pullback = jax.vjp(stack, self.embedding(tokens, dropout_key=None))
-        width = y.shape[-1]
+        x = self.embedding(tokens, dropout_key=None)
+        *_, L, width = x.shape
+        check_range("rows", rows, 0, L - 1)
+        y, pullback = jax.vjp(stack, x)
         directions = jax.random.orthogonal(fold(jax.random.key(0), "probes"), width)[:count]
         directions = (directions * (width / count) ** 0.5).astype(y.dtype)
 

@@ -5,7 +5,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from attn._axes import aligned
-from attn._integers import check_fits
+from attn._integers import check_fits, check_lengths
 from attn.masks import Mask, Padding
 from attn.nn.config import EncoderConfig
 
@@ -53,11 +53,11 @@ def prepare(
 
 
 def check_numbers(tokens: Array, lengths: Array | None) -> None:
-    """Raise ValueError for ids and lengths that 32 bits do not hold, while they are known: `jit`
-    makes 32 bits of everything."""
+    """Raise ValueError for lengths below 0, and for ids and lengths that 32 bits do not hold, while
+    they are known: `jit` makes 32 bits of everything."""
     check_fits("tokens", tokens)
     if lengths is not None:
-        check_fits("lengths", lengths)
+        check_lengths(lengths)
 
 
 def _check_dtype(name: str, x: Array, what: str) -> None:

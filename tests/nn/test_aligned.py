@@ -274,6 +274,8 @@ def test_what_does_not_fit_is_named():
     ):
         with pytest.raises(ValueError, match=f"{name}: expected integers from .* got 4294967299"):
             call()
+    with pytest.raises(ValueError, match=r"lengths: expected integers from 0 to .* got -5"):
+        model(SOURCE, TARGET, lengths=-LENGTHS)
     with pytest.raises(ValueError, match="steps: expected an integer >= 1"):
         model.greedy(SOURCE, 0)
     with pytest.raises(ValueError, match="width: expected an integer >= 1"):

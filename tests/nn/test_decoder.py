@@ -292,6 +292,11 @@ def test_tokens_that_32_bits_do_not_hold_are_refused():
             call()
 
 
+def test_lengths_below_0_are_refused():
+    with pytest.raises(ValueError, match=r"lengths: expected integers from 0 to .* got -2"):
+        decoder()(TOKENS, lengths=jnp.array([7, -2, 3]))
+
+
 def test_a_small_temperature_is_the_likeliest():
     scores = jnp.array([[1.0, 3.0, 2.0]])
     assert sample(scores, jax.random.key(0), temperature=1e-40, top_k=2) == 1

@@ -351,6 +351,7 @@ def test_integers_that_32_bits_do_not_hold_are_refused():
         lambda: encoder(tokens, lengths=LENGTHS),
         lambda: dual(np.stack([tokens, tokens], 1)),
         lambda: encoder.embedding(tokens, dropout_key=None),
+        lambda: encoder.receptive_field(tokens[1], jnp.array([0])),
     ):
         with pytest.raises(ValueError, match=rf"tokens: expected integers from .* got {LARGE}"):
             call()
@@ -358,6 +359,25 @@ def test_integers_that_32_bits_do_not_hold_are_refused():
         encoder(TOKENS, lengths=np.array([2, LARGE, 1]))
     fits = run(encoder, np.asarray(TOKENS, np.int64), lengths=np.asarray(LENGTHS, np.int64))
     np.testing.assert_array_equal(fits, run(encoder, TOKENS, lengths=LENGTHS))
+
+
+def test_lengths_below_0_are_refused():
+    for encoder, shape in ((build(), (3,)), (build(head="dual"), (3, 2))):
+        tokens = np.zeros((*shape, 6), np.int32)
+        for lengths in (np.full(shape, -1), jnp.full(shape, -1, jnp.int8)):
+            with pytest.raises(ValueError, match=r"lengths: expected integers from 0 to .* got -1"):
+                encoder(tokens, lengths=lengths)
+
+
+def test_rows_that_are_not_there_have_no_receptive_field():
+    encoder = build(pooling="cls")
+    field = jax.jit(lambda tokens: encoder.receptive_field(tokens, np.array([0, 6]), probes=2))
+    assert (field(TOKENS[0]).max(1) > 0).all()
+    for wrong in (7, -1):
+        with pytest.raises(ValueError, match=f"rows: expected integers from 0 to 6, got {wrong}"):
+            encoder.receptive_field(TOKENS[0], jnp.array([0, wrong]))
+    with pytest.raises(TypeError, match="rows: expected an array of integers, got list"):
+        encoder.receptive_field(TOKENS[0], [0])
 
 
 def test_all_of_t5s_buckets_are_for_the_past_where_the_mask_is_causal():

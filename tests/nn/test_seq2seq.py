@@ -208,6 +208,12 @@ def test_wrong_tokens_are_refused():
         net.prefill(SOURCE, TARGET[:, :0])
     with pytest.raises(ValueError, match="lengths: expected shape"):
         net(SOURCE, TARGET, lengths=LENGTHS[:2])
+    for call in (
+        lambda **how: net(SOURCE, TARGET, **how),
+        lambda **how: net.greedy(SOURCE, 2, **how),
+    ):
+        with pytest.raises(ValueError, match=r"lengths: expected integers from 0 to .* got -7"):
+            call(lengths=-LENGTHS)
     with pytest.raises(ValueError, match="tokens: expected at most max_length=6"):
         net(SOURCE, jnp.concatenate([TARGET, TARGET], 1))
 
