@@ -62,6 +62,7 @@ class Encoder(nnx.Module):
         if at is not None:
             if self.config.head != "token":
                 raise ValueError(f"at: expected None with head={self.config.head!r}, got positions")
+            _check_at(at, x.shape[:-2])
             x = jnp.take_along_axis(x, at[..., None], axis=-2)
         x = x if self.norm is None else self.norm(x)
         return self.head(x, real)
@@ -152,3 +153,11 @@ class Encoder(nnx.Module):
         positions = jnp.arange(x.shape[-2]) if self.config.positions in TURNED else None
         bias = score_bias(self.config, self.relative, mask)
         return dict(mask=mask, bias=bias, positions=positions)
+
+
+def _check_at(at, batch: tuple[int, ...]) -> None:
+    """Raise unless `at` is integers [*batch, P], or 1 for all of a batch axis."""
+    check_integers("at", at)
+    fits = at.ndim == len(batch) + 1 and all(n in (1, size) for n, size in zip(at.shape, batch))
+    if not fits:
+        raise ValueError(f"at: expected shape {[*batch, 'P']}, got {list(at.shape)}")

@@ -239,6 +239,12 @@ def test_wrong_settings_are_named(settings, named):
         decoder().generate(TOKENS[:, :2], 1, **settings)
 
 
+@pytest.mark.parametrize("settings", [{"temperature": 0}, {}, {"top_k": 1}], ids=str)
+def test_no_token_can_be_drawn_of_none(settings):
+    with pytest.raises(ValueError, match="scores: expected those of at least one token"):
+        sample(jnp.zeros((2, 0)), jax.random.key(0), **settings)
+
+
 def test_what_cannot_decode_is_refused_by_name():
     with pytest.raises(ValueError, match="head: expected 'token' for a Decoder"):
         Decoder(config(), key=jax.random.key(0))

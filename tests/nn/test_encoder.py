@@ -321,6 +321,19 @@ def test_scores_at_some_positions_are_those_of_the_whole():
         build()(TOKENS, at=at)
 
 
+def test_places_that_are_none_are_named():
+    encoder = build(head="token", pooling="none")
+    at = lambda places: jax.eval_shape(lambda: encoder(TOKENS, at=places)).shape
+    assert at(np.zeros((3, 2), np.int32)) == at(np.zeros((1, 2), np.int32)) == (3, 2, 3)
+    for shape in ((2,), (2, 4), (1, 3, 2)):
+        with pytest.raises(ValueError, match=r"at: expected shape \[3, 'P'\], got"):
+            at(np.zeros(shape, np.int32))
+    with pytest.raises(TypeError, match="at: expected an array of integers, got list"):
+        at([[0, 1]] * 3)
+    with pytest.raises(TypeError, match="at: expected an array of integers, got float32"):
+        at(np.zeros((3, 2), np.float32))
+
+
 def test_narrow_integers_do_not_wrap():
     table = 256
     encoder = build(vocab_size=table, pooling="cls", max_length=255, positions="none")
