@@ -56,7 +56,7 @@ def bias_row(
 
     Raises ValueError unless it is for the heads of q.
     """
-    if (bias := as_bias(bias)) is None:
+    if (bias := jax.tree.map(wide, as_bias(bias))) is None:
         return None
     slots = held(cache.length, cache.k.shape[-2], pinned)
     row = bias.at(cache.length[None, None], slots[None])

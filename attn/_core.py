@@ -18,12 +18,14 @@ def check_qkv(q, k, v, mask: Mask, bias=None) -> tuple[Mask, Bias | None]:
 
     Raises TypeError for dtypes and kinds, ValueError for shapes, naming the argument.
     """
+    # NumPy's float64 becomes float32 unless x64 is on, in q, k and v at different steps
+    held = jax.dtypes.canonicalize_dtype
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not hasattr(x, "dtype") or not hasattr(x, "shape"):
             raise TypeError(f"{name}: expected an array, got {type(x).__name__}")
         if not jnp.issubdtype(x.dtype, jnp.floating):
             raise TypeError(f"{name}: expected a float dtype, got {x.dtype}; cast it first")
-        if x.dtype != q.dtype:
+        if held(x.dtype) != held(q.dtype):
             raise TypeError(f"{name}: expected q's dtype {q.dtype}, got {x.dtype}; cast one")
         if x.ndim < 3:
             raise ValueError(
@@ -70,6 +72,7 @@ def refuse_rest(name: str, rest: Mask, bias: Bias | None, honours) -> None:
 
 def wide(x: Array) -> Array:
     """x in at least float32: statistics are never kept in a narrow type."""
+    x = jnp.asarray(x)  # NumPy's float64 is float32 here unless x64 is on
     return x.astype(jnp.float64 if x.dtype == jnp.float64 else jnp.float32)
 
 

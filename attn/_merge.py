@@ -24,7 +24,9 @@ def _merged(outs, lses):
 def _merged_forward(outs, lses):
     shares, lse, lost = _shares(lses)
     out = sum(share[..., None] * _finite(o) for share, o in zip(shares, outs))
-    fine = functools.reduce(jnp.logical_and, map(jnp.isfinite, outs))
+    # what stands in a part that a row does not see is not asked for, and may be anything
+    fine = (jnp.isfinite(o) | (part == -jnp.inf)[..., None] for o, part in zip(outs, lses))
+    fine = functools.reduce(jnp.logical_and, fine)
     out = jnp.where(fine & ~lost[..., None], out, jnp.nan)
     return (out, lse), (outs, lses, out)
 

@@ -12,6 +12,7 @@ FAMILIES = ("dense", "linearized", "sparse", "compressed")
 CORE = {
     "_arrays",
     "_axes",
+    "_integers",
     "masks",
     "positions",
     "biases",

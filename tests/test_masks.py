@@ -449,6 +449,34 @@ def test_unsigned_and_huge_integers_do_not_wrap_around():
             build()
 
 
+LARGE = np.int64(1) << 32
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: Segments(LARGE * np.arange(3), np.arange(3)), r"Segments.query_ids: .*429496729"),
+        (lambda: Segments(np.arange(3), -LARGE * np.arange(3)), r"Segments.key_ids: .*-4294967296"),
+        (lambda: Padding(np.array([3, 2**31])), r"Padding.lengths: .*-2147483648 to 2147483647, g"),
+        (lambda: Padding(np.uint32(2**31)), r"Padding.lengths: .*, got 2147483648"),
+        (lambda: Padding(2**32 + 1), r"Padding.lengths: expected integers from .* got 4294967297"),
+    ],
+)
+def test_arrays_that_32_bits_do_not_hold_are_refused(build, words):
+    with pytest.raises(ValueError, match=words):
+        build()
+
+
+def test_arrays_of_64_bits_are_taken_where_they_fit():
+    ids = np.array([7, 7, 2**31 - 1, -(2**31)])
+    assert Segments(ids, ids).array(4, 4).tolist() == (ids[:, None] == ids).tolist()
+    assert Padding(np.uint64(3)).array(1, 5).sum() == 3
+    with jax.enable_x64(True):
+        ids = LARGE * np.arange(1, 4)
+        assert Segments(ids, ids).array(3, 3).tolist() == np.eye(3, dtype=bool).tolist()
+        assert Padding(LARGE).array(1, 5).all()
+
+
 def test_two_paddings_join_to_one():
     a, b = Padding(jnp.array([3, 1])), Padding(jnp.array([2, 5]), keys=jnp.ones((2, 6), bool))
     (both,), rest = (Causal() & a & b).take(Padding)

@@ -345,6 +345,45 @@ def test_of_nothing_comes_nothing(name, none):
             assert out.shape == (*q.shape[:-1], v.shape[-1])
 
 
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+@pytest.mark.parametrize("name", attn.MECHANISMS)
+def test_numpys_float64_is_float32_everywhere(name):
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    mask, sizes = base_mask(mechanism), dict(num_heads=4, num_kv_heads=2, head_dim=4)
+    state = mechanism.init_state if name in DECODES else None
+    arrays = inputs(mechanism, **TINY)
+    as_numpy = jax.tree.map(lambda x: np.asarray(x, np.float64), arrays)
+    gates = mechanism.gate_shapes(**sizes)
+    one = lambda x: x[:, :1]
+
+    def step(q, k, v, **learned):
+        if state is None:
+            raise NotImplementedError
+        learned = {name: one(x) if name in gates else x for name, x in learned.items()}
+        begun = state((2,), **sizes, value_dim=3, max_length=9)
+        return mechanism.step(begun, one(q), one(k), one(v), **learned)
+
+    def of(f, arrays, **given):
+        with contextlib.suppress(NotImplementedError):
+            *tokens, learned = arrays
+            return jax.eval_shape(lambda: f(*tokens, **given, **learned))
+
+    for f, how in (
+        (mechanism, {"mask": mask}),
+        (mechanism.reference, {"mask": mask}),
+        (lambda q, k, v, **rest: mechanism.weights(q, k, **rest), {"mask": mask}),
+        (mechanism.prefill, {"max_length": 9}),
+        (step, {}),
+    ):
+        assert of(f, as_numpy, **how) == of(f, arrays, **how)
+
+
+def test_a_state_of_float64_is_one_of_float32_without_x64():
+    sizes = dict(num_heads=2, num_kv_heads=2, head_dim=4, value_dim=4, max_length=8)
+    states = (attn.ABC(slots=3).init_state((2,), **sizes, dtype=x) for x in ("float32", "float64"))
+    jax.tree.map(np.testing.assert_array_equal, *states)
+
+
 @pytest.mark.parametrize("name", attn.MECHANISMS)
 def test_learned_arrays_start_in_float32_under_x64(name):
     sizes = dict(num_heads=2, num_kv_heads=2, head_dim=4, value_dim=4, max_length=8)

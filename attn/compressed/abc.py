@@ -81,7 +81,7 @@ class State:
 
 
 def _empty(batch, K, M, H, D, dtype) -> State:
-    dtype = jnp.float64 if jnp.dtype(dtype) == jnp.float64 else jnp.float32
+    dtype = jnp.promote_types(jax.dtypes.canonicalize_dtype(dtype), jnp.float32)
     zeros = lambda *tail: jnp.zeros((*batch, K, *tail), dtype)
     # not -inf: -inf - -inf would be nan
     low = jnp.full((*batch, K, M), jnp.finfo(dtype).min / 4, dtype)

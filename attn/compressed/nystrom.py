@@ -198,7 +198,7 @@ class Nystrom(Mechanism):
         if (conv := learned.get("conv")) is not None:
             tap = jnp.arange(S)[None] - jnp.arange(T)[:, None] + conv.shape[1] // 2  # [T, S]
             near = (tap >= 0) & (tap < conv.shape[1])
-            band = jnp.where(near[None], conv[:, jnp.clip(tap, 0, conv.shape[1] - 1)], 0)
+            band = jnp.where(near[None], wide(conv)[:, jnp.clip(tap, 0, conv.shape[1] - 1)], 0)
             w = jnp.add(*aligned(w, jnp.repeat(band, N // K, axis=0).astype(w.dtype)))
         shown = asks[..., None, :, None] & seen[..., None, None, :]
         return apply_weights(jnp.where(shown, w, 0), wide(v), shown)

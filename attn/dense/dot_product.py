@@ -2,7 +2,7 @@
 
 import dataclasses
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal
 
 import jax
@@ -125,7 +125,7 @@ def _drain(out, lse, sinks):
 
 
 def merge(
-    parts: Sequence[tuple[Float[Array, "*B T N D"], Float[Array, "*B T N"]]],
+    parts: Iterable[tuple[Float[Array, "*B T N D"], Float[Array, "*B T N"]]],
 ) -> tuple[Float[Array, "*B T N D"], Float[Array, "*B T N"]]:
     """The output and log-sum-exp over all keys from those over disjoint parts of them.
 
@@ -134,7 +134,8 @@ def merge(
     library, [*B, N, T], is turned first; where T == N nothing here can tell. Raises ValueError for
     no parts and for shapes that differ, TypeError for what is no pair of float arrays.
     """
-    if not len(parts):
+    parts = tuple(parts)
+    if not parts:
         raise ValueError("parts: expected at least one (output, log-sum-exp), got none")
     for n, part in enumerate(parts):
         if not (isinstance(part, (tuple, list)) and len(part) == 2 and all(map(_is_float, part))):

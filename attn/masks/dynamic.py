@@ -7,6 +7,7 @@ from jaxtyping import Array as JaxArray
 from jaxtyping import Bool, Int
 
 from attn._axes import aligned, conjunction
+from attn._integers import check_fits
 from attn.masks.language import Mask, _array, _term
 
 
@@ -133,6 +134,9 @@ def _as_array(term, name, kind):
     if not jnp.issubdtype(value.dtype, kind):
         want = "booleans" if kind is np.bool_ else "integers"
         raise TypeError(f"{type(term).__name__}.{name}: expected {want}, got {value.dtype}")
+    # with x64 they are compared in 64 bits
+    held = jax.dtypes.canonicalize_dtype(np.int64)
+    check_fits(f"{type(term).__name__}.{name}", value, held)
     object.__setattr__(term, name, jnp.asarray(value))
 
 

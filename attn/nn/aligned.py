@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from attn._axes import aligned
+from attn._integers import check_fits, check_lengths
 from attn.dense.additive import Additive
 from attn.dense.luong import Luong
 from attn.masks import FULL, Mask, Padding
@@ -92,6 +93,7 @@ class Aligned(nnx.Module, abc.ABC):
         """`steps` tokens, each the likeliest after those before it; compiled as one program."""
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
             raise ValueError(f"steps: expected an integer >= 1, got {steps!r}")
+        _check_source(source, lengths)
         return _greedy(*nnx.split(self), source, steps, lengths)
 
     def beam(
@@ -105,6 +107,7 @@ class Aligned(nnx.Module, abc.ABC):
         lengths: Int[Array, "*B"] | None = None,
     ) -> tuple[Int[Array, "*B width steps"], Float[Array, "*B width"]]:
         """(hypotheses, scores), best first, of `beam_search`; compiled as one program."""
+        _check_source(source, lengths)
         check_width(width)
         return _beam(*nnx.split(self), source, (steps, width, end, alpha), lengths)
 
@@ -130,13 +133,9 @@ class Aligned(nnx.Module, abc.ABC):
         return self.out(out), alignments
 
     def _read(self, source, lengths, key):
-        _check("source", source)
+        _check_source(source, lengths)
         real = jnp.ones((1,) * (source.ndim - 1) + source.shape[-1:], bool)
         if lengths is not None:
-            if lengths.shape != source.shape[:-1]:
-                raise ValueError(
-                    f"lengths: expected shape {list(source.shape[:-1])}, got {list(lengths.shape)}"
-                )
             real = jnp.less(*aligned(jnp.arange(source.shape[-1]), lengths[..., None]))
             source = jnp.where(real, source, 0)
         x = look_up(self.source_table[...], source)
@@ -188,6 +187,18 @@ def _check(name: str, tokens) -> None:
         raise TypeError(f"{name}: expected integers, got {getattr(tokens, 'dtype', tokens)}")
     if tokens.ndim == 0 or tokens.shape[-1] == 0:
         raise ValueError(f"{name}: expected at least one token, got {list(tokens.shape)}")
+    check_fits(name, tokens)
+
+
+def _check_source(source, lengths) -> None:
+    _check("source", source)
+    if lengths is None:
+        return
+    if lengths.shape != source.shape[:-1]:
+        raise ValueError(
+            f"lengths: expected shape {list(source.shape[:-1])}, got {list(lengths.shape)}"
+        )
+    check_lengths(lengths)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))

@@ -157,7 +157,8 @@ class Attention(nnx.Module):
         `dropout_key`, a mechanism that has a `dropout_rate` drops weights.
 
         Raises ValueError for shapes that do not fit, for rotary, gates, a short convolution or a
-        token shift in cross-attention, and for xPos without `Causal`.
+        token shift in cross-attention, and for xPos without `Causal`; TypeError for positions that
+        are no array.
         """
         q, k, v, extra = self._project(x, context, positions, mask)
         own = self._own(q, k, v, extra)
@@ -200,7 +201,15 @@ class Attention(nnx.Module):
         bias: Bias | None = None,
         positions: Int[Array, "*#B 1"] | None = None,
     ) -> tuple[LayerState, Float[Array, "*B 1 W"]]:
-        """One token after those of `state`: its output equals that of the whole at once."""
+        """One token after those of `state`: its output equals that of the whole at once.
+
+        Raises TypeError for a state that is not a layer's, ValueError for more tokens than one.
+        """
+        if not isinstance(state, LayerState):
+            raise TypeError(f"state: expected that of `prefill`, got {type(state).__name__}")
+        if x.ndim < 2 or x.shape[-2] != 1:
+            raise ValueError(f"x: expected one token [*B, 1, W], got {list(x.shape)}")
+        _check_positions(positions, x)
         before, conv = state.last, state.conv
         qkv = self._qkv_shifted(x, before)
         if self.short_conv is not None:
@@ -320,6 +329,7 @@ class Attention(nnx.Module):
                 raise ValueError(
                     f"{name}: expected a last axis of {self.qkv.shape[0]}, got {list(given.shape)}"
                 )
+        _check_positions(positions, x)
         if positions is not None and self.xpos_centre is not None:
             _check_causal(mask)
         before = self._before(x, mask) if context is None else None
@@ -343,7 +353,8 @@ class Attention(nnx.Module):
         for name, like in self.mechanism.gates_like.items():
             y, which = gates[name].astype(self.dtype), "qk".index(like)
             norm = (self.q_norm, self.k_norm)[which]
-            y = self._by_head(y.reshape(*y.shape[:-2], -1), self.heads[which], norm)
+            y = y.reshape(*y.shape[:-2], self.heads[which] * self.heads[2])
+            y = self._by_head(y, self.heads[which], norm)
             gates[name] = self._rotated(y, y, positions)[which]
         return gates
 
@@ -373,7 +384,8 @@ class Attention(nnx.Module):
         """Each part of a head by itself."""
         if positions is None:
             return q, k
-        apart = lambda x: x.reshape(*x.shape[:-2], -1, x.shape[-1] // self.mechanism.parts)
+        parts, H = self.mechanism.parts, self.heads[2]
+        apart = lambda x: x.reshape(*x.shape[:-2], x.shape[-2] * parts, H // parts)
         turned = self.rotary(apart(q), apart(k), positions, xpos_centre=self.xpos_centre)
         return [y.reshape(x.shape) for x, y in zip((q, k), turned)]
 
@@ -415,6 +427,19 @@ class Attention(nnx.Module):
                 f"context: {name} mixes each token with the one before, and a context is another "
                 "sequence; leave it out, or set token_shift=False"
             )
+
+
+def _check_positions(positions, x) -> None:
+    """Raise unless they are None or an array [*#B, T] for x [*B, T, W]."""
+    if positions is None:
+        return
+    if not hasattr(positions, "shape"):
+        raise TypeError(f"positions: expected an array, got {type(positions).__name__}")
+    got, want = list(positions.shape), list(x.shape[:-1])
+    lead = zip(got[-2::-1], want[-2::-1])
+    fits = got[-1:] == want[-1:] and all(n in (1, size) for n, size in lead)
+    if not fits or len(got) > len(want):
+        raise ValueError(f"positions: expected a shape that broadcasts to {want}, got {got}")
 
 
 def _check_causal(mask: Mask) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from attn._integers import check_fits
 from attn.masks import FULL, Causal, Mask
 from attn.nn.config import TURNED, EncoderConfig, uncounted
 from attn.nn.encoder import Encoder
@@ -141,6 +142,7 @@ class Decoder(nnx.Module):
             raise TypeError(f"tokens: expected integers, got {getattr(tokens, 'dtype', tokens)}")
         if tokens.ndim == 0 or tokens.shape[-1] == 0:
             raise ValueError(f"tokens: expected at least one, got {list(tokens.shape)}")
+        check_fits("tokens", tokens)
         longest, T = self.config.max_length, tokens.shape[-1] + more
         if T > longest:
             raise ValueError(f"tokens: expected at most max_length={longest} in all, got {T}")

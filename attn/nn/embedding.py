@@ -7,6 +7,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from attn._axes import aligned
+from attn._integers import check_fits
 from attn.nn.config import EncoderConfig
 from attn.nn.dropout import dropout
 from attn.nn.keys import fold
@@ -15,7 +16,9 @@ from attn.positions import sinusoidal, sinusoidal_grid
 
 
 def look_up(table: Float[Array, "V W"], tokens: Int[Array, "*B"]) -> Float[Array, "*B W"]:
-    """The rows of the table, NaN for an id outside of it: a wrong id must show."""
+    """The rows of the table, NaN for an id outside of it: a wrong id must show. Raises ValueError
+    for one that 32 bits do not hold."""
+    check_fits("tokens", tokens)
     tokens = jnp.asarray(tokens, jnp.int32)
     return jnp.take(table, jnp.where(tokens < 0, len(table), tokens), axis=0, mode="fill")
 

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from attn._integers import check_integers, check_range
 from attn.masks import FULL, Mask
 from attn.nn.config import TURNED, EncoderConfig
 from attn.nn.embedding import Embedding
 from attn.nn.head import Head
-from attn.nn.inputs import prepare
+from attn.nn.inputs import check_numbers, prepare
 from attn.nn.keys import fold
 from attn.nn.norm import norm_of
 from attn.nn.score_bias import relative_table, score_bias
@@ -63,6 +64,7 @@ class Encoder(nnx.Module):
         if at is not None:
             if self.config.head != "token":
                 raise ValueError(f"at: expected None with head={self.config.head!r}, got positions")
+            _check_at(at, x.shape[:-2])
             x = jnp.take_along_axis(x, at[..., None], axis=-2)
         x = x if self.norm is None else self.norm(x)
         return self.head(x, real)
@@ -117,7 +119,10 @@ class Encoder(nnx.Module):
     ) -> Float[Array, "R L"]:
         """|d y_i / d x_j| (Frobenius) for i in `rows`: how much what the head is given at i depends
         on what the first layer is given at j. Pulls back `probes` orthonormal directions of y_i, so
-        exact up to that width and unbiased in its square beyond; R probes times a backward pass."""
+        exact up to that width and unbiased in its square beyond; R probes times a backward pass.
+        Raises as a call does, and ValueError for rows outside 0 to L - 1."""
+        check_integers("rows", rows)
+        check_numbers(tokens, lengths)
         count = min(probes, self.config.width)
         # each probe has a copy of the input: XLA 0.10.2 on a CPU gets a jitted pullback of layer
         # norms wrong when it is vmapped over many cotangents of one input
@@ -125,8 +130,10 @@ class Encoder(nnx.Module):
         tokens, _, mask = prepare(self.config, repeated(tokens), mask, repeated(lengths))
         norm = (lambda x: x) if self.norm is None else self.norm
         stack = lambda x: norm(self.stack(x, dropout_key=None, **self._context(x, mask)))
-        y, pullback = jax.vjp(stack, self.embedding(tokens, dropout_key=None))
-        width = y.shape[-1]
+        x = self.embedding(tokens, dropout_key=None)
+        *_, L, width = x.shape
+        check_range("rows", rows, 0, L - 1)
+        y, pullback = jax.vjp(stack, x)
         directions = jax.random.orthogonal(fold(jax.random.key(0), "probes"), width)[:count]
         directions = (directions * (width / count) ** 0.5).astype(y.dtype)
 
@@ -148,3 +155,11 @@ class Encoder(nnx.Module):
         positions = jnp.arange(x.shape[-2]) if self.config.positions in TURNED else None
         bias = score_bias(self.config, self.relative, mask)
         return dict(mask=mask, bias=bias, positions=positions)
+
+
+def _check_at(at, batch: tuple[int, ...]) -> None:
+    """Raise unless `at` is integers [*batch, P], or 1 for all of a batch axis."""
+    check_integers("at", at)
+    fits = at.ndim == len(batch) + 1 and all(n in (1, size) for n, size in zip(at.shape, batch))
+    if not fits:
+        raise ValueError(f"at: expected shape {[*batch, 'P']}, got {list(at.shape)}")

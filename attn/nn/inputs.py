@@ -5,6 +5,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from attn._axes import aligned
+from attn._integers import check_fits, check_lengths
 from attn.masks import Mask, Padding
 from attn.nn.config import EncoderConfig
 
@@ -17,8 +18,8 @@ def prepare(
 ) -> tuple[Int[Array, "*B T"] | Float[Array, "*B T F"], Bool[Array, "*#B L"], Mask]:
     """(tokens with padding set to 0, which of the L layer positions are real, the layers' mask).
 
-    Raises TypeError for dtypes and kinds, ValueError for shapes and for a mask that would mean
-    something else than it says.
+    Raises TypeError for dtypes and kinds, ValueError for shapes, for numbers that do not fit and
+    for a mask that would mean something else than it says.
     """
     F = config.token_width
     _check_dtype("tokens", tokens, "integers" if F is None else "floating point numbers")
@@ -36,17 +37,27 @@ def prepare(
         )
     if lengths is not None and list(lengths.shape) != batch:
         raise ValueError(f"lengths: expected shape {batch}, got {list(lengths.shape)}")
+    check_numbers(tokens, lengths)
     L = T + (config.pooling == "cls")
     _check_mask(config, mask, L)
     if lengths is None:
         return tokens, jnp.ones((1,) * len(batch) + (L,), bool), mask
-    lengths = jnp.asarray(lengths, jnp.int32)  # a narrow integer would wrap at + 1
+    # a narrow integer, or the largest, would wrap at + 1
+    lengths = jnp.minimum(jnp.asarray(lengths, jnp.int32), T)
     # whatever stands in the padding, even ids outside the vocabulary, is the same to the layers
     real = jnp.less(*aligned(jnp.arange(T), lengths[..., None]))
     tokens = jnp.where(real if F is None else real[..., None], tokens, 0)
     lengths = lengths + (L - T)
     real = jnp.less(*aligned(jnp.arange(L), lengths[..., None]))
     return tokens, real, mask & Padding(lengths)
+
+
+def check_numbers(tokens: Array, lengths: Array | None) -> None:
+    """Raise ValueError for lengths below 0, and for ids and lengths that 32 bits do not hold, while
+    they are known: `jit` makes 32 bits of everything."""
+    check_fits("tokens", tokens)
+    if lengths is not None:
+        check_lengths(lengths)
 
 
 def _check_dtype(name: str, x: Array, what: str) -> None:

@@ -23,7 +23,7 @@ def sample(
     whose probabilities make up at least p (nucleus sampling, Holtzman et al. 2019,
     arXiv:1904.09751); of equal ones the earlier. Infinite scores share what there is. A row that
     holds NaN, or nothing above -inf, gives -1, which is no token. Raises ValueError for settings
-    outside their range and for a key that is missing.
+    outside their range, for a key that is missing and for scores of no token.
     """
     check_sampling(scores.shape[-1], key, temperature, top_k, top_p)
     wide = scores.astype(jnp.float32)
@@ -45,6 +45,8 @@ def sample(
 
 def check_sampling(vocab_size: int, key, temperature, top_k, top_p) -> None:
     """Raise ValueError for what `sample` refuses."""
+    if vocab_size < 1:
+        raise ValueError("scores: expected those of at least one token, got a last axis of 0")
     number = lambda x: isinstance(x, numbers.Real) and math.isfinite(x)
     if not number(temperature) or temperature < 0:
         raise ValueError(f"temperature: expected a number >= 0, got {temperature!r}")

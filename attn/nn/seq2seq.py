@@ -18,7 +18,7 @@ from attn.nn.cross import CrossBlock, check_cross
 from attn.nn.embedding import Embedding
 from attn.nn.encoder import Encoder
 from attn.nn.head import Head
-from attn.nn.inputs import prepare
+from attn.nn.inputs import check_numbers, prepare
 from attn.nn.keys import fold
 from attn.nn.norm import norm_of
 from attn.nn.sampling import sample
@@ -173,6 +173,7 @@ class Seq2Seq(nnx.Module):
         follows an end token is of no meaning, and scores of NaN give -1. Raises as `prefill`, and
         ValueError for more steps than the target's `max_length`."""
         self._check_steps(steps)
+        check_numbers(source, lengths)
         return _greedy(*nnx.split(self), source, steps, mask, lengths)
 
     def beam(
@@ -189,6 +190,7 @@ class Seq2Seq(nnx.Module):
         """(hypotheses, scores), best first, of `beam_search`; compiled as one program. Raises what
         `greedy` and `beam_search` raise."""
         self._check_steps(steps)
+        check_numbers(source, lengths)
         check_width(width)
         if source.ndim == 1:  # some states have leaves of the batch axes alone
             lengths = None if lengths is None else lengths[None]

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import BigBird, Causal, Sinks, SlidingWindow, Softmax, TalkingHeads
+from attn import Alibi, BigBird, Causal, Sinks, SlidingWindow, Softmax, TalkingHeads
 from attn.testing import inputs
 
 T = 9
@@ -34,6 +34,12 @@ def stepped(mechanism, bias, count):
 @pytest.mark.parametrize("shape", [(2, 4, T, T), (1, 4, 1, T), (2, 1, T, 1)], ids=str)
 def test_each_step_takes_its_row_of_an_array(mechanism, shape):
     bias = jax.random.normal(jax.random.key(0), shape)
+    np.testing.assert_allclose(*stepped(mechanism, bias, T), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.name)
+def test_slopes_of_16_bits_are_multiplied_in_32(mechanism):
+    bias = Alibi(jnp.array([0.3, 0.7, 1.1, 0.1], jnp.bfloat16))
     np.testing.assert_allclose(*stepped(mechanism, bias, T), rtol=1e-4, atol=1e-5)
 
 

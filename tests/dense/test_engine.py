@@ -148,7 +148,29 @@ def test_merge_of_parts_that_a_row_does_not_see():
     assert (out == 0).all()
     assert (lse == -jnp.inf).all()
     with pytest.raises(ValueError, match="parts"):
-        attn.merge([])
+        attn.merge(iter([]))
+    np.testing.assert_array_equal(attn.merge(x for x in [empty, empty])[0], out)
+
+
+@pytest.mark.optimised
+def test_what_stands_in_a_part_that_a_row_does_not_see_is_not_asked_for():
+    q, k, v, _ = inputs(attn.Softmax(), T=5, S=5)
+    seen = attn.dot_product_attention(q, k, v, return_lse=True)
+    hidden = jnp.full_like(seen[1], -jnp.inf).at[0, 0].set(0.0)  # the first row sees both
+
+    def loss(seen, other):
+        out, lse = attn.merge([seen, (other, hidden)])
+        return (out[:, 1:] ** 2).sum() + lse[:, 1:].sum(), (out, lse)
+
+    grad = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
+    found, (out, lse) = grad(seen, jnp.full_like(seen[0], jnp.nan))
+    want, (out_of_zeros, lse_of_zeros) = grad(seen, jnp.zeros_like(seen[0]))
+    assert np.isnan(out[0, 0]).all()
+    np.testing.assert_array_equal(out.at[0, 0].set(0), out_of_zeros.at[0, 0].set(0))
+    np.testing.assert_allclose(out[0, 1:], seen[0][0, 1:], rtol=1e-6)
+    np.testing.assert_array_equal(lse, lse_of_zeros)
+    for got, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(want)):
+        np.testing.assert_array_equal(got, wanted)
 
 
 @pytest.mark.parametrize(("T", "block"), [(20, None), (20, 8), (600, None)])

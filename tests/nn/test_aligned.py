@@ -264,6 +264,18 @@ def test_what_does_not_fit_is_named():
         model(SOURCE, TARGET[:, :0])
     with pytest.raises(ValueError, match="lengths: expected shape"):
         model(SOURCE, TARGET, lengths=LENGTHS[:2])
+    large = np.full((3, 4), 2**32 + 3)
+    for call, name in (
+        (lambda: model(large, TARGET), "source"),
+        (lambda: model(SOURCE, large), "target_in"),
+        (lambda: model(SOURCE, TARGET, lengths=large[:, 0]), "lengths"),
+        (lambda: model.greedy(large, 2), "source"),
+        (lambda: model.beam(SOURCE, 2, width=1, end=0, lengths=large[:, 0]), "lengths"),
+    ):
+        with pytest.raises(ValueError, match=f"{name}: expected integers from .* got 4294967299"):
+            call()
+    with pytest.raises(ValueError, match=r"lengths: expected integers from 0 to .* got -5"):
+        model(SOURCE, TARGET, lengths=-LENGTHS)
     with pytest.raises(ValueError, match="steps: expected an integer >= 1"):
         model.greedy(SOURCE, 0)
     with pytest.raises(ValueError, match="width: expected an integer >= 1"):

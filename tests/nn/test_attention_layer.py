@@ -1,5 +1,8 @@
 """attn.nn.Attention against a head-by-head NumPy computation, for any mechanism."""
 
+import functools
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +10,7 @@ import pytest
 from flax import nnx
 from toy_mechanism import SOFTMAX, Toy, jit, run
 
-from attn import ArrayBias, Causal, Padding, SlidingWindow, positions
+from attn import RWKV7, ArrayBias, Causal, GatedDeltaNet, Padding, SlidingWindow, positions
 from attn.nn import Attention
 
 W, N, K, H = 10, 4, 2, 6
@@ -168,6 +171,37 @@ def test_what_is_no_mechanism_and_no_number_of_heads_is_named():
         Attention(8, mechanism="softmax", num_heads=2, **sizes)
     with pytest.raises(ValueError, match="num_heads: expected an integer from 1"):
         Attention(8, mechanism=SOFTMAX, num_heads=0, **sizes)
+
+
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (3, 5)], ids=str)
+def test_positions_may_be_of_each_row_or_of_all(shape):
+    positions = jnp.broadcast_to(2 * jnp.arange(5), shape)
+    want = run(layer(), X, positions=2 * jnp.arange(5))
+    np.testing.assert_allclose(run(layer(), X, positions=positions), want, **NEAR)
+
+
+def test_positions_that_do_not_fit_are_named():
+    for shape in ((6,), (1,), (2, 5), (3, 1), (1, 3, 5), ()):
+        wrong = rf"positions: .* broadcasts to \[3, 5\], got {re.escape(str(list(shape)))}"
+        prefill = functools.partial(layer().prefill, max_length=7)
+        for call in (layer(), layer().weights, prefill):
+            with pytest.raises(ValueError, match=wrong):
+                call(X, positions=jnp.zeros(shape, int))
+    with pytest.raises(TypeError, match="positions: expected an array, got list"):
+        layer()(X, positions=[0, 1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("mechanism", [SOFTMAX, GatedDeltaNet(), RWKV7()], ids=lambda m: m.name)
+def test_a_step_takes_a_state_and_one_token(mechanism):
+    made = layer(mechanism=mechanism, num_kv_heads=N)
+    state = jax.eval_shape(lambda: made.prefill(X, max_length=7)[0])
+    with pytest.raises(TypeError, match="state: expected that of `prefill`, got NoneType"):
+        made.step(None, X[:, :1])
+    for x in (X[:, :2], X[:, :0], X[0, 0]):
+        with pytest.raises(ValueError, match=r"x: expected one token \[\*B, 1, W\], got"):
+            made.step(state, x)
+    with pytest.raises(ValueError, match=r"positions: .* broadcasts to \[3, 1\], got \[5\]"):
+        made.step(state, X[:, :1], positions=jnp.arange(5))
 
 
 def test_mistakes_are_named():

@@ -268,6 +268,12 @@ def test_wrong_settings_are_named(settings, named):
         decoder().generate(TOKENS[:, :2], 1, **settings)
 
 
+@pytest.mark.parametrize("settings", [{"temperature": 0}, {}, {"top_k": 1}], ids=str)
+def test_no_token_can_be_drawn_of_none(settings):
+    with pytest.raises(ValueError, match="scores: expected those of at least one token"):
+        sample(jnp.zeros((2, 0)), jax.random.key(0), **settings)
+
+
 def test_what_cannot_decode_is_refused_by_name():
     with pytest.raises(ValueError, match="head: expected 'token' for a Decoder"):
         Decoder(config(), key=jax.random.key(0))
@@ -307,6 +313,23 @@ def test_tokens_in_narrow_integers_do_not_wrap():
     narrow = net.generate(prompt.astype(jnp.int8), 3, temperature=0)
     assert narrow.dtype == jnp.int32
     np.testing.assert_array_equal(narrow, wide)
+
+
+def test_tokens_that_32_bits_do_not_hold_are_refused():
+    net, large = decoder(), np.array([[1, 2**32 + 3]])
+    for call in (
+        lambda: net(large),
+        lambda: net.prefill(large),
+        lambda: net.generate(large, 2, temperature=0),
+        lambda: net.step(jax.eval_shape(net.prefill, TOKENS)[0], large[:, 1]),
+    ):
+        with pytest.raises(ValueError, match=r"tokens: expected integers from .* got 4294967299"):
+            call()
+
+
+def test_lengths_below_0_are_refused():
+    with pytest.raises(ValueError, match=r"lengths: expected integers from 0 to .* got -2"):
+        decoder()(TOKENS, lengths=jnp.array([7, -2, 3]))
 
 
 def test_a_small_temperature_is_the_likeliest():

@@ -321,6 +321,19 @@ def test_scores_at_some_positions_are_those_of_the_whole():
         build()(TOKENS, at=at)
 
 
+def test_places_that_are_none_are_named():
+    encoder = build(head="token", pooling="none")
+    at = lambda places: jax.eval_shape(lambda: encoder(TOKENS, at=places)).shape
+    assert at(np.zeros((3, 2), np.int32)) == at(np.zeros((1, 2), np.int32)) == (3, 2, 3)
+    for shape in ((2,), (2, 4), (1, 3, 2)):
+        with pytest.raises(ValueError, match=r"at: expected shape \[3, 'P'\], got"):
+            at(np.zeros(shape, np.int32))
+    with pytest.raises(TypeError, match="at: expected an array of integers, got list"):
+        at([[0, 1]] * 3)
+    with pytest.raises(TypeError, match="at: expected an array of integers, got float32"):
+        at(np.zeros((3, 2), np.float32))
+
+
 def test_narrow_integers_do_not_wrap():
     table = 256
     encoder = build(vocab_size=table, pooling="cls", max_length=255, positions="none")
@@ -329,6 +342,55 @@ def test_narrow_integers_do_not_wrap():
     full = run(encoder, tokens)
     np.testing.assert_allclose(run(encoder, tokens, lengths=lengths), full, rtol=1e-5)
     assert np.isnan(run(encoder, jnp.full((1, 3), -1, jnp.int8))).all()
+
+
+LARGE = 2**32 + 3
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_lengths_past_the_end_are_whole_rows(pooling):
+    encoder = build(pooling=pooling)
+    lengths = np.array([2**31 - 1, 6, 7])
+    want = run(encoder, TOKENS, lengths=np.array([6, 6, 6]))
+    np.testing.assert_array_equal(run(encoder, TOKENS, lengths=lengths), want)
+
+
+def test_integers_that_32_bits_do_not_hold_are_refused():
+    encoder, dual = build(), build(head="dual")
+    tokens = np.asarray(TOKENS, np.int64)
+    tokens[1, 2] = LARGE
+    for call in (
+        lambda: encoder(tokens),
+        lambda: encoder(tokens, lengths=LENGTHS),
+        lambda: dual(np.stack([tokens, tokens], 1)),
+        lambda: encoder.embedding(tokens, dropout_key=None),
+        lambda: encoder.receptive_field(tokens[1], jnp.array([0])),
+    ):
+        with pytest.raises(ValueError, match=rf"tokens: expected integers from .* got {LARGE}"):
+            call()
+    with pytest.raises(ValueError, match=rf"lengths: expected integers from .* got {LARGE}"):
+        encoder(TOKENS, lengths=np.array([2, LARGE, 1]))
+    fits = run(encoder, np.asarray(TOKENS, np.int64), lengths=np.asarray(LENGTHS, np.int64))
+    np.testing.assert_array_equal(fits, run(encoder, TOKENS, lengths=LENGTHS))
+
+
+def test_lengths_below_0_are_refused():
+    for encoder, shape in ((build(), (3,)), (build(head="dual"), (3, 2))):
+        tokens = np.zeros((*shape, 6), np.int32)
+        for lengths in (np.full(shape, -1), jnp.full(shape, -1, jnp.int8)):
+            with pytest.raises(ValueError, match=r"lengths: expected integers from 0 to .* got -1"):
+                encoder(tokens, lengths=lengths)
+
+
+def test_rows_that_are_not_there_have_no_receptive_field():
+    encoder = build(pooling="cls")
+    field = jax.jit(lambda tokens: encoder.receptive_field(tokens, np.array([0, 6]), probes=2))
+    assert (field(TOKENS[0]).max(1) > 0).all()
+    for wrong in (7, -1):
+        with pytest.raises(ValueError, match=f"rows: expected integers from 0 to 6, got {wrong}"):
+            encoder.receptive_field(TOKENS[0], jnp.array([0, wrong]))
+    with pytest.raises(TypeError, match="rows: expected an array of integers, got list"):
+        encoder.receptive_field(TOKENS[0], [0])
 
 
 def test_all_of_t5s_buckets_are_for_the_past_where_the_mask_is_causal():

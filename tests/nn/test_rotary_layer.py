@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 from toy_mechanism import SOFTMAX, build, config, run
 
-from attn import FULL, Causal, Linear, Reformer, Window
+from attn import FULL, NSA, Causal, Differential, Linear, Reformer, Window
 from attn.nn import Attention, Decoder
 from attn.positions import Rotary
 
@@ -54,6 +54,22 @@ def test_xpos_at_length_4096_is_finite_and_depends_on_the_distance_only():
     )
     np.testing.assert_allclose(near, far, atol=2e-3)
     assert np.isfinite(far).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 7), (2, 0)], ids=str)
+@pytest.mark.parametrize("positions", ["rotary", "xpos"])
+@pytest.mark.parametrize(
+    "mechanism", [SOFTMAX, NSA(separate=True), Differential()], ids=["softmax", "nsa", "parts"]
+)
+def test_no_rows_and_no_tokens_are_rotated_too(mechanism, positions, shape):
+    encoder = build(mechanism=mechanism, positions=positions, head_dim=8)
+    out = jax.eval_shape(lambda: encoder(np.zeros(shape, np.int32), mask=Causal()))
+    assert out.shape == (shape[0], 3)
+
+
+def test_no_prompts_are_continued_by_rotary_too():
+    model = Decoder(config(**LM, positions="rotary"), key=jax.random.key(0))
+    assert model.generate(TOKENS[:0, :3], 2, temperature=0.0).shape == (0, 5)
 
 
 def test_xpos_without_causal_is_refused():

@@ -208,8 +208,35 @@ def test_wrong_tokens_are_refused():
         net.prefill(SOURCE, TARGET[:, :0])
     with pytest.raises(ValueError, match="lengths: expected shape"):
         net(SOURCE, TARGET, lengths=LENGTHS[:2])
+    for call in (
+        lambda **how: net(SOURCE, TARGET, **how),
+        lambda **how: net.greedy(SOURCE, 2, **how),
+    ):
+        with pytest.raises(ValueError, match=r"lengths: expected integers from 0 to .* got -7"):
+            call(lengths=-LENGTHS)
     with pytest.raises(ValueError, match="tokens: expected at most max_length=6"):
         net(SOURCE, jnp.concatenate([TARGET, TARGET], 1))
+
+
+def test_integers_that_32_bits_do_not_hold_are_refused():
+    net, large = model(), np.full((3, 6), 2**32 + 3)
+    beam = lambda source, **more: net.beam(source, 2, width=2, end=0, **more)
+    for call in (
+        lambda: net(large, TARGET),
+        lambda: net(SOURCE, large),
+        lambda: net.prefill(SOURCE, large),
+        lambda: net.greedy(large, 2),
+        lambda: beam(large),
+    ):
+        with pytest.raises(ValueError, match=r"tokens: expected integers from .* got 4294967299"):
+            call()
+    for call in (
+        lambda: net(SOURCE, TARGET, lengths=large[:, 0]),
+        lambda: net.greedy(SOURCE, 2, lengths=large[:, 0]),
+        lambda: beam(SOURCE, lengths=large[:, 0]),
+    ):
+        with pytest.raises(ValueError, match=r"lengths: expected integers from .* got 4294967299"):
+            call()
 
 
 def test_more_classes_than_can_be_read_again_are_refused():

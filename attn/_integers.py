@@ -1,0 +1,36 @@
+"""Integers on their way into JAX, which keeps the last 32 bits of a larger one without a word."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def check_range(name: str, x, least: int, most: int) -> None:
+    """Raise ValueError for integers outside `least` to `most`. Of what is traced, or is on other
+    machines, nothing is known: it passes."""
+    if isinstance(x, jax.core.Tracer) or not getattr(x, "is_fully_addressable", True):
+        return
+    numbers = np.asarray(x)
+    outside = numbers[(numbers < least) | (numbers > most)]
+    if outside.size:
+        raise ValueError(f"{name}: expected integers from {least} to {most}, got {outside[0]}")
+
+
+def check_integers(name: str, x) -> None:
+    """Raise TypeError unless x is an array of integers."""
+    if not (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.integer)):
+        got = getattr(x, "dtype", type(x).__name__)
+        raise TypeError(f"{name}: expected an array of integers, got {got}")
+
+
+def check_lengths(lengths) -> None:
+    """Raise ValueError for lengths below 0, or that 32 bits do not hold."""
+    check_range("lengths", lengths, 0, np.iinfo(np.int32).max)
+
+
+def check_fits(name: str, x, dtype=np.int32) -> None:
+    """Raise ValueError for integers that `dtype` does not hold."""
+    x = x if hasattr(x, "dtype") else np.asarray(x)
+    if jnp.issubdtype(x.dtype, jnp.integer) and not np.can_cast(x.dtype, dtype):
+        bounds = np.iinfo(dtype)
+        check_range(name, x, bounds.min, bounds.max)
