@@ -264,3 +264,23 @@ def test_a_layer_projects_for_global_tokens():
     grads = nnx.grad(loss)(layer)
     for name in ("global_q", "global_k", "global_v"):
         assert float(jnp.abs(grads.gates.projections[name]["kernel"][...]).max()) > 0
+
+
+def test_a_bigbird_of_a_length_shows_the_same_pairs_at_any_other():
+    fixed, free = (attn.BigBird(block_size=2, window=0, random=1, length=n) for n in (40, None))
+    seen = lambda record, n: record.patterns(n, n)[0].array(n, n)
+    np.testing.assert_array_equal(seen(fixed, 40)[:30, :30], seen(fixed, 30))
+    assert (seen(free, 40)[:30, :30] != seen(free, 30)).any()
+    assert fixed.settled
+    assert not free.settled
+    with pytest.raises(ValueError, match="length: expected at least 41 tokens, got 40"):
+        fixed.patterns(41, 41)
+
+
+@pytest.mark.parametrize("name", ["strided", "fixed", "axial", "local_2d"])
+def test_patterns_without_sizes_are_not_settled(name):
+    sizes = {"strided": {"stride": 3}, "fixed": {"block_size": 3}}
+    given = sizes.get(name, {"height": 8, "width": 8})
+    kind = attn.MECHANISMS[name]
+    assert not kind().settled
+    assert kind(**given).settled
