@@ -150,6 +150,17 @@ def masks_of(mixer):
         yield mask, dict(there=REAL, ids=IDS, causal=True)
 
 
+@pytest.mark.parametrize("mask", [FULL, Padding(LENGTHS)], ids=["full", "padded"])
+def test_a_transform_of_float64_is_one(mask):
+    with jax.enable_x64(True):
+        made, x = layer(FNet(), jnp.float64), X.astype(np.float64)
+        out = run(made, x, mask=mask)
+    assert out.dtype == np.float64
+    for row, y, length in zip(x, out, [T] * 3 if mask == FULL else LENGTHS):
+        want = np.fft.fft2(row[:length]).real if length else 0
+        np.testing.assert_allclose(y[:length], want, rtol=1e-13, atol=1e-13)
+
+
 @every
 def test_it_equals_its_definition(mixer):
     made = layer(mixer)

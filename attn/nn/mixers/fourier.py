@@ -34,16 +34,16 @@ class Fourier(MixerLayer):
         if seen.padding is None:
             return jnp.fft.fft(y, axis=-2).real.astype(self.dtype)
         there = seen.padding.seen_keys(x.shape[-2])
-        angle = _angles(there)
+        angle = _angles(there, y.real.dtype)
         # the real part of (cos - i sin)(a + i b)
         y = jnp.cos(angle) @ y.real + jnp.sin(angle) @ y.imag
         return jnp.where(*aligned(there[..., None], y), 0).astype(self.dtype)
 
 
-def _angles(there: Bool[Array, "*B T"]) -> Float[Array, "*B T T"]:
+def _angles(there: Bool[Array, "*B T"], dtype) -> Float[Array, "*B T T"]:
     """2 pi r s / n between the r-th and s-th of the n tokens that are there."""
     rank = jnp.cumsum(there, -1) - 1
     n = jnp.maximum(there.sum(-1), 1)[..., None, None]
-    # in whole turns first, exactly: float32 would lose the fraction of many turns
+    # in whole turns first, exactly: a float would lose the fraction of many turns
     turns = (rank[..., :, None] * rank[..., None, :]) % n
-    return 2 * jnp.pi * turns.astype(jnp.float32) / n.astype(jnp.float32)
+    return 2 * jnp.pi * turns.astype(dtype) / n.astype(dtype)
