@@ -109,7 +109,7 @@ def sizes(form, q, k, arrays: dict) -> Sizes:
 
 def empty_state(batch, size: Sizes, value_dim: int, dtype) -> State:
     """The state before any token."""
-    dtype = jnp.float64 if dtype == jnp.float64 else jnp.float32
+    dtype = jnp.promote_types(jax.dtypes.canonicalize_dtype(dtype), jnp.float32)
     K, M = size.states, size.features
     return State(
         jnp.zeros((*batch, K, M, value_dim), dtype),
