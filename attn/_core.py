@@ -70,10 +70,17 @@ def refuse_rest(name: str, rest: Mask, bias: Bias | None, honours) -> None:
         )
 
 
+def wide_dtype(dtype) -> jnp.dtype:
+    """At least float32: statistics are never kept in a narrow type. NumPy's float64 is float32
+    unless x64 is on."""
+    held = jax.dtypes.canonicalize_dtype(dtype)
+    return held if held == jnp.float64 else jnp.dtype(jnp.float32)
+
+
 def wide(x: Array) -> Array:
-    """x in at least float32: statistics are never kept in a narrow type."""
-    x = jnp.asarray(x)  # NumPy's float64 is float32 here unless x64 is on
-    return x.astype(jnp.float64 if x.dtype == jnp.float64 else jnp.float32)
+    """x in its `wide_dtype`."""
+    x = jnp.asarray(x)
+    return x.astype(wide_dtype(x.dtype))
 
 
 def isolate(x: Float[Array, "*B S K H"]) -> tuple[Float[Array, "*B S K H"], Float[Array, "*B S K"]]:

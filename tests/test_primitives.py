@@ -163,6 +163,15 @@ def test_traced_under_strict_promotions_it_leaks_no_tracer(name):
     assert {x.dtype for x in jax.tree.leaves(found)} == {q.dtype}
 
 
+@pytest.mark.parametrize("name", attn.MECHANISMS)
+def test_a_narrow_state_is_made_under_strict_promotions(name):
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    sizes = dict(num_heads=2, num_kv_heads=2, head_dim=4, value_dim=4, max_length=16)
+    with jax.numpy_dtype_promotion("strict"), contextlib.suppress(NotImplementedError):
+        state = jax.eval_shape(lambda: mechanism.init_state((3,), **sizes, dtype="bfloat16"))
+        assert jax.tree.leaves(state)
+
+
 @pytest.mark.optimised
 @pytest.mark.parametrize(
     "name",

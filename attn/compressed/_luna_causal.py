@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from attn._axes import aligned
-from attn._core import dots, wide
+from attn._core import dots, wide, wide_dtype
 
 LOG_2 = math.log(2)
 
@@ -37,7 +37,7 @@ class State:
 
 def empty(batch, K, L, H, D, dtype) -> State:
     """No token yet, in at least float32."""
-    dtype = jnp.float64 if jnp.dtype(dtype) == jnp.float64 else jnp.float32
+    dtype = wide_dtype(dtype)
     zeros = lambda *tail: jnp.zeros((*batch, *tail), dtype)
     return State(zeros(), zeros(K, L, H), zeros(K, L, D), zeros(K))
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from attn import _cache
 from attn._axes import aligned
 from attn._cache import Cache
-from attn._core import dense_attention, wide
+from attn._core import dense_attention, wide, wide_dtype
 from attn._tokens import in_blocks
 from attn.masks import Padding
 
@@ -40,7 +40,7 @@ class PooledState:
     def empty(
         cls, batch, K: int, H: int, D: int, *, stride: int, max_length: int, dtype
     ) -> "PooledState":
-        exact = jnp.promote_types(dtype, jnp.float32)
+        exact = wide_dtype(dtype)
         blocks, near = _sizes(stride, max_length)
         far = _cache.empty(batch, K, H, D, blocks, exact)
         return cls(far, _cache.empty(batch, K, H, D, near, dtype))

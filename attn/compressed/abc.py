@@ -18,6 +18,7 @@ from attn._core import (
     refuse_rest,
     seen_array,
     wide,
+    wide_dtype,
 )
 from attn._tokens import seen_tokens
 from attn.compressed import _scanned, _twice
@@ -81,7 +82,7 @@ class State:
 
 
 def _empty(batch, K, M, H, D, dtype) -> State:
-    dtype = jnp.promote_types(jax.dtypes.canonicalize_dtype(dtype), jnp.float32)
+    dtype = wide_dtype(dtype)
     zeros = lambda *tail: jnp.zeros((*batch, K, *tail), dtype)
     # not -inf: -inf - -inf would be nan
     low = jnp.full((*batch, K, M), jnp.finfo(dtype).min / 4, dtype)

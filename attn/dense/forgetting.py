@@ -17,6 +17,7 @@ from attn._core import (
     dense_attention,
     dense_weights,
     wide,
+    wide_dtype,
 )
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn._running import between, followed, running
@@ -155,7 +156,7 @@ class Forgetting(Mechanism):
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ) -> State:
         cache = _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
-        sums = jnp.promote_types(dtype, jnp.float32)
+        sums = wide_dtype(dtype)
         return State(cache, jnp.zeros((*batch, max_length, num_heads, 3), sums))
 
     def prefill(self, q, k, v, *, max_length, log_decay) -> tuple[State, Any]:

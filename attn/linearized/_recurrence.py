@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from attn._core import isolate
+from attn._core import isolate, wide_dtype
 from attn.linearized import _decays
 
 
@@ -109,7 +109,7 @@ def sizes(form, q, k, arrays: dict) -> Sizes:
 
 def empty_state(batch, size: Sizes, value_dim: int, dtype) -> State:
     """The state before any token."""
-    dtype = jnp.promote_types(jax.dtypes.canonicalize_dtype(dtype), jnp.float32)
+    dtype = wide_dtype(dtype)
     K, M = size.states, size.features
     return State(
         jnp.zeros((*batch, K, M, value_dim), dtype),

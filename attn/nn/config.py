@@ -143,6 +143,7 @@ def _relations(c: EncoderConfig) -> list[str]:
     head_dim = c.width // c.heads if c.head_dim is None else c.head_dim
     parts = max((m.parts for m in c.mechanisms), default=1)
     causal = [m.name for m in dict.fromkeys(c.mechanisms) if Causal in m.requires]
+    blind = _blind(c) if c.pooling == "cls" else []
     rules = [
         (
             (c.vocab_size is None) == (c.token_width is None),
@@ -234,8 +235,8 @@ def _relations(c: EncoderConfig) -> list[str]:
             "only, where CLS at index 0 sees no other token, got 'cls'",
         ),
         (
-            blind := c.pooling == "cls" and _blind(c),
-            f"pooling: expected another with {' and '.join(blind or [])}, in whose pattern CLS at "
+            blind,
+            f"pooling: expected another with {' and '.join(blind)}, in whose pattern CLS at "
             "index 0 sees no other token, got 'cls'",
         ),
     ]

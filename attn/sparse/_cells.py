@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from attn._axes import aligned, conjunction
-from attn._core import dots, masked_softmax, mix, softmax_part
+from attn._core import dots, masked_softmax, mix, softmax_part, wide_dtype
 from attn._tokens import clean, in_blocks, to_heads
 
 # what asks: of each cell of queries their sum or the first, how many that is, and NaN or 0
@@ -110,7 +110,7 @@ class Cells:
 
 def empty(batch, num_heads, num_kv_heads, head_dim, value_dim, kept: int, block: int, dtype):
     """Room for `kept` levels: kept (2 block K (H + D) + N H) numbers a batch row."""
-    dtype = jnp.float64 if jnp.dtype(dtype) == jnp.float64 else jnp.float32
+    dtype = wide_dtype(dtype)
     zeros = lambda *tail: jnp.zeros((*batch, *tail), dtype)
     cells = lambda width: zeros(kept, 2 * block, num_kv_heads, width)
     asks = zeros(kept, num_heads, head_dim), zeros(kept, num_heads)

@@ -25,6 +25,7 @@ from attn._core import (
     scaled,
     scores,
     wide,
+    wide_dtype,
 )
 from attn.gates import Gate
 from attn.masks import FULL, Causal, Mask, Padding
@@ -324,7 +325,7 @@ class NSA(Mechanism):
         empty = lambda size: _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)
         apart = (empty(size), empty(min(self.window, size))) if self.separate else None
         runs = run_count(size, self.compression_block, self.compression_stride)
-        exact = jnp.promote_types(dtype, jnp.float32)
+        exact = wide_dtype(dtype)
         zeros = lambda *tail: jnp.zeros((*batch, num_kv_heads, runs, *tail), exact)
         return Compressed(empty(size), zeros(head_dim), zeros(value_dim), zeros(), apart)
 
