@@ -19,9 +19,18 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from attn import _short, _strips
-from attn._core import isolate, number_of, scaled, wide
+from attn._core import number_of, scaled, wide
 from attn._dropout import Dropout
-from attn._tiles import LOG2E, Tiling, coming_back, delta, going_back, going_in, huge, kept, words
+from attn._tiles import (
+    LOG2E,
+    Tiling,
+    coming_back,
+    going_back_in_blocks,
+    going_in,
+    huge,
+    kept,
+    words,
+)
 from attn.biases import Bias
 from attn.masks import Mask
 
@@ -180,7 +189,7 @@ def _forward(tiling, form, q, k, v, mask, bias, dropout):
 
     out, top, total = map(t.merge, lax.map(tile, jnp.arange(t.count)))
     lse = jnp.where(total == 0, -jnp.inf, top / LOG2E + jnp.log(total))
-    return (out, lse), (q, k, v, mask, bias, dropout, out, top, total)
+    return (out, lse.mT), (q, k, v, mask, bias, dropout, out, top, total)
 
 
 def _forward_tile(t, q, k, v, mask, bias, dropout):
@@ -220,11 +229,10 @@ def _forward_tile(t, q, k, v, mask, bias, dropout):
             carry = lax.fori_loop(0, part_n[a], functools.partial(step, True, part_at), carry)
         o, m, total = carry
         total = jnp.where(m >= big, jnp.nan, total)
-        return o / jnp.where(total == 0, 1, total)[..., None], m[..., None], total[..., None]
+        return o / jnp.where(total == 0, 1, total)[..., None], m, total
 
-    made = lax.map(query_block, jnp.arange(len(qs)))
-    out, top, total = (t.from_blocks(x, t.T, t.K * t.G) for x in made)
-    return out, top[..., 0], total[..., 0]
+    out, *rows = lax.map(query_block, jnp.arange(len(qs)))
+    return t.from_blocks(out, t.T, t.K * t.G), *map(t.rows_from_blocks, rows)
 
 
 def _backward(tiling, form, saved, cotangents):
@@ -233,7 +241,8 @@ def _backward(tiling, form, saved, cotangents):
     cotangents = [jnp.zeros(x.shape, x.dtype) if type(x) is symbolic else x for x in cotangents]
     # out of a plain sum come constants, of which XLA would compute all that follows while it
     # compiles: seconds, where running it takes a millisecond
-    cotangents = lax.optimization_barrier(cotangents)
+    do, d_lse = lax.optimization_barrier(cotangents)
+    cotangents = do, d_lse.mT
     run = {"short": _short.backward, "strips": _strips.backward, "loops": _backward_tile}[form]
 
     def tile(d_bias, n):
@@ -272,12 +281,9 @@ def _backward_tile(t, q, k, v, out, top, total, do, d_lse, mask, bias, dropout, 
     (full_at, full_n), (part_at, part_n) = (_lists(x.T) for x in visit)
     drop = words(t, dropout)
     q, k, v = coming_back(t, q, k, v)
-    top, share = going_back(top, total, do, d_lse)
-    do, d_lse = isolate(do)[0] * share[..., None], d_lse * share
-    qs, dos = t.to_blocks(q, t.block_q), t.to_blocks(do, t.block_q)
+    qs = t.to_blocks(q, t.block_q)
+    dos, tops, deltas = going_back_in_blocks(t, out, top, total, do, d_lse)
     ks, vs = t.to_blocks(k, t.block_k), t.to_blocks(v, t.block_k)
-    tops = t.to_blocks(top[..., None], t.block_q, fill=jnp.inf)[..., 0]
-    deltas = t.to_blocks(delta(out, do, d_lse)[..., None], t.block_q)[..., 0]
 
     def key_block(carry, b):
         kb, vb = ks[b], vs[b]

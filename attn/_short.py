@@ -7,13 +7,11 @@ from collections.abc import Iterator
 import jax.numpy as jnp
 import numpy as np
 
-from attn._core import isolate
 from attn._tiles import (
     LOG2E,
     Tiling,
     coming_back,
-    delta,
-    going_back,
+    going_back_in_blocks,
     going_in,
     kept,
     transposed_product,
@@ -25,7 +23,7 @@ from attn.masks import Mask
 
 def forward(t: Tiling, q, k, v, mask, bias, dropout):
     """The output [R, T, N, D] of one tile of batch rows, and of each row its largest score, in base
-    2, and the sum of its weights, [R, T, N]."""
+    2, and the sum of its weights, [R, N, T]."""
     drop = words(t, dropout)
     q, k, v = going_in(t, q, k, v)
     qs = t.to_blocks(q, t.block_q)  # [T/b, R K, G b, H]
@@ -37,20 +35,17 @@ def forward(t: Tiling, q, k, v, mask, bias, dropout):
         if drop is not None:
             p = jnp.where(kept(drop, a, 0)[..., keys], p / (1 - drop.rate), 0)
         made.append((p @ v[:, keys] / jnp.where(total == 0, 1, total), top, total))
-    out, top, total = (t.from_blocks(jnp.stack(x), t.T, t.K * t.G) for x in zip(*made))
-    return out, top[..., 0], total[..., 0]
+    out, top, total = (jnp.stack(x) for x in zip(*made))
+    rows = (t.rows_from_blocks(x[..., 0]) for x in (top, total))
+    return t.from_blocks(out, t.T, t.K * t.G), *rows
 
 
 def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout, d_bias):
     """The gradients of one tile of batch rows."""
     drop = words(t, dropout)
     q, k, v = coming_back(t, q, k, v)
-    rows = lambda x, fill=0.0: t.to_blocks(x[..., None], t.block_q, fill)[..., 0]
-    deltas = rows(delta(out, isolate(do)[0], d_lse))
-    qs, dos = t.to_blocks(q, t.block_q), t.to_blocks(do, t.block_q)
-    # after the blocks are cut: XLA's CPU backend makes them again for each score
-    tops, shares = going_back(rows(top, jnp.inf), rows(total, 1.0), dos, rows(d_lse))
-    dos, deltas = isolate(dos)[0] * shares[..., None], deltas * shares
+    qs = t.to_blocks(q, t.block_q)
+    dos, tops, deltas = going_back_in_blocks(t, out, top, total, do, d_lse)
     (k,), (v,) = t.to_blocks(k, t.S), t.to_blocks(v, t.S)
     dq, dk, dv = [], jnp.zeros_like(k), jnp.zeros_like(v)
     for a, keys, i, j, masked in _rows(t, mask):

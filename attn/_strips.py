@@ -30,7 +30,7 @@ def strips(mask: Mask, T: int, S: int, block_q: int, rows=slice(None)) -> tuple[
 
 def forward(t: Tiling, q, k, v, mask, bias, dropout):
     """The output [R, T, N, D] of one tile of batch rows, and of each row its largest score, in base
-    2, and the sum of its weights, [R, T, N]."""
+    2, and the sum of its weights, [R, N, T]."""
     starts, width, queries, cut = _geometry(t, mask)
     q, dropout, poison = queries(q), _padded(queries, dropout), _poison(q, k, v)
 
@@ -51,17 +51,17 @@ def forward(t: Tiling, q, k, v, mask, bias, dropout):
     zeros = lambda width: jnp.zeros_like(q, shape=(*q.shape[:-1], width))
     carry = _each(block, len(starts), [zeros(v.shape[-1]), zeros(1), zeros(1)])
     out, top, total = (x[:, : t.T] for x in carry)
-    return out, top[..., 0], total[..., 0]
+    return out, top[..., 0].mT, total[..., 0].mT
 
 
 def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout, d_bias):
     """The gradients of one tile of batch rows."""
     starts, width, queries, cut = _geometry(t, mask)
     # [R K, G, T], as the loop asks for them: it makes what it is given again for each score
-    heads_first = lambda x: x.mT.reshape(-1, t.G, x.shape[1])
-    top, share = going_back(top, total, do, d_lse)
-    tops, shares = heads_first(queries(top, jnp.inf)), heads_first(queries(share))
-    q, out, do, d_lse = queries(q), queries(out), queries(do), heads_first(queries(d_lse))
+    tops, shares = going_back(top, total, do.swapaxes(1, 2), d_lse)
+    whole = lambda x, fill=0.0: queries(x.mT, fill).mT.reshape(-1, t.G, len(starts) * t.block_q)
+    tops, shares, d_lse = whole(tops, jnp.inf), whole(shares), whole(d_lse)
+    q, out, do = queries(q), queries(out), queries(do)
     dropout = _padded(queries, dropout)
     poison = _poison(q, k, v)
 
@@ -72,7 +72,7 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
         of_rows = lambda x: lax.dynamic_slice_in_dim(x, row, t.block_q, 2).reshape(len(x), -1)
         top_a, share_a = of_rows(tops), of_rows(shares)
         doa = isolate(cut(do, row))[0] * share_a[..., None]
-        delta_a = delta(cut(out, row), doa, of_rows(d_lse) * share_a)
+        delta_a = delta(cut(out, row), doa) - of_rows(d_lse) * share_a
         spoilt = jnp.isnan(cut(poison, start, width))
         clean = lambda x: jnp.where(spoilt, 0, cut(x, start, width).astype(q.dtype))
         keys, values = clean(k), clean(v)

@@ -83,6 +83,22 @@ class Tiling:
         x = x.transpose(1, 0, 4, 2, 3, 5)
         return x.reshape(RK // self.K, count * block, heads, W)[:, :L]
 
+    def rows_to_blocks(self, x, fill=0.0) -> Float[Array, "blocks RK Gb"]:
+        """[R, N, T] -> [T/block_q, R K, G block_q]: a number a row, padded with `fill`. Heads come
+        first, for XLA's CPU backend reads them anew for each score, and then side by side."""
+        count = -(-self.T // self.block_q)
+        pad = ((0, 0), (0, 0), (0, count * self.block_q - self.T))
+        x = jnp.pad(x, pad, constant_values=fill)
+        x = x.reshape(len(x), self.K, self.G, count, self.block_q)
+        return x.transpose(3, 0, 1, 2, 4).reshape(count, -1, self.G * self.block_q)
+
+    def rows_from_blocks(self, x) -> Float[Array, "R N T"]:
+        """The inverse of `rows_to_blocks`."""
+        count, RK, _ = x.shape
+        x = x.reshape(count, RK // self.K, self.K, self.G, self.block_q)
+        x = x.transpose(1, 2, 3, 0, 4)
+        return x.reshape(RK // self.K, self.K * self.G, count * self.block_q)[..., : self.T]
+
     def arrange(self, x, transposed) -> Array:
         """[R or 1, N or 1, b, c] -> [R K, G b, c], or [R K, c, G b]."""
         b, c = x.shape[-2:]
@@ -157,9 +173,20 @@ def going_back(top, total, do, d_lse):
     return top + isolate(do)[1], jnp.where(total > 0, 1 / jnp.where(total > 0, total, 1), 0)
 
 
-def delta(out, do, d_lse):
-    """do . out - d_lse of each row (Dao et al. 2022), of a do without what is not finite."""
-    return (do * isolate(out)[0]).sum(-1) - d_lse
+def going_back_in_blocks(t: Tiling, out, top, total, do, d_lse):
+    """do / total, `top` and delta / total in blocks of queries; out and do are [R, T, N, D], the
+    others [R, N, T]."""
+    dos = t.to_blocks(do, t.block_q)
+    tops, totals = t.rows_to_blocks(top, jnp.inf), t.rows_to_blocks(total, 1.0)
+    d_lses = t.rows_to_blocks(d_lse)
+    tops, shares = going_back(tops, totals, dos, d_lses)
+    deltas = t.rows_to_blocks(delta(out, isolate(do)[0]).mT) - d_lses
+    return isolate(dos)[0] * shares[..., None], tops, deltas * shares
+
+
+def delta(out, do):
+    """do . out of each row (Dao et al. 2022), of a do without what is not finite."""
+    return (do * isolate(out)[0]).sum(-1)
 
 
 def whole_rows(s, seen):
