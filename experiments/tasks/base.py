@@ -108,7 +108,8 @@ class Task(abc.ABC):
     def batch(self, seed: int, step: int, batch_size: int) -> Batch:
         """Training batch number `step`: epochs are shuffled by (seed, epoch) and run on."""
         check_draw(seed, step, batch_size)
-        return self.examples("train", epoch_indices(seed, step, batch_size, self.size("train")))
+        position = step * batch_size + np.arange(batch_size)
+        return self.examples("train", shuffled(seed, position, self.size("train")))
 
     def evaluation(self, split: str, batch_size: int) -> Iterator[Batch]:
         """The whole split in order; the last batch is filled up with rows of weight 0."""
@@ -134,9 +135,8 @@ class Task(abc.ABC):
         return hashlib.sha256(words.encode() + self.content()).hexdigest()[:16]
 
 
-def epoch_indices(seed: int, step: int, batch_size: int, size: int) -> Int[np.ndarray, "B"]:
-    """Rows of batch `step`: each index once per epoch, batches run across epoch borders."""
-    position = step * batch_size + np.arange(batch_size)
+def shuffled(seed: int, position: Int[np.ndarray, "B"], size: int) -> Int[np.ndarray, "B"]:
+    """Which of `size` stand at these positions of a stream that has each once per epoch."""
     epoch = position // size
     orders = [_order(seed, e, size)[position[epoch == e] % size] for e in np.unique(epoch)]
     return np.concatenate(orders)

@@ -10,10 +10,12 @@ from experiments.tasks.base import (
     MOST_DRAWN,
     Batch,
     Task,
+    check_draw,
     check_split,
     majority,
     require,
     require_int,
+    shuffled,
 )
 from experiments.tasks.drawn import Drawn, whole_split
 from experiments.tasks.patches import patches
@@ -28,9 +30,10 @@ class Pathfinder(Drawn):
     `distractors` it is easier still.
 
     Half connected, by a generator of our own; example numbers 2 i and 2 i + 1 are twins
-    (`pathfinder_images.draw`). Drawn afresh for every step, or with `train` so many for all. Or
-    read, if data_dir names LRA's folder (pathfinder32, 64 or 128); validation and test are then a
-    tenth each, whatever the fields say.
+    (`pathfinder_images.draw`), and follow each other in training: from images apart from their
+    twins a small model was seen to learn nothing. Drawn afresh for every step, or with `train` so
+    many, an even number, for all. Or read, if data_dir names LRA's folder (pathfinder32, 64 or
+    128); validation and test are then a tenth each, whatever the fields say.
     """
 
     head: ClassVar[str] = "classification"
@@ -52,6 +55,7 @@ class Pathfinder(Drawn):
             expected = f"one of {', '.join(map(str, known))}"
             require(type(value) is int and value in known, name, expected, value)
         require_int("train", self.train, 0, MOST_DRAWN)
+        require(self.train % 2 == 0, "train", "an even number, for twins", self.train)
         have = self.distractors
         require(isinstance(have, bool), "distractors", "True or False", have)
         need = "True with data_dir, whose images have them"
@@ -69,8 +73,13 @@ class Pathfinder(Drawn):
         return self.train or None if split == "train" else super().size(split)
 
     def batch(self, seed: int, step: int, batch_size: int) -> Batch:
-        kind = Task if self.data_dir or self.train else Drawn
-        return kind.batch(self, seed, step, batch_size)
+        if self.data_dir:
+            return Task.batch(self, seed, step, batch_size)
+        if not self.train:
+            return super().batch(seed, step, batch_size)
+        check_draw(seed, step, batch_size)
+        pair, twin = np.divmod(step * batch_size + np.arange(batch_size), 2)
+        return self.examples("train", 2 * shuffled(seed, pair, self.train // 2) + twin)
 
     def examples(self, split: str, indices: Int[np.ndarray, "B"]) -> Batch:
         if not self.data_dir:

@@ -151,6 +151,20 @@ def test_a_training_set_of_its_own_comes_again_each_epoch():
     assert Pathfinder(train=0).size("train") is None
 
 
+@pytest.mark.parametrize("batch_size", [3, 4])
+def test_twins_follow_each_other_in_a_training_set_of_its_own(batch_size):
+    task = Pathfinder(resolution=16, dashes=6, train=12, validation=6, test=6)
+    of = {row.tobytes(): i for i, row in enumerate(task.examples("train", np.arange(12)).tokens)}
+    batches = [task.batch(7, step, batch_size).tokens for step in range(24 // batch_size)]
+    rows = np.array([of[row.tobytes()] for row in np.concatenate(batches)]).reshape(2, 6, 2)
+    for epoch in rows:
+        assert sorted(epoch[:, 0]) == [0, 2, 4, 6, 8, 10]
+        assert (epoch[:, 1] == epoch[:, 0] + 1).all()
+    assert rows[0].tolist() != rows[1].tolist()
+    with pytest.raises(ValueError, match=r"^train: expected an even number, for twins, got 7"):
+        Pathfinder(train=7)
+
+
 def test_without_distractors_there_are_the_two_long_curves_alone():
     small = dict(resolution=16, dashes=6, validation=100, test=6)
     with_, without = (Pathfinder(distractors=x, **small) for x in (True, False))

@@ -38,7 +38,7 @@ from experiments.tasks import (
     Stack,
     Text,
 )
-from experiments.tasks.base import epoch_indices
+from experiments.tasks.base import shuffled
 from experiments.tasks.drawn import whole_split
 
 FILES = tempfile.TemporaryDirectory()  # as long as this module
@@ -167,20 +167,20 @@ def test_splits_are_disjoint(task):
     assert not train & (validation | test)
 
 
+def stream_of(steps, size):
+    return np.concatenate([shuffled(4, s * size + np.arange(size), 10) for s in range(steps)])
+
+
 @pytest.mark.parametrize("batch_size", [1, 7, 10, 23])
 def test_epochs_hit_each_index_once(batch_size):
-    steps = 30
-    stream = np.concatenate([epoch_indices(4, step, batch_size, 10) for step in range(steps)])
+    stream = stream_of(30, batch_size)
     stream = stream[: stream.size // 10 * 10].reshape(-1, 10)
     assert (np.sort(stream, axis=1) == np.arange(10)).all()
     assert not np.array_equal(stream[0], stream[1])
 
 
 def test_order_of_an_epoch_does_not_depend_on_the_batch_size():
-    streams = [
-        np.concatenate([epoch_indices(4, step, size, 10) for step in range(60 // size)])
-        for size in (1, 4, 15)
-    ]
+    streams = [stream_of(60 // size, size) for size in (1, 4, 15)]
     assert all(np.array_equal(stream, streams[0]) for stream in streams)
 
 
