@@ -31,7 +31,7 @@ def panel(ax, task: str, found: dict) -> None:
                 at = i + 0.3 * (n - 0.5)
                 ax.errorbar(100 * mean, at, xerr=100 * half, label=label, **style)
                 label = None
-    baselines = found["without learning"]
+    baselines = found["baselines"]
     for x in dict.fromkeys(baselines.values()):
         word = ", ".join(name for name, y in baselines.items() if y == x)
         ax.axvline(100 * x, color=plots.INK, lw=0.7, ls=":")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from experiments.cells import Cells
 from experiments.config import task
 from experiments.fairness import Fairness
 from experiments.studies.lra.published import MODERN, models, variants
+from experiments.studies.lra.trees import with_trees
 from experiments.sweep import Planned
+from experiments.tasks.base import Task
 from experiments.validation import from_dict
 
 AS_PUBLISHED, EQUAL_SIZE = SETTINGS = ("as published", "equal size")
@@ -27,6 +30,8 @@ class Reduced:
     batch_size: int
     rate: float
     seeds: dict[str, int]  # of each model at most, in each setting: what there was time for
+    longer: int = 1  # times the steps
+    baselines: Callable[[Task], dict[str, float]] = lambda posed: posed.baselines()
 
 
 TASKS = {
@@ -40,21 +45,23 @@ TASKS = {
         seeds={AS_PUBLISHED: 3, EQUAL_SIZE: 3},
     ),
     "pathfinder": Reduced(
-        task("pathfinder_patches", resolution=16, dashes=6, distractors=False, test=2_000),
-        {"layers": 2, "width": 64, "mlp_width": 128, "pooling": "mean"}
+        task("pathfinder_patches", resolution=32, patch=4, dashes=6, train=100_000, test=2_000),
+        {"layers": 4, "width": 64, "mlp_width": 128, "pooling": "mean"}
         | {"positions": "grid", "columns": 8},
         dict(block=8, sparse=8, summary=2, window=8, keys=16, features=32, buckets=8, chunk=8)
         | dict(bigbird=(8, 1, 1)),
         batch_size=64,
-        rate=2e-3,
-        seeds={AS_PUBLISHED: 1},
+        rate=1e-3,
+        seeds={AS_PUBLISHED: 3, EQUAL_SIZE: 3},
+        longer=7,
+        baselines=with_trees,
     ),
 }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """`steps` are of each run; a run of another number of seeds is the same run."""
+    """`steps` are ListOps's; a run of another number of seeds is the same run."""
 
     seeds: int = 3
     steps: int = 300
@@ -64,19 +71,20 @@ class Settings:
     def planned(self, name: str) -> list[Planned]:
         """Seed by seed: each model with the same fields, as Long Range Arena's are."""
         reduced = TASKS[name]
+        steps = reduced.longer * self.steps
         first = {
             "task": reduced.task,
             "model": {"positions": "learned", **reduced.model},
             "optimizer": {
                 "learning_rate": reduced.rate,
-                "warmup_steps": max(1, self.steps // 10),
+                "warmup_steps": max(1, steps // 10),
                 "weight_decay": 0.05,
             },
             "train": {
-                "steps": self.steps,
+                "steps": steps,
                 "batch_size": reduced.batch_size,
-                "eval_every": max(1, self.steps // 3),
-                "save_every": self.steps,
+                "eval_every": max(1, steps // 3),
+                "save_every": steps,
             },
         }
         changes = variants(**reduced.sizes)
@@ -111,8 +119,8 @@ def measure(s: Settings, workdir: Path, tell=print) -> dict[str, Any]:
 
 def measured(s: Settings, name: str, folder: Path, tell=print) -> dict[str, Any]:
     """Trains what has not ended yet: test accuracies [seed] of each setting that the task has seeds
-    for and of each model, of the checkpoint best on validation; why others have none; validation
-    accuracy without learning."""
+    for and of each model, of the checkpoint best on validation; why others have none; the accuracy
+    of what is simpler."""
     planned = s.planned(name)
     plans = {}
     for key, most in TASKS[name].seeds.items():
@@ -125,7 +133,8 @@ def measured(s: Settings, name: str, folder: Path, tell=print) -> dict[str, Any]
     return {
         "settings": {name: rows(plan, found) for name, plan in plans.items()},
         "without result": {name: cell.error for name, cell in found.items() if cell.error},
-        "without learning": planned[0].experiment.posed.baselines(),
+        "baselines": TASKS[name].baselines(planned[0].experiment.posed),
+        "steps": planned[0].experiment.train.steps,
         "test rows": planned[0].experiment.posed.size("test"),
         "runs": len(found),
         "seconds": sum(result["wall_seconds"] for result in done),

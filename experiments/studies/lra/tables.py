@@ -24,11 +24,12 @@ def blocks(r: dict) -> Blocks:
 
 
 def settings(r: dict) -> str:
-    s, tasks = r["settings"], r["tasks"].values()
-    runs, seconds = (sum(found[key] for found in tasks) for key in ("runs", "seconds"))
-    missing = sum(len(found["without result"]) for found in tasks)
+    tasks = r["tasks"]
+    steps = ", ".join(f"{found['steps']:,} steps on {name}" for name, found in tasks.items())
+    runs, seconds = (sum(found[key] for found in tasks.values()) for key in ("runs", "seconds"))
+    missing = sum(len(found["without result"]) for found in tasks.values())
     return (
-        f"{s['steps']} steps; as many seeds as the table says, else one; {runs} different runs, "
+        f"{steps}; as many seeds as the table says, else one; {runs} different runs, "
         f"{missing} of them without a result; "
         f"{seconds / 60:.0f} minutes on a share of one core with compilation."
     )
@@ -76,7 +77,7 @@ def percent(values: list[float], rows: int) -> str:
 
 
 def ladder(found: dict) -> str:
-    return ", ".join(f"{name} {100 * x:.1f}" for name, x in found["without learning"].items())
+    return ", ".join(f"{name} {100 * x:.1f}" for name, x in found["baselines"].items())
 
 
 def ranks(tasks: dict) -> str:
