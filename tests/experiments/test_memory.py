@@ -19,10 +19,13 @@ def again():
 {run}
 """
 HERE, THERE = "again()", "thread = threading.Thread(target=again); thread.start(); thread.join()"
+LARGE = 'b"x" * 2**27'
 FOUR = 'a, b, c, d = [b"x" * n for n in 4 * [2**24 + 1]]; del a, b, c, d'  # more than a heap has
 
 
-@pytest.mark.parametrize(("run", "use"), [(HERE, 'b"x" * 2**26'), (HERE, FOUR), (THERE, FOUR)])
+@pytest.mark.parametrize(
+    ("run", "use"), [(HERE, LARGE), (HERE, FOUR), (THERE, LARGE), (THERE, FOUR)]
+)
 def test_memory_that_was_freed_is_used_again_without_asking_the_kernel(run: str, use: str):
     script = FAULTS.format(run=run, use=use)
     said = subprocess.check_output([sys.executable, "-c", script], text=True)
