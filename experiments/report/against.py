@@ -8,7 +8,7 @@ from experiments.report.stats import LEVEL, holm, paired
 
 @dataclasses.dataclass(frozen=True)
 class Against:
-    """The mean difference over the seeds that both have, and p by a paired t test and Holm."""
+    """The mean difference over the seeds that both have, and p by `paired` and Holm."""
 
     difference: float
     p: float
@@ -25,16 +25,16 @@ class Against:
         return f"tie ({what})" if self.tie else what
 
 
-def against(scores: dict[str, dict[int, float]], step: float | None = None) -> dict[str, Against]:
-    """`scores` are by variant and seed, the reference first, and multiples of `step`: 1 / n if they
-    are out of n rows. A variant that shares fewer than two seeds with it is not there."""
+def against(scores: dict[str, dict[int, float]], rows: float | None = None) -> dict[str, Against]:
+    """`scores` are by variant and seed, the reference first, and accuracies out of `rows` if those
+    are known. A variant that shares fewer than two seeds with it is not there."""
     reference, *others = scores
-    common = {name: sorted(scores[name].keys() & scores[reference].keys()) for name in others}
-    differences = {
-        name: [scores[name][seed] - scores[reference][seed] for seed in seeds]
-        for name, seeds in common.items()
-    }
-    ps = {name: p for name, xs in differences.items() if (p := paired(xs, step)) is not None}
+    ps, differences = {}, {}
+    for name in others:
+        common = sorted(scores[name].keys() & scores[reference].keys())
+        a, b = ([scores[of][seed] for seed in common] for of in (reference, name))
+        if (p := paired(a, b, rows)) is not None:
+            ps[name], differences[name] = p, [y - x for x, y in zip(a, b)]
     return {
         name: Against(statistics.fmean(differences[name]), p, len(differences[name]))
         for name, p in holm(ps).items()

@@ -43,10 +43,10 @@ class Variant:
 
     def interval(self, key: str) -> tuple[float, float | None] | None:
         """In percent, of an accuracy; None where no seed finished."""
-        if not (values := [100 * x for x in self.results(key)]):
+        if not (values := self.results(key)):
             return None
-        step = step_of(self.cells, key)
-        return interval(values, step and 100 * step)
+        mean, half = interval(values, answers_of(self.cells, key))
+        return 100 * mean, half and 100 * half
 
 
 def at(values: Any, key: str) -> Any:
@@ -55,11 +55,11 @@ def at(values: Any, key: str) -> Any:
     return values
 
 
-def step_of(cells: Sequence[Cell], key: str) -> float | None:
-    """What one answer more adds to such an accuracy; None where nobody counted the answers, as
-    results of earlier versions do not."""
+def answers_of(cells: Sequence[Cell], key: str) -> int | None:
+    """How many answers such an accuracy is out of; None where nobody counted them, as results of
+    earlier versions do not."""
     counted = [at(cell.result, key.replace("accuracy", "answers")) for cell in cells]
-    return 1 / min(known) if (known := [n for n in counted if n]) else None
+    return min((n for n in counted if n), default=None)
 
 
 def variants(cells: Sequence[Cell], costs: dict[str, dict[str, float | None]]) -> list[Variant]:
@@ -69,7 +69,7 @@ def variants(cells: Sequence[Cell], costs: dict[str, dict[str, float | None]]) -
         by_name.setdefault(cell.variant, []).append(cell)
     score = lambda cell: at(cell.result, "test.accuracy")
     scores = {n: {c.seed: score(c) for c in own if c.result} for n, own in by_name.items()}
-    found = against(scores, step_of(cells, "test.accuracy")) if scores else {}
+    found = against(scores, answers_of(cells, "test.accuracy")) if scores else {}
     return [
         Variant(name, tuple(own), costs.get(name, {}), found.get(name))
         for name, own in by_name.items()

@@ -8,6 +8,7 @@ from experiments.alike import NEAR
 from experiments.config import task
 from experiments.quantities import params
 from experiments.studies.lra import ranks, runs, tables
+from experiments.studies.lra.published import ACCURACY
 
 
 def test_orders_alike_reversed_and_with_two_neighbours_swapped():
@@ -42,14 +43,19 @@ def test_what_is_as_large_as_it_stands_is_one_run_in_both_settings(tmp_path, mon
 
 
 def test_an_interval_and_what_was_not_trained_twice_are_said():
-    row = lambda *accuracy: {"accuracy": accuracy, "matched": None, "parameters": 1000}
+    row = lambda *accuracy: {
+        "seeds": range(len(accuracy)),
+        "accuracy": accuracy,
+        "matched": None,
+        "parameters": 1000,
+    }
     settings = {
         runs.AS_PUBLISHED: {"softmax": row(0.5, 0.6), "linear": row(0.6)},
         runs.EQUAL_SIZE: {"softmax": row(0.5, 0.6)},
     }
     found = {"settings": settings, "test rows": 100}
     text = tables.accuracy("listops", found).splitlines()
-    assert "| softmax | 36.37 | 55.0 ± 63.5 (2 seeds) | 1,000 | the same |" in text[2]
+    assert "| softmax | 36.37 | 55.0 ± 64.3 (2 seeds) | 1,000 | the same |" in text[2]
     assert text[3] == "| linear | 16.13 | 60.0 ± 9.6 | 1,000 | – |  |"
 
 
@@ -59,3 +65,14 @@ def test_a_task_may_be_run_in_one_setting_alone():
     text = tables.accuracy("pathfinder", found).splitlines()
     assert text[0] == "|  | paper | as published | parameters |"
     assert text[2] == "| softmax | 71.40 | 60.0 ± 9.6 | 1,000 |"
+
+
+def test_seeds_are_paired_by_their_numbers_where_a_run_failed():
+    row = lambda *seeds: {"seeds": list(seeds), "accuracy": [0.4 + 0.2 * s for s in seeds]}
+    shifted = {"seeds": [0, 1, 2], "accuracy": [0.41, 0.61, 0.81]}
+    told = tables.differences({"softmax": row(1, 2), "linear": shifted}, 2000)
+    assert told["linear"].startswith("tie (+1.0, ")
+    names = list(ACCURACY["listops"])[:4]
+    rows = {name: row(1, 2) for name in names[1:]} | {names[0]: shifted}
+    rows[names[0]]["accuracy"] = [0.0, 0.7, 0.9]
+    assert ranks.ranked("listops", rows)["between seeds"] == pytest.approx(1)

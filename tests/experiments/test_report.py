@@ -5,6 +5,7 @@ import dataclasses
 import html.parser
 import io
 import json
+import math
 import os
 import re
 import xml.etree.ElementTree
@@ -127,10 +128,11 @@ def test_equal_seeds_are_as_wide_as_a_row_of_the_test():
     for one, counted in zip(cells, (100, 200, 200, 200)):
         one.result["test"]["answers"] = counted  # of the least
     first, second = variants(cells, {})
-    assert first.interval("test.accuracy")[1] == pytest.approx(12.706205 * 1 / 2**0.5)
+    half = math.hypot(12.706205 * 1 / 2**0.5, 1.959964 * 3)  # of seeds, of 100 rows
+    assert first.interval("test.accuracy")[1] == pytest.approx(half)
     assert first.interval("validation.accuracy") == (pytest.approx(91), None)  # not counted
-    assert second.against.text() == "tie (+1.0, p 0.39)"
-    assert "90.0 ± 9.0" in markdown([first, second], {})
+    assert second.against.text() == "tie (+1.0, p 0.81)"
+    assert "90.0 ± 10.7" in markdown([first, second], {})
     assert variants([cell("softmax", 0, error="no")], {})[0].interval("test.accuracy") is None
 
 

@@ -47,11 +47,11 @@ def answer(found: dict, rows: int) -> str:
     """Each against the first at each length that was not trained on, paired by seed."""
     reference, *_ = found
     _, *longer = found[reference]
-    step = len(found[reference]) / rows  # as many of each length
+    of_a_length = rows / len(found[reference])
     lines = []
     for length in longer:
         scores = {name: dict(enumerate(x[length])) for name, x in found.items()}
-        told = [f"{name} {x.text()}" for name, x in against(scores, step).items()]
+        told = [f"{name} {x.text()}" for name, x in against(scores, of_a_length).items()]
         lines.append(f"* {length}, against {reference}: {'; '.join(told) or 'one seed'}.")
     return "\n".join(lines)
 

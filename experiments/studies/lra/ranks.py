@@ -21,12 +21,18 @@ def agreement(ours: dict[str, float], theirs: dict[str, float]) -> dict[str, Any
     return found
 
 
+def by_seed(row: dict[str, Any]) -> dict[int, float]:
+    """A model's accuracies."""
+    return dict(zip(row["seeds"], row["accuracy"], strict=True))
+
+
 def ranked(task: str, rows: dict[str, Any]) -> dict[str, Any]:
     """Our means against the paper's accuracies on this task and on average; and our seeds against
     each other, the most that anything could agree with them."""
     means = {name: fmean(row["accuracy"]) for name, row in rows.items() if name in ACCURACY[task]}
-    seeds = min(len(rows[name]["accuracy"]) for name in means)
-    each = [{name: rows[name]["accuracy"][i] for name in means} for i in range(seeds)]
+    found = {name: by_seed(rows[name]) for name in means}
+    seeds = sorted(set.intersection(*map(set, found.values())))
+    each = [{name: accuracy[seed] for name, accuracy in found.items()} for seed in seeds]
     pairs = [x["rho"] for a, b in combinations(each, 2) if "rho" in (x := agreement(a, b))]
     return {
         "task": agreement(means, ACCURACY[task]),

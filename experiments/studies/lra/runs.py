@@ -118,9 +118,9 @@ def measure(s: Settings, workdir: Path, tell=print) -> dict[str, Any]:
 
 
 def measured(s: Settings, name: str, folder: Path, tell=print) -> dict[str, Any]:
-    """Trains what has not ended yet: test accuracies [seed] of each setting that the task has seeds
-    for and of each model, of the checkpoint best on validation; why others have none; the accuracy
-    of what is simpler."""
+    """Trains what has not ended yet. Of each setting that the task has seeds for and each model the
+    test accuracies, by seed, of the checkpoint best on validation; why others have none; the
+    accuracy of what is simpler."""
     planned = s.planned(name)
     plans = {}
     for key, most in TASKS[name].seeds.items():
@@ -146,7 +146,9 @@ def rows(plan: list[Planned], found: dict[str, Any]) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for p in plan:
         if result := found[p.name].result:
-            row = table.setdefault(p.variant, {"accuracy": [], "matched": p.notes.get("matched")})
+            notes = {"matched": p.notes.get("matched")}
+            row = table.setdefault(p.variant, {"seeds": [], "accuracy": [], **notes})
+            row["seeds"].append(p.experiment.seed)
             row["accuracy"].append(result["test"]["accuracy"])
-            row["parameters"] = result["parameters"]
+            row["parameters"] = quantities.params(p.experiment)
     return table

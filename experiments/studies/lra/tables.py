@@ -7,6 +7,7 @@ from typing import Any
 from experiments.report.against import against
 from experiments.report.stats import interval
 from experiments.studies.lra.published import ACCURACY, MODERN
+from experiments.studies.lra.ranks import by_seed
 from experiments.studies.lra.runs import AS_PUBLISHED, EQUAL_SIZE
 from experiments.studies.record import Blocks, run_line, table
 
@@ -59,14 +60,14 @@ def accuracy(task: str, found: dict) -> str:
 
 def differences(rows: dict[str, Any], tested: int) -> dict[str, str]:
     """Each against softmax, paired by seed, corrected for being many."""
-    scores = {name: dict(enumerate(row["accuracy"])) for name, row in rows.items()}
-    return {name: found.text() for name, found in against(scores, 1 / tested).items()}
+    scores = {name: by_seed(row) for name, row in rows.items()}
+    return {name: found.text() for name, found in against(scores, tested).items()}
 
 
 def spread(values: list[float], rows: int) -> tuple[float, float]:
     """(mean, half width of its 95% interval): Student's over seeds; of one seed the binomial one of
     the test's rows, which does not know of seeds."""
-    mean, half = interval(values, 1 / rows)
+    mean, half = interval(values, rows)
     return mean, 1.96 * math.sqrt(mean * (1 - mean) / rows) if half is None else half
 
 

@@ -37,7 +37,7 @@ def answer(found: dict) -> str:
     lines = []
     for variant, runs in found.items():
         scores = {way: dict(enumerate(runs[way])) for way in (FIRST, "pretrained")}
-        told = against(scores, 1 / HELD_OUT).get("pretrained")
+        told = against(scores, HELD_OUT).get("pretrained")
         lines.append(f"* {variant}: pretrained {'one seed' if told is None else told.text()}.")
     means = {way: [fmean(runs[way]) for runs in found.values()] for way in WAYS}
     gaps = ", ".join(f"{100 * (max(x) - min(x)):.1f} {way}" for way, x in means.items())
