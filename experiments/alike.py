@@ -60,8 +60,8 @@ def matched(planned: Planned, first: Experiment, quantity: str, name: str) -> tu
     """The value of a field that makes a quantity that of `first`, and how far off it is."""
     heads = planned.experiment.model.heads
     unit = heads if name == "model.width" and planned.experiment.model.head_dim is None else 1
-    ratio = _ratios(first, quantity)
     try:
+        ratio = _ratios(first, quantity)
         at = lambda n: ratio(planned.having({name: n * unit}).experiment)
         value, near = solve(at, start=64)
     except TypeError as error:
@@ -114,5 +114,8 @@ def _of_a_step(experiment: Experiment, kind: str) -> float:
         case "tokens":
             return quantities.tokens(experiment)
         case "flops":
-            return quantities.flops(experiment)
+            try:
+                return quantities.flops(experiment)
+            except TypeError as error:
+                raise ConfigError([f"a budget of flops has no number of steps: {error}"]) from None
     return quantities.milliseconds(quantities.Step(experiment))[0] / 1e3

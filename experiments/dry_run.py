@@ -12,7 +12,7 @@ from experiments.cells import Cells
 from experiments.fairness import Fairness
 from experiments.quantities import Step, in_turns
 from experiments.report.table import number
-from experiments.search import chosen, combinations, first_runs
+from experiments.search import chosen, combinations
 from experiments.stdout import Console
 from experiments.sweep import Planned
 
@@ -29,8 +29,8 @@ def dry_run(
         what = f"{rules.trials} trials of each variant, which optuna draws"
         console.print(f"before them {what}, not counted here")
     elif rules.search:
-        others = [p for p in planned if p not in first_runs(planned)]
-        console.print(f"then {len(others)} of other seeds, with what was best on validation")
+        others = planned
+        console.print(f"then {len(others)} with what was best on validation")
         if not left:  # so what was best is known
             tried = {p.name for p in cells.planned}
             others = [p for p in chosen(planned, cells, rules) if p.name not in tried]

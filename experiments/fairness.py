@@ -52,7 +52,8 @@ Searched = Annotated[
 @record
 class Fairness:
     """`match`: the quantity that sizes are solved for. `budget`: an amount of one kind. `search`:
-    what is tried for each field, in every combination, or as optuna draws so many `trials`."""
+    what is tried for each field, in every combination, or as optuna draws so many `trials`; beside
+    a match, or a budget of other than steps, fields that change neither sizes nor a step's work."""
 
     match: Literal["none", "params", "flops", "state_bytes", "step_time"] = "none"
     budget: Annotated[
@@ -65,6 +66,16 @@ class Fairness:
     def __post_init__(self) -> None:
         if self.trials and not self.search:
             raise ValueError("trials: expected a search to draw them from, got none")
+        settled = self.match != "none" or self.budget.keys() - {"steps"}
+        free = lambda name: not settled or name.startswith("optimizer.") or name == "model.dropout"
+        for name in self.search:
+            if name == "seed":
+                raise ValueError("search: expected no seed, for trials have one of their own")
+            if not free(name) or (self.budget and name == "train.steps"):
+                raise ValueError(
+                    "search: expected fields of the optimizer or model.dropout beside match or "
+                    f"budget, which settle sizes and steps before anything is tried, got {name}"
+                )
         ranges = [name for name, x in self.search.items() if isinstance(x, Range)]
         if ranges and self.trials is None:
             what = f"how many to draw from the range of {ranges[0]}"

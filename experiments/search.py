@@ -1,4 +1,5 @@
-"""Settings chosen for each variant on validation: every trial is a run of its first seed."""
+"""Settings chosen for each variant on validation. Every trial is a run of one seed, which no table
+shows: the best of many trials is lucky too, and the seeds that are shown must not be."""
 
 import itertools
 import time
@@ -12,6 +13,7 @@ from experiments.fairness import Fairness, Range
 from experiments.report.data import at
 from experiments.sweep import Planned
 
+APART = 10**6  # from the first seed to that of trials
 POLL = 5  # seconds between looks at what another process runs
 Finish = Callable[[Cells], bool]  # runs what is left; False while another process has some of it
 
@@ -21,7 +23,7 @@ def search(planned: Sequence[Planned], rules: Fairness, workdir: Path, finish: F
     have; what `Draws` raises."""
     if rules.trials is None:
         return _finished(Cells(workdir, tuple(combinations(planned, rules))), finish)
-    firsts = first_runs(planned)
+    firsts = trial_runs(planned)
     check(firsts, rules)
     tried: list[Planned] = []
     for number in range(rules.trials):
@@ -45,16 +47,17 @@ def _finished(cells: Cells, finish: Finish) -> Cells:
     return cells
 
 
-def first_runs(planned: Sequence[Planned]) -> list[Planned]:
-    """The first run of each variant."""
+def trial_runs(planned: Sequence[Planned]) -> list[Planned]:
+    """The run of each variant that its trials change: the first, with a seed of their own."""
     firsts = {p.variant: p for p in reversed(planned)}  # the first of each is the last to stay
-    return [firsts[name] for name in dict.fromkeys(p.variant for p in planned)]
+    firsts = [firsts[name] for name in dict.fromkeys(p.variant for p in planned)]
+    return [p.having({"seed": (p.experiment.seed + APART) % 2**31}) for p in firsts]
 
 
 def combinations(planned: Sequence[Planned], rules: Fairness) -> list[Planned]:
     """A run of each variant with each combination of the listed values."""
     settings = [dict(zip(rules.search, x)) for x in itertools.product(*rules.search.values())]
-    return [first.having(setting) for first in first_runs(planned) for setting in settings]
+    return [first.having(setting) for first in trial_runs(planned) for setting in settings]
 
 
 def check(firsts: Sequence[Planned], rules: Fairness) -> None:

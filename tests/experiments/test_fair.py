@@ -87,12 +87,38 @@ def test_a_budget_pays_for_steps(kind, tmp_path):
     assert again[0].experiment == found.experiment  # a time is not measured twice
 
 
+@pytest.mark.parametrize(
+    ("rules", "name"),
+    [
+        ({"match": "params"}, "model.layers"),
+        ({"match": "flops"}, "train.batch_size"),
+        ({"budget": {"tokens": 1e6}}, "train.batch_size"),
+        ({"budget": {"flops": 1e9}}, "model.width"),
+        ({"budget": {"steps": 9}}, "train.steps"),
+        ({}, "seed"),
+    ],
+)
+def test_what_was_settled_is_not_searched(rules, name):
+    with pytest.raises(ValueError, match=rf"search: expected .*\b{name}\b"):
+        Fairness(search={name: [1, 2]}, **rules)
+    Fairness(search={"optimizer.learning_rate": [0.1, 0.2], "model.dropout": [0.0, 0.1]}, **rules)
+    Fairness(search={"train.batch_size": [1, 2]}, budget={"steps": 9})
+
+
+def test_work_that_cannot_be_counted_is_neither_matched_nor_a_budget(tmp_path):
+    one = lambda name: tiny(model={"attention": {"name": name}, "causal": False})
+    sweep = [Planned(name, one(name)) for name in ("softmax", "fnet")]
+    for rules in (Fairness(match="flops"), Fairness(budget={"flops": 1e9})):
+        with pytest.raises(ConfigError, match="the work of fft cannot be counted"):
+            alike(sweep, rules, tmp_path)
+
+
 def test_search_tries_each_combination_and_takes_the_best(tmp_path):
     rules = Fairness(search={"optimizer.learning_rate": [0.1, 0.2], "train.batch_size": [4, 8]})
     sweep = [p.having({"seed": s}) for p in planned("softmax", "linear") for s in (0, 1)]
     tried = combinations(sweep, rules)
     assert len(tried) == 8
-    assert {t.experiment.seed for t in tried} == {0}
+    assert {t.experiment.seed for t in tried} == {10**6}
     cells = Cells(tmp_path, tuple(tried))
     for trial in tried:
         e = trial.experiment
@@ -109,7 +135,7 @@ def test_search_tries_each_combination_and_takes_the_best(tmp_path):
     rates = [(p.experiment.optimizer.learning_rate, p.experiment.train.batch_size) for p in found]
     assert rates == [(0.2, 4)] * 2 + [(0.1, 8)] * 2
     assert found[0].notes["searched"] == "learning_rate=0.2, batch_size=4, best of 4"
-    assert {found[0].name, found[2].name} <= {t.name for t in tried}  # not trained again
+    assert [p.experiment.seed for p in found] == [0, 1, 0, 1]  # none of them won the search
 
 
 def test_a_dry_run_counts_the_other_seeds_of_what_is_searched(tmp_path, monkeypatch, capsys):
@@ -118,14 +144,14 @@ def test_a_dry_run_counts_the_other_seeds_of_what_is_searched(tmp_path, monkeypa
     rules = Fairness(search={"optimizer.learning_rate": [0.1, 0.2]})
     sweep = [p.having({"seed": s}) for p in planned("softmax", "linear") for s in (0, 1, 2)]
     dry_run.dry_run(sweep, rules, tmp_path)
-    assert len(counted.pop()) == 4 + 4
-    assert "then 4 of other seeds" in capsys.readouterr().out
+    assert len(counted.pop()) == 4 + 6
+    assert "then 6 with what was best" in capsys.readouterr().out
     end(tmp_path, combinations(sweep, rules), lambda e: e.optimizer.learning_rate)
     dry_run.dry_run(sweep, rules, tmp_path)
     left = [(p.experiment.seed, p.experiment.optimizer.learning_rate) for p in counted.pop()]
-    assert left == [(1, 0.2), (2, 0.2)] * 2
+    assert left == [(0, 0.2), (1, 0.2), (2, 0.2)] * 2
     told = capsys.readouterr().out
-    assert (told.count("to run"), told.count("ended")) == (4, 4)
+    assert (told.count("to run"), told.count("ended")) == (6, 4)
     end(tmp_path, chosen(sweep, Cells(tmp_path, tuple(combinations(sweep, rules))), rules))
     dry_run.dry_run(sweep, rules, tmp_path)
     assert not counted
