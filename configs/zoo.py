@@ -14,6 +14,8 @@ hierarchical, talking_heads, topk, pooled, forgetting, abc, based and reformer 9
 strided 92.6, retention and hedgehog 93.0, nystrom, fixed, linformer and gla 93.3, gated_delta_net,
 global_window, dilated, rwkv6, synthesizer and lstm 93.7, differential, window and block_sparse
 94.1, sigmoid, kda and nsa 94.4, lightning and mamba2 94.8, rwkv7 95.6, relu 95.9. None failed.
+Routing's centroids stay as they were drawn here (`attn.updated_centroids` is for loops of one's
+own), as reformer's rotations do by definition; neither counts as learned.
 """
 
 from attn import MECHANISMS, Causal

@@ -28,6 +28,7 @@ from experiments.kept import Kept
 from experiments.learner import Learner, State, passed_over, refusing
 from experiments.lock import Held
 from experiments.memory import keep_freed_memory
+from experiments.optimizer import learned
 from experiments.rundir import claimed, read_json, write_config
 from experiments.signals import Signals
 from experiments.sinks import Sinks
@@ -300,7 +301,7 @@ class Session:
             "test": self._score("test", chosen),
             "best_step": self.best["step"],
             "steps": self.step,
-            "parameters": sum(x.size for x in jax.tree.leaves(chosen.params)),
+            "parameters": learned(chosen.params),
             "baselines": self.experiment.posed.baselines(),
             "steps_per_second": round(self.step / max(seconds["training"], 1e-9), 3),
             "compile_seconds": seconds["compile"],

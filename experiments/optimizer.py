@@ -30,10 +30,11 @@ def updates_done(state: optax.OptState) -> Int[Array, ""]:
     return optax.tree.get(state, "ScaleByScheduleState").count
 
 
+FIXED = {"centroids", "rotations"}  # drawn, and no gradient reaches them: routing's, reformer's
 KEPT = {
+    *FIXED,
     *("embedding", "relative", "key_position", "value_position", "inducing_points", "packed"),
     *("bias", "b1", "b2", "scale", "temperature", "sigma", "sinks", "token_shift"),
-    *("centroids", "rotations"),
     *("a_log", "d", "bonus", "k_k", "k_a", "lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"),
 }
 
@@ -43,11 +44,17 @@ def decays(params: optax.Params) -> optax.Params:
     `KEPT`, which are what is looked up or learned as an input, biases, scales and shares, rates of
     gates and what is skipped or added by them."""
 
-    def one(path, _):
-        names = {str(getattr(part, "key", getattr(part, "name", ""))) for part in path}
-        return not names & KEPT
+    return jax.tree_util.tree_map_with_path(lambda path, _: not _names(path) & KEPT, params)
 
-    return jax.tree_util.tree_map_with_path(one, params)
+
+def learned(params: optax.Params) -> int:
+    """How many numbers are learned: all but the `FIXED`."""
+    arrays = jax.tree_util.tree_leaves_with_path(params)
+    return sum(x.size for path, x in arrays if not _names(path) & FIXED)
+
+
+def _names(path) -> set[str]:
+    return {str(getattr(part, "key", getattr(part, "name", ""))) for part in path}
 
 
 def learning_rate(o: Optimizer, steps: int) -> optax.Schedule:

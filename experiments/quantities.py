@@ -15,6 +15,7 @@ from experiments.kept import Trained
 from experiments.learner import Learner, built
 from experiments.measure import cost
 from experiments.measure.flops import Count, count, counted
+from experiments.optimizer import learned
 
 Layer = tuple[Mechanism, cost.Shape, bool]
 
@@ -63,14 +64,17 @@ def in_turns(steps: dict[Any, Step], *, rounds: int, seconds: float) -> dict[Any
 
 def params(experiment: Experiment) -> int:
     """How many numbers are learned."""
-    shapes = jax.eval_shape(lambda: nnx.split(built(experiment))[1])
-    return sum(x.size for x in jax.tree.leaves(shapes))
+    return learned(jax.eval_shape(lambda: nnx.split(built(experiment))[1]))
 
 
 def flops(experiment: Experiment) -> int:
-    """Of one train step; a lower bound where a loop's length depends on data."""
+    """Of one train step. Raises TypeError where they cannot be counted, as those of a loop whose
+    length depends on data."""
     step = Step(experiment)
-    return count(step.learner.train_step, *step.arguments).flops
+    found = count(step.learner.train_step, *step.arguments)
+    if found.unknown:
+        raise TypeError(f"the work of {', '.join(found.unknown)} cannot be counted")
+    return found.flops
 
 
 def milliseconds(*steps: Step) -> list[float]:

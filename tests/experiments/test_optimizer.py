@@ -1,12 +1,13 @@
 """Weight decay shrinks matrices, and nothing that starts where its paper starts it for a reason."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from attn import MECHANISMS, RWKV7, Mamba2
+from attn import MECHANISMS, RWKV7, Mamba2, Reformer, Routing
 from attn.nn import Encoder, EncoderConfig
-from experiments.optimizer import KEPT, decays
+from experiments.optimizer import FIXED, KEPT, decays, learned
 
 SHRUNK = {
     *("kernel", "qkv", "out", "out_gate", "down", "up", "w1", "w2", "logits", "score_vector"),
@@ -40,3 +41,18 @@ def test_every_array_is_known_to_decay_or_not_to(name):
     for example in MECHANISMS[name].examples():
         for path, shrinks in shrinking(example).items():
             assert (SHRUNK if shrinks else KEPT) & set(path), path
+
+
+@pytest.mark.parametrize("mechanism", [Reformer(buckets=4, chunk=4), Routing(clusters=2, window=4)])
+def test_what_no_gradient_reaches_is_not_counted_as_learned(mechanism):
+    sizes = dict(vocab_size=5, max_length=8, classes=3, layers=1, width=8, heads=2, mlp_width=8)
+    model = Encoder(EncoderConfig(**sizes, mechanism=mechanism), key=jax.random.key(0))
+    graph, params = nnx.split(model)
+    tokens = jnp.arange(24).reshape(3, 8) % 5
+    loss = lambda params: jnp.square(nnx.merge(graph, params)(tokens)).sum()
+    gradient = jax.tree.leaves_with_path(jax.grad(loss)(params))
+    fixed = [(path, x) for path, x in gradient if any(name in str(path) for name in FIXED)]
+    assert fixed
+    assert not any(x.any() for _, x in fixed)
+    total = sum(x.size for _, x in gradient)
+    assert learned(params) == total - sum(x.size for _, x in fixed)
