@@ -150,7 +150,8 @@ def _order(seed: int, epoch: int, size: int) -> Int[np.ndarray, "N"]:
 
 
 def rng(*words: str | int) -> np.random.Generator:
-    """A stream of its own for each sequence of words; the first ones name its purpose."""
+    """A stream of its own for each sequence of as many words, the first of which name its purpose:
+    fewer than four words are filled up with zeros, so that ("a", 1) and ("a", 1, 0) share one."""
     # crc32, not hash(): the same in every process.
     entropy = [zlib.crc32(word.encode()) if isinstance(word, str) else word for word in words]
     return np.random.default_rng(entropy)

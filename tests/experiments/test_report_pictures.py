@@ -123,7 +123,8 @@ def test_every_line_of_a_study_has_a_name():
         ((svg, _),) = study.figures(json.loads((folder / "results.json").read_text())).values()
         told[folder.name] = texts(svg)
     assert told["extrapolation"].count("chance") == 1
-    assert {"chance", "any value of the prefix"} <= set(told["recall_state"])
+    rungs = {"chance", "any value of the prefix", "k-th question, k-th value"}
+    assert rungs <= set(told["recall_state"])
     assert told["complexity"].count("0") == 1  # steps of what has no loop
 
 

@@ -1,6 +1,7 @@
 """A task's inputs as what is asked: masked as BERT masks, or the next token."""
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from experiments.config import Model
 from experiments.errors import ConfigError
 from experiments.tasks import Bytes, Digits, Inputs, ListOps, Text
+from experiments.tasks.base import majority
 from experiments.validation import from_dict
 
 LISTOPS = ListOps(min_length=8, max_length=40, train=301, validation=53, test=47)
@@ -77,6 +79,26 @@ def test_a_loss_over_bytes_is_told_in_bits_per_byte():
     ):
         for objective in ("masked", "causal"):
             assert posed(objective, task).measures(math.log(2)) == {name: 1}
+
+
+@pytest.mark.parametrize("task", [LISTOPS, Digits()], ids=["padded", "digits"])
+@pytest.mark.parametrize("objective", ["masked", "causal"])
+def test_always_the_most_frequent_token_is_a_baseline(objective, task):
+    posing = posed(objective, task)
+    rows = posing.examples("validation", np.arange(task.size("validation")))
+    asked = [
+        int(label)
+        for labels, weights in zip(rows.labels, rows.weights)
+        for label, weight in zip(labels, weights)
+        if weight
+    ]
+    found = posing.baselines()
+    assert found["chance"] == 1 / (task.vocab_size - 1)
+    assert found["most frequent token"] == Counter(asked).most_common(1)[0][1] / len(asked)
+    assert found["most frequent token"] == majority(np.array(asked))
+    if task == Digits():  # nearly half of the pixels are empty
+        share = {"masked": 0.493, "causal": 0.484}[objective]
+        assert found["most frequent token"] == pytest.approx(share, abs=5e-4)
 
 
 def config(objective, causal):

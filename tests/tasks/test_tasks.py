@@ -38,7 +38,7 @@ from experiments.tasks import (
     Stack,
     Text,
 )
-from experiments.tasks.base import shuffled
+from experiments.tasks.base import rng, shuffled
 from experiments.tasks.drawn import whole_split
 
 FILES = tempfile.TemporaryDirectory()  # as long as this module
@@ -182,6 +182,14 @@ def test_epochs_hit_each_index_once(batch_size):
 def test_order_of_an_epoch_does_not_depend_on_the_batch_size():
     streams = [stream_of(60 // size, size) for size in (1, 4, 15)]
     assert all(np.array_equal(stream, streams[0]) for stream in streams)
+
+
+def test_streams_of_as_many_words_are_apart():
+    first = lambda *words: rng(*words).random()
+    words = [("a", i, j) for i in range(9) for j in range(9)]
+    assert len({first(*w) for w in words}) == 81
+    assert first("a", 1) == first("a", 1, 0)  # as the docstring warns
+    assert first("a", 1) != first("a", 0, 1)
 
 
 @tasks
