@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from attn._axes import aligned
 from attn._core import check_count, wide
+from attn._rotary import check_positions
 from attn.biases import Bias
 from attn.dense.dot_product import dot_product_attention
 from attn.masks import FULL, Causal, Mask
@@ -209,7 +210,8 @@ class Attention(nnx.Module):
             raise TypeError(f"state: expected that of `prefill`, got {type(state).__name__}")
         if x.ndim < 2 or x.shape[-2] != 1:
             raise ValueError(f"x: expected one token [*B, 1, W], got {list(x.shape)}")
-        _check_positions(positions, x)
+        if positions is not None:
+            check_positions(positions, x.shape[:-1])
         before, conv = state.last, state.conv
         qkv = self._qkv_shifted(x, before)
         if self.short_conv is not None:
@@ -329,9 +331,10 @@ class Attention(nnx.Module):
                 raise ValueError(
                     f"{name}: expected a last axis of {self.qkv.shape[0]}, got {list(given.shape)}"
                 )
-        _check_positions(positions, x)
-        if positions is not None and self.xpos_centre is not None:
-            _check_causal(mask)
+        if positions is not None:
+            check_positions(positions, x.shape[:-1])
+            if self.xpos_centre is not None:
+                _check_causal(mask)
         before = self._before(x, mask) if context is None else None
         gates = self._gates(x, before, positions)
         if context is None:
@@ -427,19 +430,6 @@ class Attention(nnx.Module):
                 f"context: {name} mixes each token with the one before, and a context is another "
                 "sequence; leave it out, or set token_shift=False"
             )
-
-
-def _check_positions(positions, x) -> None:
-    """Raise unless they are None or an array [*#B, T] for x [*B, T, W]."""
-    if positions is None:
-        return
-    if not hasattr(positions, "shape"):
-        raise TypeError(f"positions: expected an array, got {type(positions).__name__}")
-    got, want = list(positions.shape), list(x.shape[:-1])
-    lead = zip(got[-2::-1], want[-2::-1])
-    fits = got[-1:] == want[-1:] and all(n in (1, size) for n, size in lead)
-    if not fits or len(got) > len(want):
-        raise ValueError(f"positions: expected a shape that broadcasts to {want}, got {got}")
 
 
 def _check_causal(mask: Mask) -> None:
