@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from attn._axes import aligned
+from attn._numbers import is_integer, is_number
 
 SCALINGS = ("none", "linear", "ntk", "yarn")
 XPOS_LENGTH, XPOS_GAMMA = 512.0, 0.4  # of the paper's code
@@ -164,8 +165,8 @@ def check_positions(positions, tokens: tuple[int, ...]) -> None:
 
 
 def _mistakes(r: Rotary) -> list[str]:
-    number = lambda x: isinstance(x, (int, float)) and not isinstance(x, bool) and x < 1e30
-    whole = isinstance(r.original_length, int) and not isinstance(r.original_length, bool)
+    number = lambda x: is_number(x) and x < 1e30
+    whole = is_integer(r.original_length)
     stretched, yarn = r.scaling != "none", r.scaling == "yarn"
     betas = number(r.beta_fast) and number(r.beta_slow) and 0 < r.beta_slow < r.beta_fast
     rules = [

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from attn._numbers import is_integer, is_number
+
 State = TypeVar("State")
 
 
@@ -34,6 +36,7 @@ def beam_search(
     O(W steps) memory beside the state's. Raises ValueError for what does not fit.
     """
     _check(state, scores, steps, end, alpha)
+    steps, end = int(steps), int(end)  # they may be NumPy's
     *batch, width, vocabulary = scores.shape
     rows = (*batch, width)
     # hypotheses of which there is no more than one so far: the others would be its copies
@@ -62,7 +65,7 @@ def beam_search(
 
 
 def _penalty(length, alpha):
-    return ((5 + length) / 6) ** alpha
+    return ((5 + length) / 6) ** float(alpha)
 
 
 def _best(one, other):
@@ -80,7 +83,7 @@ def _gather(x, at: Int[Array, "*B W"]):
 
 def check_width(width) -> None:
     """Raises ValueError for a beam of no width."""
-    if not isinstance(width, int) or isinstance(width, bool) or width < 1:
+    if not is_integer(width) or width < 1:
         raise ValueError(f"width: expected an integer >= 1, got {width!r}")
 
 
@@ -91,10 +94,9 @@ def _check(state, scores, steps, end, alpha) -> None:
     for x in jax.tree.leaves(state):
         if x.ndim and x.shape[: len(rows)] != rows:
             raise ValueError(f"state: expected leaves with the axes {rows} in front, got {x.shape}")
-    whole = lambda x: isinstance(x, int) and not isinstance(x, bool)
-    if not whole(steps) or steps < 1:
+    if not is_integer(steps) or steps < 1:
         raise ValueError(f"steps: expected an integer >= 1, got {steps!r}")
-    if not whole(end) or not 0 <= end < scores.shape[-1]:
+    if not is_integer(end) or not 0 <= end < scores.shape[-1]:
         raise ValueError(f"end: expected an id below {scores.shape[-1]}, got {end!r}")
-    if not isinstance(alpha, (int, float)) or not alpha >= 0:
+    if not is_number(alpha) or not alpha >= 0:
         raise ValueError(f"alpha: expected a number >= 0, got {alpha!r}")

@@ -111,3 +111,16 @@ def test_what_does_not_fit_is_named(changes, named):
     given |= changes
     with pytest.raises(ValueError, match=f"^{named}: expected"):
         beam_search(None, given.pop("state"), given.pop("scores"), **given)
+
+
+def test_numbers_of_numpy_are_numbers():
+    with jax.numpy_dtype_promotion("strict"):
+        _, scores = beam_search(
+            lambda state, token: (state, jnp.zeros((2, 3, V))),
+            (),
+            jnp.zeros((2, 3, V)),
+            steps=np.int64(2),
+            end=np.int64(1),
+            alpha=np.float32(0.5),
+        )
+    assert scores.dtype == jnp.float32
