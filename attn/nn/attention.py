@@ -85,11 +85,14 @@ class Attention(nnx.Module):
         if not isinstance(mechanism, Mechanism):
             what = "a Mechanism such as attn.Softmax()"
             raise TypeError(f"mechanism: expected {what}, got {mechanism!r}")
-        check_count("num_heads", num_heads)
+        counts = {"width": width, "num_heads": num_heads, "max_length": max_length}
+        for name, size in counts.items():
+            check_count(name, size)
         N, K = num_heads, num_heads if num_kv_heads is None else num_kv_heads
+        check_count("num_kv_heads", K)
         if head_dim is None and width % N:
             raise ValueError(f"num_heads: expected a divisor of width {width}, got {N}")
-        if K < 1 or N % K:
+        if N % K:
             raise ValueError(f"num_kv_heads: expected a divisor of num_heads {N}, got {K}")
         check_requests(mechanism)
         if mechanism.shared_qk and K != N:
@@ -97,6 +100,7 @@ class Attention(nnx.Module):
         if xpos and mechanism.shared_qk:
             raise ValueError("xpos: expected False with shared_qk, for it scales q and k apart")
         H = width // N if head_dim is None else head_dim
+        check_count("head_dim", H)
         self.heads, self.mechanism, self.dtype = (N, K, H), mechanism, jnp.dtype(dtype)
         self.rotary, self.xpos_centre = rotary, max_length / 2 if xpos else None
         # its variance depends on the input width alone: fusing does not change the draw's scale
