@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn._axes import aligned
 from attn._dropout import Dropout
+from attn._numbers import is_integer
 from attn.biases import Bias, as_bias
 from attn.masks import FULL, Mask
 
@@ -245,8 +246,7 @@ def part_weights(s: Float[Array, "*B S"], seen: Bool[Array, "*#B S"]):
 
 def check_count(name: str, value, *, least: int = 1) -> None:
     """Raise ValueError unless `value` is an integer from `least` to 2^30."""
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or not least <= value <= 2**30:
+    if not is_integer(value) or not least <= value <= 2**30:
         raise ValueError(f"{name}: expected an integer from {least} to 2^30, got {value!r}")
 
 

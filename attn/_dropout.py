@@ -7,11 +7,12 @@ block size, and costs more than the attention.
 """
 
 import dataclasses
-import numbers
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, UInt32
+
+from attn._numbers import is_number
 
 
 @jax.tree_util.register_dataclass
@@ -58,8 +59,7 @@ def dropout_of(mechanism, key: Array | None, q: Array, k: Array) -> Dropout | No
 
 def check_rate(rate: float) -> None:
     """Raise ValueError unless `rate` is a number in [0, 1)."""
-    number = isinstance(rate, numbers.Real) and not isinstance(rate, bool)
-    if not number or not 0 <= rate < 1:
+    if not is_number(rate) or not 0 <= rate < 1:
         raise ValueError(f"dropout_rate: expected a number in [0, 1), got {rate!r}")
 
 

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
 
 
 def check_range(name: str, x, least: int, most: int) -> None:
@@ -34,3 +35,8 @@ def check_fits(name: str, x, dtype=np.int32) -> None:
     if jnp.issubdtype(x.dtype, jnp.integer) and not np.can_cast(x.dtype, dtype):
         bounds = np.iinfo(dtype)
         check_range(name, x, bounds.min, bounds.max)
+
+
+def apart(i: Int[Array, "..."], j: Int[Array, "..."]) -> Int[Array, "..."]:
+    """i - j, which unsigned and short integers would wrap around in."""
+    return jnp.asarray(i, jnp.int32) - jnp.asarray(j, jnp.int32)

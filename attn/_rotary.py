@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from attn._axes import aligned
+from attn._numbers import is_integer, is_number
 
 SCALINGS = ("none", "linear", "ntk", "yarn")
 XPOS_LENGTH, XPOS_GAMMA = 512.0, 0.4  # of the paper's code
@@ -27,8 +28,13 @@ def rotary(
 
     `rates` [R/2] are base^(-2c/H) with R = H by default; with fewer, the channels from R on stay as
     they are. Angles in float32, the result in x's dtype. Raises ValueError if H is odd and there
-    are no rates, or for more rates than pairs.
+    are no rates, for more rates than pairs and for positions that do not fit, TypeError for x
+    that is not of floats and for positions that are no array.
     """
+    if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.floating):
+        came = getattr(x, "dtype", type(x).__name__)
+        raise TypeError(f"x: expected an array of floats, got {came}")
+    check_positions(positions, x.shape[:-2])
     if rates is None:
         if x.shape[-1] % 2:
             raise ValueError(f"x: rotary needs an even head width, got {x.shape[-1]}")
@@ -130,7 +136,9 @@ class Rotary:
         xpos_centre: float | None = None,
     ) -> tuple[Float[Array, "*B T N H"], Float[Array, "*B T K H"]]:
         """q and k, turned; with `xpos_centre` also scaled by `xpos_scale` and by its inverse, so
-        that scores fall with distance. Keys after a query would rise: mask with `Causal`."""
+        that scores fall with distance. Keys after a query would rise: mask with `Causal`. Raises
+        as `rotary`."""
+        check_positions(positions, q.shape[:-2])
         rates = self.rates(q.shape[-1])
         scale = inverse = self.temperature
         if xpos_centre is not None:
@@ -145,9 +153,20 @@ def geometric(width: int, base: float) -> Float[np.ndarray, " half"]:
     return base ** (-np.arange(0, width, 2) / width)
 
 
+def check_positions(positions, tokens: tuple[int, ...]) -> None:
+    """Raise unless they are an array [*#B, T] for `tokens`, [*B, T]."""
+    if not hasattr(positions, "shape"):
+        raise TypeError(f"positions: expected an array, got {type(positions).__name__}")
+    got, want = list(positions.shape), list(tokens)
+    lead = zip(got[-2::-1], want[-2::-1])
+    fits = got[-1:] == want[-1:] and all(n in (1, size) for n, size in lead)
+    if not fits or len(got) > len(want):
+        raise ValueError(f"positions: expected a shape that broadcasts to {want}, got {got}")
+
+
 def _mistakes(r: Rotary) -> list[str]:
-    number = lambda x: isinstance(x, (int, float)) and not isinstance(x, bool) and x < 1e30
-    whole = isinstance(r.original_length, int) and not isinstance(r.original_length, bool)
+    number = lambda x: is_number(x) and x < 1e30
+    whole = is_integer(r.original_length)
     stretched, yarn = r.scaling != "none", r.scaling == "yarn"
     betas = number(r.beta_fast) and number(r.beta_slow) and 0 < r.beta_slow < r.beta_fast
     rules = [

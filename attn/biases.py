@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from attn._integers import apart
 from attn._places import Places
 from attn._running import between
 from attn.positions import t5_bucket
@@ -91,7 +92,7 @@ class Alibi(Bias):
 
     def at(self, i, j):
         slopes = self.slopes.reshape((-1,) + (1,) * max(jnp.ndim(i), jnp.ndim(j)))
-        return -slopes * jnp.abs(i - j)[None].astype(self.slopes.dtype)
+        return -slopes * jnp.abs(apart(i, j))[None].astype(self.slopes.dtype)
 
     def of_heads(self, heads):
         return Alibi(self.slopes[heads])

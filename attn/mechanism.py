@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from attn._arrays import check_arrays, learned_shapes
 from attn._core import check_qkv
+from attn._numbers import is_integer, is_number
 from attn.biases import Bias
 from attn.gates import Gate
 from attn.masks import FULL, Mask
@@ -189,11 +190,10 @@ def wrong_requests(mechanism: Mechanism) -> list[str]:
     """A line for each of `short_conv`, `output_gate` and `bonus` that a mechanism asks its layer
     for and that there is not."""
     taps, gate, bonus = mechanism.short_conv, mechanism.output_gate, mechanism.bonus
-    whole = isinstance(taps, int) and not isinstance(taps, bool)
-    number = isinstance(bonus, int | float) and not isinstance(bonus, bool) and math.isfinite(bonus)
+    number = is_number(bonus) and math.isfinite(bonus)
     gates = f"{' or '.join(map(repr, OUTPUT_GATES))}, or None"
     rules = [
-        (whole and taps >= 0, "short_conv", "a number of taps, 0 for none", taps),
+        (is_integer(taps) and taps >= 0, "short_conv", "a number of taps, 0 for none", taps),
         (gate in (None, *OUTPUT_GATES), "output_gate", gates, gate),
         (bonus is None or number, "bonus", "a finite number, or None", bonus),
     ]

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from attn._integers import apart
 from attn._rotary import Rotary as Rotary
 from attn._rotary import rotary as rotary
 from attn._rotary import xpos_scale as xpos_scale
@@ -59,9 +60,10 @@ def t5_bucket(
     max_distance (Raffel et al. 2019, arXiv:1910.10683). With `bidirectional`, the upper half of
     the buckets is for keys after the query; without, those share bucket 0."""
     least = 4 if bidirectional else 2
-    if num_buckets < least or num_buckets % (2 if bidirectional else 1):
-        raise ValueError(f"num_buckets: expected an even number >= {least}, got {num_buckets}")
-    distance = jnp.asarray(i - j)
+    if num_buckets < least or (bidirectional and num_buckets % 2):
+        what = "an even number" if bidirectional else "a number"
+        raise ValueError(f"num_buckets: expected {what} >= {least}, got {num_buckets}")
+    distance = apart(i, j)
     buckets, upper = num_buckets, 0
     if bidirectional:
         buckets //= 2

@@ -13,6 +13,7 @@ CORE = {
     "_arrays",
     "_axes",
     "_integers",
+    "_numbers",
     "masks",
     "positions",
     "biases",

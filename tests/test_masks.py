@@ -477,6 +477,20 @@ def test_arrays_of_64_bits_are_taken_where_they_fit():
         assert Padding(LARGE).array(1, 5).all()
 
 
+@pytest.mark.parametrize("x64", [False, True])
+def test_short_and_unsigned_arrays_meet_indices_under_strict_promotion(x64):
+    wide, i = np.array([3, 1], np.int32), np.arange(4, dtype=np.int32)
+    ids = np.array([[0, 1, 1, 2]] * 2)
+    with jax.enable_x64(x64), jax.numpy_dtype_promotion("strict"):
+        seen = lambda mask: mask.at(i[:, None], i)
+        for kind in (np.int8, np.uint8, np.uint16):
+            both = Padding(wide.astype(kind)) & Padding(wide)
+            np.testing.assert_array_equal(seen(both), seen(Padding(wide)))
+            packed = Segments(ids.astype(kind), ids.astype(np.int32))
+            np.testing.assert_array_equal(seen(packed), ids[..., None] == ids[:, None])
+            assert Padding(wide.astype(kind)).seen_keys(4).sum() == 4
+
+
 def test_two_paddings_join_to_one():
     a, b = Padding(jnp.array([3, 1])), Padding(jnp.array([2, 5]), keys=jnp.ones((2, 6), bool))
     (both,), rest = (Causal() & a & b).take(Padding)

@@ -123,3 +123,22 @@ def test_bad_bias_is_named():
     ):
         with pytest.raises(error, match=r"bias|slopes"):
             attn.dot_product_attention(q, k, v, bias=bias)
+
+
+def test_unsigned_indices_do_not_wrap_around():
+    i, j = np.arange(20)[:, None], np.arange(20)
+    alibi, relative = attn.Alibi(jnp.ones(2)), attn.Relative(jnp.arange(16.0).reshape(8, 2), 16)
+    options = dict(num_buckets=8, max_distance=16, bidirectional=True)
+    for kind in (np.uint8, np.int8, np.uint32):
+        short = i.astype(kind), j.astype(kind)
+        for bias in (alibi, relative):
+            np.testing.assert_array_equal(bias.at(*short), bias.at(i, j))
+            np.testing.assert_array_equal(bias.at(*map(jnp.asarray, short)), bias.at(i, j))
+        np.testing.assert_array_equal(t5_bucket(*short, **options), t5_bucket(i, j, **options))
+
+
+def test_numbers_of_buckets_that_do_not_fit_are_named():
+    for buckets, both, wanted in ((3, True, "an even number >= 4"), (1, False, "a number >= 2")):
+        with pytest.raises(ValueError, match=f"num_buckets: expected {wanted}, got {buckets}"):
+            t5_bucket(0, 1, num_buckets=buckets, max_distance=16, bidirectional=both)
+    assert t5_bucket(4, 0, num_buckets=3, max_distance=16, bidirectional=False) == 2

@@ -434,3 +434,21 @@ def test_what_no_layer_can_add_is_refused_where_it_is_set():
                 with pytest.raises(ValueError, match=f"^{name}: expected .*, got {value!r}$"):
                     kind(**{name: value})
     assert min(found.values()) > 0, found
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "x"),
+    [
+        (attn.HGRN2, "lower_bound", np.float32(0.25)),
+        (attn.Lightning, "layer_fraction", np.float32(0.25)),
+        (attn.Differential, "lambda_init", np.float32(0.25)),
+        (attn.Sinkhorn, "temperature", np.float32(0.25)),
+        (attn.RWKV7, "bonus", np.float32(0.25)),
+        (attn.Mamba2, "short_conv", np.int64(3)),
+        (attn.positions.Rotary, "base", np.int64(500)),
+    ],
+)
+def test_a_number_of_numpy_is_a_number(kind, name, x):
+    assert kind(**{name: x}) == kind(**{name: x.item()})
+    with pytest.raises(ValueError, match=f"{name}: expected"):
+        kind(**{name: str(x)})

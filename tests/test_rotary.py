@@ -158,3 +158,18 @@ def test_heads_that_cannot_be_turned_are_named():
             form.rates(H)
     with pytest.raises(ValueError, match="rates: expected at most 6, got 7"):
         rotary(jnp.ones((1, 1, 12)), jnp.arange(1), rates=np.ones(7))
+
+
+def test_what_cannot_be_turned_is_named():
+    x = jnp.ones((1, 5, 2, 8))
+    wrong = r"positions: .* broadcasts to \[1, 5\], got"
+    for call in (rotary, lambda x, t: Rotary()(x, x, t, xpos_centre=0.0)):
+        for positions in (jnp.arange(1), jnp.arange(6), jnp.int32(0), jnp.zeros((2, 5), int)):
+            with pytest.raises(ValueError, match=wrong):
+                call(x, positions)
+        for positions in (None, [0, 1, 2, 3, 4]):
+            with pytest.raises(TypeError, match="positions: expected an array, got"):
+                call(x, positions)
+        for wrong_x, got in ((x.astype(int), "int32"), ([1.0, 2.0], "list")):
+            with pytest.raises(TypeError, match=f"x: expected an array of floats, got {got}"):
+                rotary(wrong_x, jnp.arange(5))

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from attn._cached import Cached
 from attn._core import check_block, check_qkv, dense_attention, dense_weights, isolate, wide
 from attn._dropout import as_dropout, check_rate, dropout_of
+from attn._numbers import is_number
 from attn.biases import Bias
 from attn.kernels.call import Call
 from attn.kernels.dispatch import keep_names, run
@@ -96,8 +97,7 @@ class Differential(Cached):
     block: int | None = None
 
     def __post_init__(self):
-        number = isinstance(self.lambda_init, (int, float))
-        if not number or not 0 <= self.lambda_init < 1:
+        if not is_number(self.lambda_init) or not 0 <= self.lambda_init < 1:
             raise ValueError(f"lambda_init: expected a number in [0, 1), got {self.lambda_init!r}")
         keep_names(self)
         check_rate(self.dropout_rate)
@@ -111,7 +111,7 @@ class Differential(Cached):
 
     @property
     def head_norm(self):
-        return 1 - self.lambda_init
+        return 1 - float(self.lambda_init)
 
     @property
     def linear_memory(self):

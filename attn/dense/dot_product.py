@@ -1,7 +1,6 @@
 """Scaled dot-product attention (Vaswani et al. 2017, arXiv:1706.03762): O(T S) time."""
 
 import dataclasses
-import numbers
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal
 
@@ -24,6 +23,7 @@ from attn._core import (
 )
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn._merge import merged
+from attn._numbers import is_number
 from attn.biases import Bias
 from attn.kernels.call import Call
 from attn.kernels.dispatch import keep_names, pick, run
@@ -156,8 +156,7 @@ def _is_float(x) -> bool:
 
 def check_cap(logit_cap: float | None) -> None:
     """Raise ValueError unless it is None or a positive number."""
-    number = isinstance(logit_cap, numbers.Real) and not isinstance(logit_cap, bool)
-    if logit_cap is not None and not (number and 0 < logit_cap < 1e30):
+    if logit_cap is not None and not (is_number(logit_cap) and 0 < logit_cap < 1e30):
         raise ValueError(f"logit_cap: expected a positive number or None, got {logit_cap}")
 
 
@@ -184,8 +183,7 @@ class Softmax(Cached):
         if self.sinks not in (None, "zero", "learned"):
             raise ValueError(f"sinks: expected 'zero', 'learned' or None, got {self.sinks!r}")
         if self.temperature != "learned":
-            number = isinstance(self.temperature, numbers.Real) and self.temperature is not True
-            if not number or not 0 < self.temperature < 1e30:
+            if not is_number(self.temperature) or not 0 < self.temperature < 1e30:
                 raise ValueError(
                     f"temperature: expected a positive number or 'learned', got {self.temperature}"
                 )

@@ -127,7 +127,7 @@ def _narrowed(mask, local, window):
 def _real_keys(mask, S):
     """The first of the keys that a Padding leaves of S, and how many it leaves: [*B] or numbers."""
     (padding,), _ = mask.take(Padding)
-    if padding is None:
+    if padding is None or S == 0:
         return jnp.int32(0), jnp.int32(S)
     seen = padding.seen_keys(S)
     return seen.argmax(-1), seen.sum(-1)

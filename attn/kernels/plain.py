@@ -23,7 +23,7 @@ class Materialized:
 
 def _log_sum_exp(s, seen):
     """[*B, T, N]; a row of -inf or NaN has no gradient but NaN, which 0 does not stop: apart."""
-    empty, lost = ~seen.any(-1), (seen & jnp.isnan(s)).any(-1)
+    empty, lost = ~(seen & (s != -jnp.inf)).any(-1), (seen & jnp.isnan(s)).any(-1)
     hidden = jnp.where((empty | lost)[..., None], 0, jnp.where(seen, s, -jnp.inf))
     lse = jnp.where(empty, -jnp.inf, jnp.where(lost, jnp.nan, jax.nn.logsumexp(hidden, -1)))
     return jnp.moveaxis(lse, -2, -1)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from attn._numbers import is_number
 from attn.linearized._family import Linearized
 from attn.linearized._recurrence import Terms
 from attn.masks import FULL, Mask
@@ -45,8 +46,7 @@ class HGRN2(Linearized):
 
     def __post_init__(self):
         super().__post_init__()
-        number = isinstance(self.lower_bound, (int, float))
-        if not number or not 0 <= self.lower_bound < 1:
+        if not is_number(self.lower_bound) or not 0 <= self.lower_bound < 1:
             raise ValueError(f"lower_bound: expected 0 to 1, less than 1, got {self.lower_bound!r}")
 
     @classmethod
@@ -58,7 +58,7 @@ class HGRN2(Linearized):
     def terms(self, q, k) -> Terms:
         with np.errstate(divide="ignore"):
             low, rest = np.log(self.lower_bound).item(), np.log1p(-self.lower_bound).item()
-        forgotten = (1 - self.lower_bound) * jax.nn.sigmoid(-k)  # 1 - f
+        forgotten = (1 - float(self.lower_bound)) * jax.nn.sigmoid(-k)  # 1 - f
         # each form where it is exact: f near 1 has a small logarithm, f near 0 a small f
         near_one = jnp.log1p(-jnp.minimum(forgotten, 0.5))
         log_f = jnp.where(

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from attn._numbers import is_number
 from attn.linearized._family import Linearized, fixed
 from attn.linearized._recurrence import Terms
 from attn.masks import FULL, Mask
@@ -47,8 +48,7 @@ class Lightning(Linearized):
 
     def __post_init__(self):
         super().__post_init__()
-        number = isinstance(self.layer_fraction, (int, float))
-        if not number or not 0 <= self.layer_fraction <= 1:
+        if not is_number(self.layer_fraction) or not 0 <= self.layer_fraction <= 1:
             raise ValueError(f"layer_fraction: expected 0 to 1, got {self.layer_fraction!r}")
 
     @classmethod

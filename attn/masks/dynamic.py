@@ -59,7 +59,8 @@ class Padding(Mask):
         """Which of S keys are real."""
         seen = [jnp.ones(S, bool)]
         if self.lengths is not None:
-            seen.append(jnp.less(*aligned(jnp.arange(S), self.lengths[..., None])))
+            keys = jnp.arange(S, dtype=self.lengths.dtype)
+            seen.append(jnp.less(*aligned(keys, self.lengths[..., None])))
         if self.keys is not None:
             seen.append(self.keys)
         return conjunction(*seen)
@@ -137,6 +138,8 @@ def _as_array(term, name, kind):
     # with x64 they are compared in 64 bits
     held = jax.dtypes.canonicalize_dtype(np.int64)
     check_fits(f"{type(term).__name__}.{name}", value, held)
+    if value.dtype not in (np.bool_, np.int32, np.int64):  # short and unsigned ones meet indices
+        value = jnp.asarray(value, np.int32 if np.can_cast(value.dtype, np.int32) else held)
     object.__setattr__(term, name, jnp.asarray(value))
 
 

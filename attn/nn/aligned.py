@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn._axes import aligned
 from attn._integers import check_fits, check_lengths
+from attn._numbers import is_integer
 from attn.dense.additive import Additive
 from attn.dense.luong import Luong
 from attn.masks import FULL, Mask, Padding
@@ -91,7 +92,7 @@ class Aligned(nnx.Module, abc.ABC):
         lengths: Int[Array, "*B"] | None = None,
     ) -> Int[Array, "*B steps"]:
         """`steps` tokens, each the likeliest after those before it; compiled as one program."""
-        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        if not is_integer(steps) or steps < 1:
             raise ValueError(f"steps: expected an integer >= 1, got {steps!r}")
         _check_source(source, lengths)
         return _greedy(*nnx.split(self), source, steps, lengths)

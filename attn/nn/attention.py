@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from attn._axes import aligned
 from attn._core import check_count, wide
+from attn._rotary import check_positions
 from attn.biases import Bias
 from attn.dense.dot_product import dot_product_attention
 from attn.masks import FULL, Causal, Mask
@@ -84,11 +85,14 @@ class Attention(nnx.Module):
         if not isinstance(mechanism, Mechanism):
             what = "a Mechanism such as attn.Softmax()"
             raise TypeError(f"mechanism: expected {what}, got {mechanism!r}")
-        check_count("num_heads", num_heads)
+        counts = {"width": width, "num_heads": num_heads, "max_length": max_length}
+        for name, size in counts.items():
+            check_count(name, size)
         N, K = num_heads, num_heads if num_kv_heads is None else num_kv_heads
+        check_count("num_kv_heads", K)
         if head_dim is None and width % N:
             raise ValueError(f"num_heads: expected a divisor of width {width}, got {N}")
-        if K < 1 or N % K:
+        if N % K:
             raise ValueError(f"num_kv_heads: expected a divisor of num_heads {N}, got {K}")
         check_requests(mechanism)
         if mechanism.shared_qk and K != N:
@@ -96,6 +100,7 @@ class Attention(nnx.Module):
         if xpos and mechanism.shared_qk:
             raise ValueError("xpos: expected False with shared_qk, for it scales q and k apart")
         H = width // N if head_dim is None else head_dim
+        check_count("head_dim", H)
         self.heads, self.mechanism, self.dtype = (N, K, H), mechanism, jnp.dtype(dtype)
         self.rotary, self.xpos_centre = rotary, max_length / 2 if xpos else None
         # its variance depends on the input width alone: fusing does not change the draw's scale
@@ -209,7 +214,8 @@ class Attention(nnx.Module):
             raise TypeError(f"state: expected that of `prefill`, got {type(state).__name__}")
         if x.ndim < 2 or x.shape[-2] != 1:
             raise ValueError(f"x: expected one token [*B, 1, W], got {list(x.shape)}")
-        _check_positions(positions, x)
+        if positions is not None:
+            check_positions(positions, x.shape[:-1])
         before, conv = state.last, state.conv
         qkv = self._qkv_shifted(x, before)
         if self.short_conv is not None:
@@ -329,9 +335,10 @@ class Attention(nnx.Module):
                 raise ValueError(
                     f"{name}: expected a last axis of {self.qkv.shape[0]}, got {list(given.shape)}"
                 )
-        _check_positions(positions, x)
-        if positions is not None and self.xpos_centre is not None:
-            _check_causal(mask)
+        if positions is not None:
+            check_positions(positions, x.shape[:-1])
+            if self.xpos_centre is not None:
+                _check_causal(mask)
         before = self._before(x, mask) if context is None else None
         gates = self._gates(x, before, positions)
         if context is None:
@@ -427,19 +434,6 @@ class Attention(nnx.Module):
                 f"context: {name} mixes each token with the one before, and a context is another "
                 "sequence; leave it out, or set token_shift=False"
             )
-
-
-def _check_positions(positions, x) -> None:
-    """Raise unless they are None or an array [*#B, T] for x [*B, T, W]."""
-    if positions is None:
-        return
-    if not hasattr(positions, "shape"):
-        raise TypeError(f"positions: expected an array, got {type(positions).__name__}")
-    got, want = list(positions.shape), list(x.shape[:-1])
-    lead = zip(got[-2::-1], want[-2::-1])
-    fits = got[-1:] == want[-1:] and all(n in (1, size) for n, size in lead)
-    if not fits or len(got) > len(want):
-        raise ValueError(f"positions: expected a shape that broadcasts to {want}, got {got}")
 
 
 def _check_causal(mask: Mask) -> None:

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from attn._numbers import is_integer, is_number
+
 State = TypeVar("State")
 
 
@@ -29,11 +31,13 @@ def beam_search(
 
     (arXiv:1609.08144, eq. 14, without coverage), |Y| with its `end` token, which also fills what
     follows it. Width 1 is greedy decoding. Where there are fewer than W hypotheses, the rest
-    score -inf. Each leaf of the state has the axes [*B, W] in front and is gathered by the parent
-    of each hypothesis; a leaf without axes is common to all. `steps` calls of `step`, and
-    O(W steps) memory beside the state's. Raises ValueError for what does not fit.
+    score -inf, as do those whose scores are NaN. Each leaf of the state has the axes [*B, W] in
+    front and is gathered by the parent of each hypothesis; a leaf without axes is common to all.
+    `steps` calls of `step`, and O(W steps) memory beside the state's. Raises ValueError for what
+    does not fit.
     """
     _check(state, scores, steps, end, alpha)
+    steps, end = int(steps), int(end)  # they may be NumPy's
     *batch, width, vocabulary = scores.shape
     rows = (*batch, width)
     # hypotheses of which there is no more than one so far: the others would be its copies
@@ -44,6 +48,7 @@ def beam_search(
     def extend(carry, t):
         alive, tokens, ended, state, scores = carry
         logp = alive[..., None] + jax.nn.log_softmax(scores.astype(jnp.float32))
+        logp = jnp.where(jnp.isnan(logp), -jnp.inf, logp)
         flat = logp.reshape(*batch, width * vocabulary)
         alive, chosen = jax.lax.top_k(flat, width)
         parent, token = jnp.divmod(chosen, vocabulary)
@@ -51,7 +56,7 @@ def beam_search(
         done = alive / _penalty(t + 1, alpha)
         ended = _best(ended, (tokens, jnp.where(token == end, done, -jnp.inf)))
         alive = jnp.where(token == end, -jnp.inf, alive)
-        state = jax.tree.map(lambda x: x if x.ndim == 0 else _gather(x, parent), state)
+        state = jax.tree.map(lambda x: x if jnp.ndim(x) == 0 else _gather(x, parent), state)
         return (alive, tokens, ended, *step(state, token)), None
 
     start = (alive, tokens, ended, state, scores)
@@ -62,7 +67,7 @@ def beam_search(
 
 
 def _penalty(length, alpha):
-    return ((5 + length) / 6) ** alpha
+    return ((5 + length) / 6) ** float(alpha)
 
 
 def _best(one, other):
@@ -80,7 +85,7 @@ def _gather(x, at: Int[Array, "*B W"]):
 
 def check_width(width) -> None:
     """Raises ValueError for a beam of no width."""
-    if not isinstance(width, int) or isinstance(width, bool) or width < 1:
+    if not is_integer(width) or width < 1:
         raise ValueError(f"width: expected an integer >= 1, got {width!r}")
 
 
@@ -89,12 +94,12 @@ def _check(state, scores, steps, end, alpha) -> None:
         raise ValueError(f"scores: expected axes [..., width, vocabulary], got {scores.shape}")
     rows = scores.shape[:-1]
     for x in jax.tree.leaves(state):
-        if x.ndim and x.shape[: len(rows)] != rows:
-            raise ValueError(f"state: expected leaves with the axes {rows} in front, got {x.shape}")
-    whole = lambda x: isinstance(x, int) and not isinstance(x, bool)
-    if not whole(steps) or steps < 1:
+        shape = jnp.shape(x)
+        if shape and shape[: len(rows)] != rows:
+            raise ValueError(f"state: expected leaves with the axes {rows} in front, got {shape}")
+    if not is_integer(steps) or steps < 1:
         raise ValueError(f"steps: expected an integer >= 1, got {steps!r}")
-    if not whole(end) or not 0 <= end < scores.shape[-1]:
+    if not is_integer(end) or not 0 <= end < scores.shape[-1]:
         raise ValueError(f"end: expected an id below {scores.shape[-1]}, got {end!r}")
-    if not isinstance(alpha, (int, float)) or not alpha >= 0:
+    if not is_number(alpha) or not alpha >= 0:
         raise ValueError(f"alpha: expected a number >= 0, got {alpha!r}")

@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 
+from attn._numbers import is_number
 from attn.biases import Bias
 from attn.dense.dot_product import Softmax
 from attn.masks import Causal
@@ -120,9 +121,8 @@ def _values(c: EncoderConfig) -> list[str]:
     for name in ("embedding_norm", "bias", "qk_norm", "tied", "scan", "remat"):
         expect(isinstance(getattr(c, name), bool), name, "True or False")
     expect(isinstance(c.rotary, Rotary), "rotary", "an attn.positions.Rotary")
-    number = lambda x: isinstance(x, (int, float)) and not isinstance(x, bool)
-    expect(number(c.dropout) and 0 <= c.dropout < 1, "dropout", "a number in [0, 1)")
-    small = number(c.norm_epsilon) and 0 < c.norm_epsilon < 1
+    expect(is_number(c.dropout) and 0 <= c.dropout < 1, "dropout", "a number in [0, 1)")
+    small = is_number(c.norm_epsilon) and 0 < c.norm_epsilon < 1
     expect(small, "norm_epsilon", "a number in (0, 1)")
     given = c.mechanism if isinstance(c.mechanism, tuple) else (c.mechanism,)
     known = all(isinstance(m, Mechanism | Mixer) for m in given)

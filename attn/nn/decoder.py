@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import numbers
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from attn._integers import check_fits
+from attn._numbers import is_integer
 from attn.masks import FULL, Causal, Mask
 from attn.nn.config import TURNED, EncoderConfig, uncounted
 from attn.nn.encoder import Encoder
@@ -116,7 +116,7 @@ class Decoder(nnx.Module):
                 "train on the tokens themselves (in experiments: objective='causal'), or use "
                 "prefill and step with a token for each class"
             )
-        if not isinstance(steps, numbers.Integral) or isinstance(steps, bool) or steps < 0:
+        if not is_integer(steps) or steps < 0:
             raise ValueError(f"steps: expected an integer >= 0, got {steps!r}")
         steps = int(steps)
         self._check(prompt, steps)

@@ -9,5 +9,5 @@ def dropout(x: Float[Array, "..."], rate: float, key: Array | None) -> Float[Arr
     """x / (1 - rate) with probability 1 - rate, else 0, drawn for each number; x if key is None."""
     if key is None or rate == 0:
         return x
-    keep = jax.random.bernoulli(key, 1 - rate, x.shape)
-    return jnp.where(keep, x / (1 - rate), 0)
+    share = 1 - float(rate)  # a number of NumPy would widen x
+    return jnp.where(jax.random.bernoulli(key, share, x.shape), x / share, 0)

@@ -39,7 +39,7 @@ class Embedding(nnx.Module):
         else:
             scale = config.token_width**-0.5
             self.tokens = nnx.Param(scale * draw("tokens", config.token_width)[...])
-            self.bias = nnx.Param(jnp.zeros(config.width))
+            self.bias = nnx.Param(jnp.zeros(config.width, jnp.float32))
         self.cls = draw("cls") if config.pooling == "cls" else None
         learned = config.positions == "learned"
         self.positions = draw("positions", config.positions_held) if learned else None

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from attn._core import masked_softmax
+from attn._core import masked_softmax, wide, wide_dtype
 from attn.nn.keys import fold
 
 
@@ -57,15 +57,15 @@ class LSTMN(nnx.Module):
         return self._run(x)[1]
 
     def empty(self, batch: tuple[int, ...], size: int, dtype=jnp.float32) -> Tape:
-        """A tape that has room for `size` tokens."""
-        tape = jnp.zeros((*batch, size, self.width), dtype)
-        return Tape(tape, tape, tape, tape[..., 0, :], jnp.int32(0))
+        """A tape that has room for `size` tokens, in at least float32."""
+        zeros = lambda *size: jnp.zeros((*batch, *size, self.width), wide_dtype(dtype))
+        return Tape(zeros(size), zeros(size), zeros(size), zeros(), jnp.int32(0))
 
     def step(
         self, tape: Tape, x: Float[Array, "*B I"]
     ) -> tuple[Tape, Float[Array, "*B W"], Float[Array, "*B L"]]:
         """(tape, h_t, a) of one token more; h_t is NaN where the tape has no room for it."""
-        t, size = tape.length, tape.h.shape[-2]
+        t, size, dtype, x = tape.length, tape.h.shape[-2], x.dtype, wide(x)
         hidden = jnp.tanh(tape.u + (self.of_x(x) + self.of_r(tape.r))[..., None, :])
         scores = jnp.swapaxes(self.score(hidden), -1, -2)  # [*B, 1, L]
         seen = (jnp.arange(size) < t)[None]
@@ -77,7 +77,7 @@ class LSTMN(nnx.Module):
         put = lambda y, new: y.at[..., t, :].set(new)
         # W_h h_t is projected once, when h_t is written to the tape
         tape = Tape(put(tape.h, h), put(tape.u, self.of_h(h)), put(tape.c, c), r, t + 1)
-        return tape, h, a
+        return tape, h.astype(dtype), a
 
     def _run(self, x):
         graph, params = nnx.split(self)
@@ -86,6 +86,8 @@ class LSTMN(nnx.Module):
             tape, h, a = nnx.merge(graph, params).step(tape, x)
             return tape, (h, a)
 
-        start = self.empty(x.shape[:-2], x.shape[-2], x.dtype)
+        T = x.shape[-2]
+        start = self.empty(x.shape[:-2], max(T, 1), x.dtype)  # no index fits into a tape of 0
         _, found = jax.lax.scan(one, start, jnp.moveaxis(x, -2, 0))
-        return tuple(jnp.moveaxis(y, 0, -2) for y in found)
+        h, a = (jnp.moveaxis(y, 0, -2) for y in found)
+        return h, a[..., :T]

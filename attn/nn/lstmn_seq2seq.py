@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from attn._numbers import is_integer
 from attn.dense.additive import Additive
 from attn.nn.aligned import Aligned, align, learned_of
 from attn.nn.keys import fold
@@ -22,7 +23,7 @@ class LSTMNSeq2Seq(Aligned):
 
     def __init__(self, *, width: int, max_length: int, key: Array, **sizes):
         """`sizes` are those of `Aligned`. Raises ValueError for a `max_length` that is none."""
-        if not isinstance(max_length, int) or isinstance(max_length, bool) or max_length < 1:
+        if not is_integer(max_length) or max_length < 1:
             raise ValueError(f"max_length: expected an integer >= 1, got {max_length!r}")
         super().__init__(width=width, key=key, **sizes)
         self.max_length, self.mechanism = max_length, Additive()

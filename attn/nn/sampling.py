@@ -1,11 +1,12 @@
 """The next token from scores: the likeliest, or one drawn from those that are likely enough."""
 
 import math
-import numbers
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+
+from attn._numbers import is_integer, is_number
 
 
 def sample(
@@ -47,13 +48,12 @@ def check_sampling(vocab_size: int, key, temperature, top_k, top_p) -> None:
     """Raise ValueError for what `sample` refuses."""
     if vocab_size < 1:
         raise ValueError("scores: expected those of at least one token, got a last axis of 0")
-    number = lambda x: isinstance(x, numbers.Real) and math.isfinite(x)
+    number = lambda x: is_number(x) and math.isfinite(x)
     if not number(temperature) or temperature < 0:
         raise ValueError(f"temperature: expected a number >= 0, got {temperature!r}")
     if temperature > 0 and key is None:
         raise ValueError("key: expected a random key at a temperature above 0, got None")
-    whole = isinstance(top_k, numbers.Integral)
-    if top_k is not None and not (whole and 1 <= top_k <= vocab_size):
+    if top_k is not None and not (is_integer(top_k) and 1 <= top_k <= vocab_size):
         raise ValueError(f"top_k: expected 1 to {vocab_size}, the vocabulary, got {top_k!r}")
     if top_p is not None and not (number(top_p) and 0 < top_p <= 1):
         raise ValueError(f"top_p: expected a number in (0, 1], got {top_p!r}")

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from attn._numbers import is_integer
 from attn.dense.dot_product import Softmax
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
@@ -229,7 +230,7 @@ class Seq2Seq(nnx.Module):
 
     def _check_steps(self, steps) -> None:
         most = self.config.target.max_length
-        if not isinstance(steps, int) or isinstance(steps, bool) or not 0 < steps <= most:
+        if not is_integer(steps) or not 0 < steps <= most:
             raise ValueError(f"steps: expected 1 to max_length={most}, got {steps!r}")
 
 

@@ -19,6 +19,7 @@ from attn._core import (
     scores,
     wide,
 )
+from attn._numbers import is_number
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _buckets
@@ -103,17 +104,17 @@ def updated_centroids(
     that nothing is near to stays. (The paper writes a sum; the authors' code divides by counts.)
     """
     padding = _checked(q, k, k, mask, None, centroids, 1)
-    if not 0 <= decay <= 1:
-        raise ValueError(f"decay: expected a number from 0 to 1, got {decay}")
+    if not is_number(decay) or not 0 <= decay <= 1:
+        raise ValueError(f"decay: expected a number from 0 to 1, got {decay!r}")
     *batch, T, _, _ = q.shape
-    total, count = jnp.zeros(centroids.shape), jnp.zeros(centroids.shape[:2])
-    old = lax.stop_gradient(centroids).astype(jnp.float32)
+    old, decay = lax.stop_gradient(centroids).astype(jnp.float32), float(decay)
+    total, count = jnp.zeros_like(old), jnp.zeros_like(old[..., 0])
     for x, there in zip((q, k), _buckets.there(padding, batch, T, k.shape[-3])):
         fine = jnp.isfinite(x).all(-1) & there.reshape(*batch, -1, 1)
-        x = _buckets.head_rows(on_sphere(_buckets.selecting(x)), len(old))
+        x = _buckets.head_rows(on_sphere(_buckets.selecting(x)), len(old)).astype(old.dtype)
         fine = _buckets.head_rows(fine[..., None], len(old))
         near = jnp.einsum("bklh,kch->bklc", x, old, precision="highest").argmax(-1)
-        near = jax.nn.one_hot(near, old.shape[1]) * fine
+        near = jax.nn.one_hot(near, old.shape[1], dtype=old.dtype) * fine.astype(old.dtype)
         total += jnp.einsum("bklc,bklh->kch", near, x)
         count += near.sum((0, 2))
     mean = total / jnp.maximum(count, 1)[..., None]

@@ -19,6 +19,7 @@ from attn._core import (
     refuse_rest,
     wide,
 )
+from attn._numbers import is_number
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _buckets
@@ -111,7 +112,7 @@ def sort_matrix(
 
     (x, rows), (y, columns) = pooled(q, live), pooled(k, seen)
     x = x.reshape(b, x.shape[1], K, N // K, H)
-    r = jnp.einsum("bqkgh,khe,buke->bkgqu", x, sorting.astype(q.dtype), y) / temperature
+    r = jnp.einsum("bqkgh,khe,buke->bkgqu", x, sorting.astype(q.dtype), y) / float(temperature)
     both = (rows[:, :, None] & columns[:, None, :])[:, None, None]
 
     def normalised(r, axis):
@@ -150,8 +151,7 @@ def _resized(x, length, axis):
 def _checked(q, k, v, mask, bias, sorting, block_size, iterations, temperature) -> Padding | None:
     check_count("block_size", block_size)
     check_count("iterations", iterations)
-    number = isinstance(temperature, (int, float)) and not isinstance(temperature, bool)
-    if not number or not 0 < temperature < np.inf:
+    if not is_number(temperature) or not 0 < temperature < np.inf:
         raise ValueError(f"temperature: expected a number above 0, got {temperature!r}")
     mask, bias = check_qkv(q, k, v, mask, bias)
     (padding,), rest = mask.take(*HONOURS)

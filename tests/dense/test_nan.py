@@ -53,3 +53,18 @@ def test_a_visible_nan_shows_in_exactly_what_sees_it(place, name, block, T):
             seen = np.cumsum(heads[:, ::-1], 1)[:, ::-1] > 0
             others = np.isnan(gradient).any(-1) & ~seen
             assert not others.any()
+
+
+def test_a_row_whose_bias_is_all_minus_infinity_gives_no_nan():
+    q, k, v, _ = inputs(attn.Softmax(), T=5, S=5)
+    bias = jnp.zeros((1, 1, 5, 5)).at[:, :, 3].set(-jnp.inf)
+
+    @jax.jit
+    def loss(q, k, v, bias):
+        mechanism = attn.Softmax(sinks="zero", implementation="materialized")
+        out = mechanism(q, k, v, bias=bias)
+        return out.sum(), out
+
+    gradients, out = jax.grad(loss, argnums=(0, 1, 2, 3), has_aux=True)(q, k, v, bias)
+    assert (out[:, 3] == 0).all()
+    assert all(np.isfinite(x).all() for x in gradients)

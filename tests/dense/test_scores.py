@@ -166,6 +166,15 @@ def test_local_p_is_a_gaussian_around_the_predicted_position():
     assert only(Padding(keys=jnp.arange(20) >= 10)).argmax() == 15
 
 
+@pytest.mark.parametrize("local", ["m", "p", None])
+def test_luong_of_no_keys_is_nothing(local):
+    for mechanism in (attn.Luong(local=local, window=3), attn.Luong(score="general", local=local)):
+        (q, k, v), learned = arrays_of(mechanism)
+        lengths = Padding(jnp.zeros(len(q), jnp.int32))
+        for call in (mechanism, mechanism.reference):
+            assert not call(q, k[:, :0], v[:, :0], mask=lengths, **learned).any()
+
+
 @pytest.mark.parametrize("local", ["m", None])
 def test_luong_dot_is_softmax_unscaled(local):
     q, k, v, _ = inputs(attn.Luong())

@@ -15,6 +15,7 @@ from attn.linearized.cosformer import Cosformer
 from attn.linearized.efficient import Efficient
 from attn.linearized.feature_maps import orthogonal_features
 from attn.linearized.hedgehog import Hedgehog, distillation_loss, hedgehog_attention
+from attn.linearized.performer import Performer
 from attn.linearized.rfa import RFA, rfa_attention
 from attn.testing import inputs, rms
 
@@ -270,3 +271,11 @@ def test_prompts_in_parts_equal_the_whole(mechanism):
         state, out = step(state, q[:, a:b], k[:, a:b], v[:, a:b])
         parts.append(out)
     np.testing.assert_allclose(jnp.concatenate(parts, 1), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [Performer, RFA])
+def test_features_are_drawn_under_a_guard_against_transfers(kind):
+    mechanism = kind(features=6, seed=987)  # of no other test: what is drawn is kept
+    q, k, v, learned = inputs(mechanism, T=5, S=5)
+    with jax.transfer_guard("disallow"):
+        jax.jit(mechanism)(q, k, v, **learned)

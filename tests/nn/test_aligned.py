@@ -240,6 +240,22 @@ def test_lstmn_is_its_paper():
         np.testing.assert_allclose(a[row], alignments, **NEAR)
 
 
+def test_lstmn_takes_any_float_dtype_no_tokens_and_a_donated_tape():
+    model = LSTMN(4, key=jax.random.key(0))
+    x = jnp.asarray(RNG.normal(size=(2, 5, 4)), jnp.bfloat16)
+    with jax.numpy_dtype_promotion("strict"):
+        out = run(model, x)
+    assert out.dtype == jnp.bfloat16
+    want = run(model, x.astype(jnp.float32))
+    np.testing.assert_allclose(out.astype(jnp.float32), want, atol=0.01)
+    assert model(x[:, :0]).shape == (2, 0, 4)
+    assert model.alignments(x[:, :0]).shape == (2, 0, 0)
+    step = jax.jit(lambda tape, x: model.step(tape, x), donate_argnums=0)
+    tape, h, _ = step(model.empty((2,), 5, x.dtype), x[:, 0])
+    assert tape.h.dtype == jnp.float32
+    np.testing.assert_array_equal(h, out[:, 0])
+
+
 def test_lstmns_read_and_write_as_their_paper_says():
     agrees(lstmn(), lstmn_seq2seq_loop)
 

@@ -204,6 +204,14 @@ def test_a_step_takes_a_state_and_one_token(mechanism):
         made.step(state, X[:, :1], positions=jnp.arange(5))
 
 
+@pytest.mark.parametrize("value", [0, 2.0, "1", True])
+@pytest.mark.parametrize("name", ["width", "max_length", "num_kv_heads", "head_dim"])
+def test_sizes_that_are_none_are_named(name, value):
+    sizes = dict(width=W, num_heads=N, max_length=7, mechanism=SOFTMAX, key=jax.random.key(0))
+    with pytest.raises(ValueError, match=f"{name}: expected an integer from 1 .*, got {value!r}"):
+        Attention(**{**sizes, name: value})
+
+
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match=r"num_heads: expected a divisor of width 10, got 4"):
         layer(head_dim=None)

@@ -111,3 +111,27 @@ def test_what_does_not_fit_is_named(changes, named):
     given |= changes
     with pytest.raises(ValueError, match=f"^{named}: expected"):
         beam_search(None, given.pop("state"), given.pop("scores"), **given)
+
+
+def test_numbers_of_numpy_are_numbers():
+    with jax.numpy_dtype_promotion("strict"):
+        _, scores = beam_search(
+            lambda state, token: (state, jnp.zeros((2, 3, V))),
+            (),
+            jnp.zeros((2, 3, V)),
+            steps=np.int64(2),
+            end=np.int64(1),
+            alpha=np.float32(0.5),
+        )
+    assert scores.dtype == jnp.float32
+
+
+def test_a_hypothesis_of_nan_leaves_the_beam_and_the_others_stay():
+    rows = jnp.array([[jnp.nan] * 3, [0.0, 0.5, 1.0], [0.0, 0.0, 0.0]])
+    count = lambda n, token: (n + 1, rows[token])  # a state may be a number of Python's
+    tokens, scores = beam_search(count, 0, jnp.zeros((2, 3)), steps=3, end=2)
+    # tokens 0 and 1 come first, and 0 leads to NaN
+    assert np.isfinite(scores).all()
+    assert tokens.tolist() == [[1, 2, 2], [1, 1, 2]]
+    _, none = beam_search(count, 0, jnp.full((2, 3), jnp.nan), steps=3, end=2)
+    assert (none == -jnp.inf).all()

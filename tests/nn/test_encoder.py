@@ -405,3 +405,13 @@ def test_all_of_t5s_buckets_are_for_the_past_where_the_mask_is_causal():
 
     np.testing.assert_array_equal(reached(Causal()), range(17))
     np.testing.assert_array_equal(reached(FULL), [*range(11), *range(17, 27)])
+
+
+@pytest.mark.parametrize("positions", ["t5", "grid", "learned"])
+def test_parameters_start_in_float32_under_x64(positions):
+    vectors = dict(vocab_size=None, token_width=5, positions=positions)
+    vectors["columns"] = 3 if positions == "grid" else None
+    with jax.enable_x64(True):
+        made = lambda: nnx.state(Encoder(config(**vectors), key=jax.random.key(0)))
+        shapes = jax.tree.leaves(nnx.eval_shape(made))
+    assert {x.dtype for x in shapes} == {jnp.dtype("float32")}

@@ -4,11 +4,14 @@ import dataclasses
 import re
 from typing import ClassVar
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from toy_mechanism import SOFTMAX, Toy, config
 
 from attn import GatedDeltaNet, Sinks, SlidingWindow
-from attn.nn import transformer_base
+from attn.nn import dropout, transformer_base
 
 
 class Gated(Toy):
@@ -93,6 +96,13 @@ def test_a_config_is_a_value():
     assert hash(a) == hash(b)
     assert dataclasses.replace(a, mechanism=SOFTMAX).mechanisms == (SOFTMAX, SOFTMAX)
     assert config(pooling="cls").positions_held == 8
+
+
+def test_numbers_of_numpy_are_numbers_and_widen_nothing():
+    rate = config(dropout=np.float32(0.25), norm_epsilon=np.float32(0.25)).dropout
+    for one in (rate, np.float64(0.25)):
+        kept = dropout(jnp.ones(8, jnp.bfloat16), one, jax.random.key(0))
+        assert kept.dtype == jnp.bfloat16
 
 
 def test_the_base_setting_is_the_papers():

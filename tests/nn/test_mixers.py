@@ -348,6 +348,14 @@ def test_a_query_with_an_id_of_its_own_sees_no_other_document(mixer):
     assert not moved[~seen].any()
 
 
+@apart
+def test_ids_of_all_rows_and_of_each_are_told_apart_by_axes_of_one(mixer):
+    want = run(layer(mixer), X, mask=Segments(np.array([IDS[0]] * 3), IDS))
+    with jax.numpy_rank_promotion("raise"):
+        got = run(layer(mixer), X, mask=Segments(IDS[0], IDS))
+    np.testing.assert_array_equal(got, want)
+
+
 @every
 def test_what_it_cannot_honour_is_refused_by_name(mixer):
     made, name = layer(mixer), type(mixer).__name__

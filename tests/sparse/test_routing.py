@@ -145,9 +145,17 @@ def test_updated_centroids_find_clusters_and_keep_idle_ones():
     np.testing.assert_allclose(new[0, 2], c[0, 2], atol=1e-6)
     grad = jax.jit(jax.grad(lambda c, x: updated_centroids(c, x, x).sum(), argnums=(0, 1)))(c, x)
     assert all((np.asarray(g) == 0).all() for g in grad)
-    for decay in (-0.1, 1.1):
+    for decay in (-0.1, 1.1, "0.9"):
         with pytest.raises(ValueError, match="decay"):
             updated_centroids(c, x, x, decay=decay)
+
+
+def test_updated_centroids_keep_to_float32_whatever_the_tokens_are():
+    q, k, _, c = draw(9, 7)
+    for x64, dtype in ((False, jnp.bfloat16), (True, jnp.float32), (True, jnp.float64)):
+        with jax.enable_x64(x64), jax.numpy_dtype_promotion("strict"):
+            got = updated_centroids(c, q.astype(dtype), k.astype(dtype), decay=np.float64(0.9))
+        assert got.dtype == jnp.float32
 
 
 def test_causal_is_refused_with_the_reason():

@@ -36,7 +36,8 @@ class Visible:
 
     def same(self, back: int) -> Bool[Array, "*B T"]:
         """Whether the token at t sees the document of the one at t - back."""
-        return self.segments.query_ids == jnp.roll(self.segments.key_ids, back, axis=-1)
+        moved = jnp.roll(self.segments.key_ids, back, axis=-1)
+        return jnp.equal(*aligned(self.segments.query_ids, moved))
 
 
 def visible(name: str, honours: tuple[type[Mask], ...], x, mask: Mask, bias) -> Visible:
