@@ -57,10 +57,9 @@ def forward(t: Tiling, q, k, v, mask, bias, dropout):
 def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout, d_bias):
     """The gradients of one tile of batch rows."""
     starts, width, queries, cut = _geometry(t, mask)
-    # [R K, G, T], as the loop asks for them: it makes what it is given again for each score
+    # in blocks, as the loop asks for them: it makes what it is given again for each score
     tops, shares = going_back(top, total, do.swapaxes(1, 2), d_lse)
-    whole = lambda x, fill=0.0: queries(x.mT, fill).mT.reshape(-1, t.G, len(starts) * t.block_q)
-    tops, shares, d_lse = whole(tops, jnp.inf), whole(shares), whole(d_lse)
+    tops, shares, d_lses = t.rows_to_blocks(tops, jnp.inf), *map(t.rows_to_blocks, (shares, d_lse))
     q, out, do = queries(q), queries(out), queries(do)
     dropout = _padded(queries, dropout)
     poison = _poison(q, k, v)
@@ -69,10 +68,8 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
         dq, dk, dv, d_bias = carry
         row, start = a * t.block_q, starts[a]
         qa = isolate(cut(q, row))[0] * t.scale
-        of_rows = lambda x: lax.dynamic_slice_in_dim(x, row, t.block_q, 2).reshape(len(x), -1)
-        top_a, share_a = of_rows(tops), of_rows(shares)
-        doa = isolate(cut(do, row))[0] * share_a[..., None]
-        delta_a = delta(cut(out, row), doa) - of_rows(d_lse) * share_a
+        doa = isolate(cut(do, row))[0] * shares[a][..., None]
+        delta_a = delta(cut(out, row), doa) - d_lses[a] * shares[a]
         spoilt = jnp.isnan(cut(poison, start, width))
         clean = lambda x: jnp.where(spoilt, 0, cut(x, start, width).astype(q.dtype))
         keys, values = clean(k), clean(v)
@@ -82,7 +79,7 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
             stays = keep(*_words(dropout, cut, row, start, width, transposed=True), dropout.rate)
         # transposed scores [R K, c, G b]
         used, d_biased, ds = t.back(
-            keys @ (qa * LOG2E).mT, values @ doa.mT, top_a, delta_a, mask, bias, i, j,
+            keys @ (qa * LOG2E).mT, values @ doa.mT, tops[a], delta_a, mask, bias, i, j,
             masked=True, stays=stays, rate=dropout and dropout.rate,
         )  # fmt: skip
         if d_bias is not None:
@@ -113,9 +110,9 @@ def _geometry(t: Tiling, mask):
     starts, width = strips(mask, t.T, t.S, t.block_q)
     more = -t.T % t.block_q
 
-    def queries(x, fill=0.0):
+    def queries(x):
         pad = [(0, 0), (0, more)] + [(0, 0)] * (x.ndim - 2)
-        return jnp.pad(x, pad, constant_values=fill) if more else x
+        return jnp.pad(x, pad) if more else x
 
     def cut(x, start, length=t.block_q):
         return t.to_blocks(lax.dynamic_slice_in_dim(x, start, length, 1), length)[0]
@@ -138,7 +135,7 @@ def _indices(t: Tiling, row, start, width):
 def _padded(queries, dropout: Dropout | None) -> Dropout | None:
     if dropout is None:
         return None
-    rows = queries(dropout.rows[..., None], 0)
+    rows = queries(dropout.rows[..., None])
     return Dropout(rows, dropout.columns[..., None], dropout.rate)
 
 
