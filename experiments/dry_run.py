@@ -32,9 +32,8 @@ def dry_run(
         others = planned
         console.print(f"then {len(others)} with what was best on validation")
         if not left:  # so what was best is known
-            tried = {p.name for p in cells.planned}
-            others = [p for p in chosen(planned, cells, rules) if p.name not in tried]
-            others = _list(Cells(workdir, tuple(others)), console, retry_failed)
+            others = Cells(workdir, tuple(chosen(planned, cells, rules)))
+            others = _list(others, console, retry_failed)
         left += others
     if left:
         console.print(estimate(left))

@@ -146,9 +146,10 @@ def rows(plan: list[Planned], found: dict[str, Any]) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for p in plan:
         if result := found[p.name].result:
-            notes = {"matched": p.notes.get("matched")}
-            row = table.setdefault(p.variant, {"seeds": [], "accuracy": [], **notes})
-            row["seeds"].append(p.experiment.seed)
-            row["accuracy"].append(result["test"]["accuracy"])
-            row["parameters"] = quantities.params(p.experiment)
+            if p.variant not in table:
+                size = quantities.params(p.experiment)
+                of_all = {"matched": p.notes.get("matched"), "parameters": size}
+                table[p.variant] = {"seeds": [], "accuracy": [], **of_all}
+            table[p.variant]["seeds"].append(p.experiment.seed)
+            table[p.variant]["accuracy"].append(result["test"]["accuracy"])
     return table
