@@ -184,7 +184,7 @@ def comma_separated(rows: Sequence[Variant]) -> str:
 def terminal(rows: Sequence[Variant]) -> Table:
     """The table as it is printed; the rest is in the report."""
     table = Table(
-        caption="± 95% over seeds; in turns: a train step; fwd + bwd: attention alone",
+        caption="± 95% of seeds and test rows; in turns: a train step; fwd + bwd: attention alone",
         caption_justify="left",
     )
     table.add_column("variant", no_wrap=True)
