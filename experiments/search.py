@@ -70,7 +70,7 @@ def check(firsts: Sequence[Planned], rules: Fairness) -> None:
 
 def chosen(planned: Sequence[Planned], tried: Cells, rules: Fairness) -> list[Planned]:
     """The runs with the setting that was best on validation, of equal ones the first; where every
-    trial failed, the first too, so that the failure shows."""
+    trial failed, of the first, whose failure then shows."""
     best: dict[str, Planned] = {}
     scores: dict[str, float] = {}
     for trial in tried.planned:

@@ -239,14 +239,15 @@ def test_what_another_process_holds_is_left_to_it(tmp_path):
 def test_trials_that_failed_are_run_again_once(tmp_path):
     rules = Fairness(search={"optimizer.learning_rate": [1e-3, 2e-3]})
     sweep = [SWEEP[0]]
-    trainer = Trainer(softmax_0=MemoryError("no"))
+    no = MemoryError("no")
+    trainer = Trainer(softmax_1000000=no, softmax_0=no)  # the trials, and the run of their setting
     assert run(trainer, tmp_path, sweep, rules=rules).cells[0].error.startswith("MemoryError")
-    assert len(trainer.ran) == 2
+    assert len(trainer.ran) == 3
     run(trainer, tmp_path, sweep, rules=rules, retry_failed=True)
-    assert len(trainer.ran) == 4
+    assert len(trainer.ran) == 6
     again = Trainer()
     found = run(again, tmp_path, sweep, rules=rules, retry_failed=True)
-    assert len(again.ran) == 2
+    assert len(again.ran) == 3
     assert found.cells[0].notes["searched"] == "learning_rate=0.001, best of 2"
 
 

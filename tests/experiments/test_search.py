@@ -14,7 +14,7 @@ from experiments.cells import Cells
 from experiments.config_file import read_comparison
 from experiments.errors import ConfigError, DataError
 from experiments.fairness import Fairness, Range, fairness
-from experiments.search import chosen, search
+from experiments.search import chosen, search, trial_runs
 
 RATE = "optimizer.learning_rate"
 RULES = Fairness(
@@ -79,9 +79,11 @@ def test_trials_are_drawn_from_the_ranges_and_get_better(whole: Cells):
 def test_the_best_on_validation_is_taken_and_their_number_said(whole: Cells):
     found = chosen(planned("softmax", "linear"), whole, RULES)
     for p in found:
-        mine = [t.experiment for t in whole.planned if t.variant == p.variant]
-        off = lambda e: abs(math.log10(e.optimizer.learning_rate / BEST[p.variant]))
-        assert p.experiment == min(mine, key=off)
+        mine = [t for t in whole.planned if t.variant == p.variant]
+        off = lambda t: abs(math.log10(t.experiment.optimizer.learning_rate / BEST[p.variant]))
+        best = min(mine, key=off)
+        assert (best.experiment.seed, p.experiment.seed) == (10**6, 0)
+        assert p.experiment == best.having({"seed": 0}).experiment
         rate = f"learning_rate={p.experiment.optimizer.learning_rate:.4g}"
         assert p.notes["searched"].startswith(rate)
         assert p.notes["searched"].endswith(", best of 12")
@@ -117,7 +119,7 @@ def test_a_trial_that_failed_is_one_of_their_number(tmp_path: Path):
     worst = 0.0
     first = search([one], rules, tmp_path, failing)
     with draws.journal(tmp_path):
-        ended = draws.Draws(tmp_path, one.name, rules).study.trials
+        ended = draws.Draws(tmp_path, trial_runs([one])[0].name, rules).study.trials
     assert [t.state for t in ended] == [optuna.trial.TrialState.FAIL] * 3
     assert chosen([one], first, rules)[0].notes["searched"].endswith("best of 3")
     worst = 2.0  # --retry_failed: the same trials, and now they count
