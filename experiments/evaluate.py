@@ -3,14 +3,16 @@
 python -m experiments.evaluate --workdir=DIR [--split=test]
 """
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 from absl import flags
-from jaxtyping import PyTree
+from jaxtyping import Float64, Int32, PyTree
 
 from experiments import cli
 from experiments.errors import ConfigError
@@ -18,27 +20,50 @@ from experiments.stdout import tell
 from experiments.tasks import Task
 
 
-def evaluate(
-    eval_step: Callable, params: PyTree, task: Task, split: str, batch_size: int
-) -> dict[str, Any]:
-    """Loss and accuracy over a whole split, out of how many answers, and the accuracy of each
-    slice."""
-    import jax
-    import numpy as np
+@dataclasses.dataclass(frozen=True, eq=False)
+class Answers:
+    """To a whole split: their loss, and of each row how many are right, out of how many."""
 
-    # Fetched together at the end, so that the device need not wait for the host.
-    sums = jax.device_get([eval_step(params, b) for b in task.evaluation(split, batch_size)])
-    total = {name: np.sum([s[name] for s in sums], 0, np.float64) for name in sums[0]}
-    correct, weight = total["correct"], total["weight"]
-    each = zip(task.slices, correct, weight, strict=True)
-    loss = float(total["loss"] / weight.sum())
-    return {
-        "loss": loss,
-        **task.measures(loss),
-        "accuracy": float(correct.sum() / weight.sum()),
-        "answers": int(weight.sum()),
-        "slices": {name: float(c / w) for name, c, w in each if w > 0},
-    }
+    task: Task
+    loss: float  # nats, the mean
+    right: Float64[np.ndarray, "R"]
+    asked: Float64[np.ndarray, "R"]
+    slices: Int32[np.ndarray, "R"]  # that the rows are of
+
+    @classmethod
+    def of(
+        cls, eval_step: Callable, params: PyTree, task: Task, split: str, batch_size: int
+    ) -> Self:
+        import jax
+
+        # Fetched together at the end, so that the device need not wait for the host.
+        batches = task.evaluation(split, batch_size)
+        found = jax.device_get([{**eval_step(params, b), "slices": b.slices} for b in batches])
+        every = {name: [one[name] for one in found] for name in found[0]}
+        right, asked = (np.concatenate(every[x], dtype=np.float64) for x in ("right", "asked"))
+        real = asked > 0  # the last batch is filled up
+        loss = np.sum(every["loss"], dtype=np.float64) / asked.sum()
+        slices = np.concatenate(every["slices"])
+        return cls(task, float(loss), right[real], asked[real], slices[real])
+
+    def scores(self) -> dict[str, Any]:
+        """Loss and accuracy, out of how many answers, and the accuracy of each slice."""
+        names = self.task.slices
+        right, asked = (np.bincount(self.slices, x, len(names)) for x in (self.right, self.asked))
+        return {
+            "loss": self.loss,
+            **self.task.measures(self.loss),
+            "accuracy": float(self.right.sum() / self.asked.sum()),
+            "answers": int(self.asked.sum()),
+            "slices": {name: float(r / n) for name, r, n in zip(names, right, asked) if n > 0},
+        }
+
+    def by_row(self) -> dict[str, str]:
+        """The right answers of each row, out of how many: one number if it is the same for all. In
+        words, for JSON would give each row a line."""
+        asked = self.asked[:1] if (self.asked == self.asked[0]).all() else self.asked
+        words = lambda x: " ".join(f"{n:g}" for n in x)
+        return {"right": words(self.right), "of": words(asked)}
 
 
 def load(workdir: str | Path):
@@ -74,8 +99,8 @@ def _run(values: flags.FlagValues) -> None:
         raise ConfigError([f"--split: {what}, got {values.split}"])
     first = next(task.evaluation(values.split, train.eval_batch_size))
     step = Compiled.of(learner.eval_step, params, first)
-    result = evaluate(step, params, task, values.split, train.eval_batch_size)
-    tell(json.dumps({"split": values.split, "step": at, **result}, indent=1))
+    found = Answers.of(step, params, task, values.split, train.eval_batch_size)
+    tell(json.dumps({"split": values.split, "step": at, **found.scores()}, indent=1))
 
 
 if __name__ == "__main__":

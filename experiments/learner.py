@@ -133,8 +133,8 @@ class Learner:
 
         def loss(params):
             sums = self._sums(params, batch, key)
-            weight = jnp.maximum(sums["weight"].sum(), 1)
-            return sums["loss"] / weight, sums["correct"].sum() / weight
+            asked = jnp.maximum(sums["asked"].sum(), 1)
+            return sums["loss"] / asked, sums["right"].sum() / asked
 
         (value, accuracy), gradient = jax.value_and_grad(loss, has_aux=True)(state.params)
         updates, opt_state = self.optimizer.update(gradient, state.opt_state, state.params)
@@ -161,7 +161,7 @@ class Learner:
         }
 
     def eval_step(self, params: PyTree, batch: Batch) -> dict[str, Array]:
-        """Weighted sums over a batch: loss, and correct answers and weight of each slice."""
+        """The loss summed over a batch's answers; of each row how many are right, and asked."""
         return self._sums(params, batch, None)
 
     def names(self, state: State) -> list[str]:
@@ -176,15 +176,12 @@ class Learner:
         right = first_largest(logits) == labels
         if sequence:
             losses, right, weights = by_row(losses, right, weights)
-        correct = weights * right
-        slices = len(self.experiment.posed.slices)
         of_row = lambda x: x.reshape(len(x), -1).sum(1)
-        by_slice = lambda x: jax.ops.segment_sum(of_row(x), batch.slices, slices)
         # A row that does not count may be anything, and 0 * nan is nan.
         return {
             "loss": jnp.where(weights > 0, weights * losses, 0).sum(),
-            "correct": by_slice(correct),
-            "weight": by_slice(weights),
+            "right": of_row(weights * right),
+            "asked": of_row(weights),
         }
 
     def _translated(

@@ -23,7 +23,7 @@ from experiments.errors import (
     NonFiniteError,
     RunDirectoryError,
 )
-from experiments.evaluate import evaluate
+from experiments.evaluate import Answers
 from experiments.kept import Kept
 from experiments.learner import Learner, State, passed_over, refusing
 from experiments.lock import Held
@@ -180,7 +180,7 @@ class Session:
                     continue
                 best = self.best
                 if scoring:
-                    rows[-1]["validation"] = self._score("validation", self.state)
+                    rows[-1]["validation"] = self._answers("validation", self.state).scores()
                     best = self._best_with(rows[-1]["validation"]["accuracy"])
                     saving |= best is not self.best
                 self.lock.check()
@@ -249,13 +249,13 @@ class Session:
         self.first -= step - self.step  # so that steps that were done stay counted
         self.display.warn(f"back at step {self.step}")
 
-    def _score(self, split: str, state: State) -> dict[str, Any]:
+    def _answers(self, split: str, state: State) -> Answers:
         size = self.experiment.train.eval_batch_size
         step = lambda params, batch: self.eval_step(params, self.devices.split(batch))
-        scores = evaluate(step, state.params, self.experiment.posed, split, size)
-        if not math.isfinite(scores["loss"]):
+        found = Answers.of(step, state.params, self.experiment.posed, split, size)
+        if not math.isfinite(found.loss):
             raise self._not_finite(int(state.step), f"{split} loss is not finite")
-        return scores
+        return found
 
     def _best_with(self, accuracy: float) -> dict[str, Any]:
         if self.best is None or accuracy > self.best["accuracy"]:
@@ -296,9 +296,10 @@ class Session:
         chosen = self.checkpoints.load(self.best["step"], self.learner.shapes)
         chosen = self.devices.hold(chosen)
         seconds = self._seconds()
+        validation, test = (self._answers(split, chosen) for split in ("validation", "test"))
         found = {
-            "validation": self._score("validation", chosen),
-            "test": self._score("test", chosen),
+            "validation": validation.scores() | {"by_row": validation.by_row()},
+            "test": test.scores() | {"by_row": test.by_row()},
             "best_step": self.best["step"],
             "steps": self.step,
             "parameters": learned(chosen.params),

@@ -1,9 +1,10 @@
-"""Each variant against the reference, which is the first: paired by seed, corrected for many."""
+"""Each variant against the reference, which is the first: paired by seed and row, corrected for
+many."""
 
 import dataclasses
 import statistics
 
-from experiments.report.stats import LEVEL, holm, paired
+from experiments.report.stats import LEVEL, Score, holm, paired
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,16 +26,16 @@ class Against:
         return f"tie ({what})" if self.tie else what
 
 
-def against(scores: dict[str, dict[int, float]], rows: float | None = None) -> dict[str, Against]:
-    """`scores` are by variant and seed, the reference first, and accuracies out of `rows` if those
-    are known. A variant that shares fewer than two seeds with it is not there."""
+def against(scores: dict[str, dict[int, Score]]) -> dict[str, Against]:
+    """`scores` are by variant and seed, the reference first. A variant that shares fewer than two
+    seeds with it is not there."""
     reference, *others = scores
     ps, differences = {}, {}
     for name in others:
         common = sorted(scores[name].keys() & scores[reference].keys())
         a, b = ([scores[of][seed] for seed in common] for of in (reference, name))
-        if (p := paired(a, b, rows)) is not None:
-            ps[name], differences[name] = p, [y - x for x, y in zip(a, b)]
+        if (p := paired(a, b)) is not None:
+            ps[name], differences[name] = p, [y.accuracy - x.accuracy for x, y in zip(a, b)]
     return {
         name: Against(statistics.fmean(differences[name]), p, len(differences[name]))
         for name, p in holm(ps).items()

@@ -79,7 +79,7 @@ def _numbers(comparison: Comparison) -> dict[str, Any]:
     """All but the curves, which stay in each cell's metrics.jsonl."""
     # not by asdict, which copies all that is in them
     fields = lambda x, *but: {k: v for k, v in vars(x).items() if k not in but}
-    cells = [fields(cell, "metrics") for cell in comparison.cells]
+    cells = [fields(cell, "metrics", "scores") for cell in comparison.cells]
     errors = {name: sight.errors for name, sight in comparison.sights.items()}
     more = {"cells": cells, "costs": comparison.measured(), "softmax_errors": errors}
     return fields(comparison, "sights") | more

@@ -1,13 +1,14 @@
 """What a comparison found: cells, one for each variant and seed, and the variants they make up."""
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
 from experiments.report.against import Against, against
-from experiments.report.stats import interval
+from experiments.report.stats import Score, interval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +24,12 @@ class Cell:
     metrics: tuple[dict[str, Any], ...] = ()
     notes: dict[str, str] = dataclasses.field(default_factory=dict)  # how it was made fair
     machine: str = ""  # that it was trained on
+
+    @functools.cached_property
+    def scores(self) -> dict[str, Score]:
+        """Of each split that its result tells of."""
+        found = self.result or {}
+        return {split: Score.of(found[split]) for split in ("validation", "test") if split in found}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +48,11 @@ class Variant:
         values = self.results(key)
         return statistics.fmean(values) if values else None
 
-    def interval(self, key: str) -> tuple[float, float | None] | None:
-        """In percent, of an accuracy; None where no seed finished."""
-        if not (values := self.results(key)):
+    def interval(self, split: str) -> tuple[float, float | None] | None:
+        """Of the accuracy, in percent; None where no seed finished."""
+        if not (scores := [cell.scores[split] for cell in self.cells if cell.result]):
             return None
-        mean, half = interval(values, answers_of(self.cells, key))
+        mean, half = interval(scores)
         return 100 * mean, half and 100 * half
 
 
@@ -55,21 +62,13 @@ def at(values: Any, key: str) -> Any:
     return values
 
 
-def answers_of(cells: Sequence[Cell], key: str) -> int | None:
-    """How many answers such an accuracy is out of; None where nobody counted them, as results of
-    earlier versions do not."""
-    counted = [at(cell.result, key.replace("accuracy", "answers")) for cell in cells]
-    return min((n for n in counted if n), default=None)
-
-
 def variants(cells: Sequence[Cell], costs: dict[str, dict[str, float | None]]) -> list[Variant]:
     """Cells by variant, in the order in which the variants first come."""
     by_name: dict[str, list[Cell]] = {}
     for cell in cells:
         by_name.setdefault(cell.variant, []).append(cell)
-    score = lambda cell: at(cell.result, "test.accuracy")
-    scores = {n: {c.seed: score(c) for c in own if c.result} for n, own in by_name.items()}
-    found = against(scores, answers_of(cells, "test.accuracy")) if scores else {}
+    scores = {n: {c.seed: c.scores["test"] for c in own if c.result} for n, own in by_name.items()}
+    found = against(scores) if scores else {}
     return [
         Variant(name, tuple(own), costs.get(name, {}), found.get(name))
         for name, own in by_name.items()

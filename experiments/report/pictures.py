@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from experiments.report import plots, slices
 from experiments.report.data import Variant, curves
 from experiments.report.plots import Drawing
-from experiments.report.table import TEST
 from experiments.report.tradeoff import Point, state, tradeoff
 
 Captioned = tuple[Drawing, str]
@@ -53,7 +52,7 @@ def _points(rows: Sequence[Variant], x: Callable[[Variant], float | None]) -> li
     points = []
     for row in rows:
         place = x(row)
-        if place and (found := row.interval(TEST)):
+        if place and (found := row.interval("test")):
             mean, half = found
             points.append(Point(row.name, place, mean, half, row.cost.get("step_peak_bytes")))
     return points

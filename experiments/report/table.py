@@ -36,9 +36,9 @@ def number(x: float | None) -> str:
     return f"{x:,.{max(0, 2 - math.floor(math.log10(abs(x))))}f}"
 
 
-def _accuracy(key: str) -> Callable[[Variant], str]:
+def _accuracy(split: str) -> Callable[[Variant], str]:
     def show(variant: Variant) -> str:
-        if (found := variant.interval(key)) is None:
+        if (found := variant.interval(split)) is None:
             return "—"
         mean, half = found
         return f"{mean:.1f}" if half is None else f"{mean:.1f} ± {half:.1f}"
@@ -81,8 +81,8 @@ def _note(key: str) -> Callable[[Variant], str]:
 TEST, VAL = "test.accuracy", "validation.accuracy"
 STEP, ATTENTION = "whole train step", "attention alone, one layer"
 COLUMNS = (
-    Column("accuracy", "test", "% ± 95%", lambda v: v.mean(TEST), _accuracy(TEST), short=True),
-    Column("accuracy", "validation", "% ± 95%", lambda v: v.mean(VAL), _accuracy(VAL)),
+    Column("accuracy", "test", "% ± 95%", lambda v: v.mean(TEST), _accuracy("test"), short=True),
+    Column("accuracy", "validation", "% ± 95%", lambda v: v.mean(VAL), _accuracy("validation")),
     Column(
         "accuracy",
         "against the first",
@@ -113,8 +113,7 @@ NOTES = {
     "accuracy": "The checkpoint that is best on validation, tested once. Mean over seeds ± 95% "
     "interval, of seeds by t and of the test's rows, which all seeds share; a single seed has "
     "none. Against the first variant: the mean difference over seeds, p by a test paired by seed "
-    "that takes the rows for a sample too, with Holm's correction for so many variants; a tie from "
-    "0.05.",
+    "and by row, with Holm's correction for so many variants; a tie from 0.05.",
     STEP: "Forward, backward and update of the whole model on one batch. Speed is that of training "
     "beside whatever else ran; in turns: medians over rounds in which all variants of one "
     "comparison take turns.",

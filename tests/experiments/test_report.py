@@ -20,7 +20,7 @@ from experiments.report import Comparison, plots
 from experiments.report.data import Cell, Variant, curves, variants
 from experiments.report.pictures import pictures
 from experiments.report.sight import Sight
-from experiments.report.stats import interval
+from experiments.report.stats import Score, interval
 from experiments.report.table import comma_separated, markdown, number, terminal, told
 from experiments.report.tradeoff import Point, tradeoff
 from experiments.validation import flat
@@ -113,14 +113,14 @@ class Reader(html.parser.HTMLParser):
 
 def test_mean_and_interval_are_students():
     # three seeds: t(0.975, 2) = 4.302653
-    mean, half = interval([1.0, 2.0, 3.0])
+    mean, half = interval([Score(x) for x in (1.0, 2.0, 3.0)])
     assert mean == 2
     assert half == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
-    assert interval([0.5, 0.7])[1] == pytest.approx(12.706205 * 0.1, rel=1e-6)
+    assert interval([Score(0.5), Score(0.7)])[1] == pytest.approx(12.706205 * 0.1, rel=1e-6)
 
 
 def test_one_seed_has_no_interval():
-    assert interval([3.0]) == (3.0, None)
+    assert interval([Score(3.0)]) == (3.0, None)
 
 
 def test_equal_seeds_are_as_wide_as_a_row_of_the_test():
@@ -129,11 +129,11 @@ def test_equal_seeds_are_as_wide_as_a_row_of_the_test():
         one.result["test"]["answers"] = counted  # of the least
     first, second = variants(cells, {})
     half = math.hypot(12.706205 * 1 / 2**0.5, 1.959964 * 3)  # of seeds, of 100 rows
-    assert first.interval("test.accuracy")[1] == pytest.approx(half)
-    assert first.interval("validation.accuracy") == (pytest.approx(91), None)  # not counted
+    assert first.interval("test")[1] == pytest.approx(half)
+    assert first.interval("validation") == (pytest.approx(91), None)  # not counted
     assert second.against.text() == "tie (+1.0, p 0.81)"
     assert "90.0 ± 10.7" in markdown([first, second], {})
-    assert variants([cell("softmax", 0, error="no")], {})[0].interval("test.accuracy") is None
+    assert variants([cell("softmax", 0, error="no")], {})[0].interval("test") is None
 
 
 def test_the_report_loads_nothing(comparison, text):

@@ -27,7 +27,7 @@ from experiments.errors import (
     RetraceError,
     RunDirectoryError,
 )
-from experiments.evaluate import evaluate, load
+from experiments.evaluate import Answers, load
 from experiments.records import (
     other_cores,
     read_metrics,
@@ -176,8 +176,9 @@ def test_a_run_leaves_its_records(whole: Path):
     environment = json.loads((whole / "environment.json").read_text())
     assert environment["versions"]["jax"] == jax.__version__
     learner, params, step = load(whole)
-    again = evaluate(jax.jit(learner.eval_step), params, learner.experiment.task, "test", 16)
-    assert (step, again) == (result["best_step"], result["test"])
+    again = Answers.of(jax.jit(learner.eval_step), params, learner.experiment.task, "test", 16)
+    assert step == result["best_step"]
+    assert again.scores() | {"by_row": again.by_row()} == result["test"]
 
 
 @pytest.mark.slow

@@ -176,4 +176,4 @@ def test_a_pair_is_learned_by_one_encoder(tmp_path):
     learner = Learner(from_dict({**SETTING, "task": fields}))
     batch = learner.experiment.task.batch(0, 0, 8)
     sums = jax.eval_shape(learner.eval_step, jax.eval_shape(learner.init).params, batch)
-    assert sums["correct"].shape == (1,)
+    assert sums["right"].shape == (8,)

@@ -10,7 +10,7 @@ from attn.positions import Rotary
 from experiments import records, train
 from experiments.config import Experiment
 from experiments.config_file import read
-from experiments.evaluate import evaluate, load
+from experiments.evaluate import Answers, load
 from experiments.learner import Learner
 from experiments.validation import digest
 
@@ -72,5 +72,5 @@ def stretched(folder: Path) -> Iterator[tuple[str, Slices]]:
         model = dataclasses.replace(experiment.model, rotary=rotary)
         other = Learner(dataclasses.replace(experiment, model=model))
         batch_size = experiment.train.eval_batch_size
-        scores = evaluate(jax.jit(other.eval_step), params, task, "test", batch_size)
-        yield f"rotary, then {name}", scores["slices"]
+        found = Answers.of(jax.jit(other.eval_step), params, task, "test", batch_size)
+        yield f"rotary, then {name}", found.scores()["slices"]

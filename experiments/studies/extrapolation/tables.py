@@ -4,6 +4,7 @@ from itertools import combinations
 from statistics import fmean
 
 from experiments.report.against import against
+from experiments.report.stats import Score
 from experiments.studies.extrapolation.published import ORDERS
 from experiments.studies.record import Blocks, run_line, spread, table
 
@@ -50,8 +51,9 @@ def answer(found: dict, rows: int) -> str:
     of_a_length = rows / len(found[reference])
     lines = []
     for length in longer:
-        scores = {name: dict(enumerate(x[length])) for name, x in found.items()}
-        told = [f"{name} {x.text()}" for name, x in against(scores, of_a_length).items()]
+        score = lambda values: {seed: Score(x, of_a_length) for seed, x in enumerate(values)}
+        scores = {name: score(x[length]) for name, x in found.items()}
+        told = [f"{name} {x.text()}" for name, x in against(scores).items()]
         lines.append(f"* {length}, against {reference}: {'; '.join(told) or 'one seed'}.")
     return "\n".join(lines)
 

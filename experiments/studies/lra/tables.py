@@ -5,7 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from experiments.report.against import against
-from experiments.report.stats import interval
+from experiments.report.stats import Score, interval
 from experiments.studies.lra.published import ACCURACY, MODERN
 from experiments.studies.lra.ranks import by_seed
 from experiments.studies.lra.runs import AS_PUBLISHED, EQUAL_SIZE
@@ -60,14 +60,15 @@ def accuracy(task: str, found: dict) -> str:
 
 def differences(rows: dict[str, Any], tested: int) -> dict[str, str]:
     """Each against softmax, paired by seed, corrected for being many."""
-    scores = {name: by_seed(row) for name, row in rows.items()}
-    return {name: found.text() for name, found in against(scores, tested).items()}
+    score = lambda row: {seed: Score(x, tested) for seed, x in by_seed(row).items()}
+    scores = {name: score(row) for name, row in rows.items()}
+    return {name: found.text() for name, found in against(scores).items()}
 
 
 def spread(values: list[float], rows: int) -> tuple[float, float]:
     """(mean, half width of its 95% interval): Student's over seeds; of one seed the binomial one of
     the test's rows, which does not know of seeds."""
-    mean, half = interval(values, rows)
+    mean, half = interval([Score(x, rows) for x in values])
     return mean, 1.96 * math.sqrt(mean * (1 - mean) / rows) if half is None else half
 
 
