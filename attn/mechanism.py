@@ -49,6 +49,9 @@ class Mechanism(abc.ABC):
     parts: ClassVar[int] = 1
     # learned arrays that all layers of a stack have in common
     shared_by_layers: ClassVar[tuple[str, ...]] = ()
+    # whether an output depends on its query and the keys alone: not on where the query stands, nor
+    # on other queries, which in a decoder would be tokens that are not written yet
+    crosses: ClassVar[bool] = False
     # whether a layer projects one array for q and k
     shared_qk: ClassVar[bool] = False
     # whether every head does the same: one alone gives what it gives beside the others

@@ -125,6 +125,7 @@ class ABC(Mechanism):
     """A memory of `slots` that tokens are written to by a learned control (Peng et al. 2021)."""
 
     honours: ClassVar = HONOURS
+    crosses: ClassVar = True
     slots: int = 32
     chunk: int = 16
 

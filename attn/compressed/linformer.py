@@ -105,6 +105,7 @@ class Linformer(Mechanism):
     """
 
     honours: ClassVar = HONOURS
+    crosses: ClassVar = True
     features: int = 64
     sharing: Literal["none", "headwise", "key_value", "layer"] = "none"
 

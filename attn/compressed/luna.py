@@ -60,6 +60,7 @@ class Luna(Mechanism):
     """Nested attention: packed to `length` learned rows and unpacked again (Ma et al. 2021)."""
 
     honours: ClassVar = HONOURS
+    crosses: ClassVar = True
     length: int = 16
     chunk: int = 64
 

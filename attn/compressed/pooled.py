@@ -160,6 +160,7 @@ class Pooled(Mechanism):
     mean, or by a learned convolution for each key head."""
 
     honours: ClassVar = HONOURS
+    crosses: ClassVar = True
     stride: int = 3
     pool: Literal["mean", "conv"] = "mean"
 

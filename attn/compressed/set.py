@@ -47,6 +47,7 @@ class Set(Mechanism):
     """Attention through `points` learned inducing points, a Set Transformer's (Lee et al. 2019)."""
 
     honours: ClassVar = _twice.HONOURS
+    crosses: ClassVar = True
     points: int = 32
 
     def __post_init__(self):

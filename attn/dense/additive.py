@@ -66,6 +66,7 @@ class Additive(Cached):
     units, the head width by default."""
 
     honours: ClassVar = (*TERMS, Bias)
+    crosses: ClassVar = True
     hidden: int | None = None
     dropout_rate: float = 0.0
     block: int | None = None

@@ -88,6 +88,7 @@ class Differential(Cached):
     a layer normalises each head's output."""
 
     honours: ClassVar = (*TERMS, Bias)
+    crosses: ClassVar = True
     parts: ClassVar = 2
     # the gradient of lambda is one number: the sum over all outputs, which cancel
     room: ClassVar = 3.0

@@ -170,6 +170,7 @@ class Softmax(Cached):
     """
 
     honours: ClassVar = (*TERMS, Bias)
+    crosses: ClassVar = True
     implementation: Implementation | tuple[Implementation, ...] | None = None
     logit_cap: float | None = None
     sinks: Literal["zero", "learned"] | None = None

@@ -175,6 +175,10 @@ class Luong(Mechanism):
         check_rate(self.dropout_rate)
         check_block(self.block)
 
+    @property
+    def crosses(self) -> bool:
+        return self.local is None
+
     def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **learned):
         self.check_learned(q, k, v, **learned)
         return luong_attention(

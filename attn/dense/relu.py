@@ -71,6 +71,7 @@ class Relu(Cached):
     """
 
     honours: ClassVar = (*TERMS, Bias)
+    crosses: ClassVar = True
     power: int = 2
     length: int | None = None
     dropout_rate: float = 0.0

@@ -65,6 +65,7 @@ class Sigmoid(Cached):
     """
 
     honours: ClassVar = (*TERMS, Bias)
+    crosses: ClassVar = True
     length: int | None = None
     dropout_rate: float = 0.0
     block: int | None = None

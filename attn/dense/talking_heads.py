@@ -110,6 +110,7 @@ class TalkingHeads(Cached):
 
     heads_alike: ClassVar = False  # each reads all others
     honours: ClassVar = (*TERMS, Bias)
+    crosses: ClassVar = True
     implementation: str | tuple[str, ...] | None = None
     dropout_rate: float = 0.0
     block: int | None = None

@@ -1,6 +1,7 @@
 """Efficient attention (Shen et al. 2018, arXiv:1812.01243): a softmax of each side, O(T H D)."""
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +47,8 @@ class Running:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Efficient(Linearized):
     """Softmax over channels for queries, over positions for keys (Shen et al. 2018)."""
+
+    crosses: ClassVar = True
 
     def terms(self, q, k, log_decay=None):
         # `k` are already the keys' shares of what is seen with them

@@ -63,6 +63,7 @@ class Hedgehog(Linearized):
     A map has `features` columns, as many as the head is wide by default.
     """
 
+    crosses: ClassVar = True
     normalised: ClassVar = True
     features: int | None = None
     activation: Literal["softmax", "exp"] = "softmax"

@@ -89,6 +89,7 @@ class _Mapped(Linearized):
 class Linear(Linearized):
     """Kernel feature maps in place of softmax (Katharopoulos et al. 2020)."""
 
+    crosses: ClassVar = True
     feature_map: str = "elu"
 
     def __post_init__(self):

@@ -46,6 +46,7 @@ class Performer(Linearized):
     gives each call `projection=draw_features(key, features, head_dim)`.
     """
 
+    crosses: ClassVar = True
     normalised: ClassVar = True
     features: int = 256
     seed: int = 0

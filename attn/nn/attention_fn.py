@@ -10,7 +10,6 @@ from jaxtyping import Array, Bool
 from attn import masks
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
-from attn.nn.cross import CROSS
 
 
 def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Array]:
@@ -62,7 +61,7 @@ def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Ar
                 "False: each row and head has its own",
             ),
         )
-        by_place = is_causal or own != FULL or type(mechanism) not in CROSS
+        by_place = is_causal or own != FULL or not mechanism.crosses
         _refuse(
             (
                 "mask",

@@ -8,23 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from attn import MECHANISMS
 from attn.biases import Bias
-from attn.compressed.abc import ABC
-from attn.compressed.linformer import Linformer
-from attn.compressed.luna import Luna
-from attn.compressed.pooled import Pooled
-from attn.compressed.set import Set
-from attn.dense.additive import Additive
-from attn.dense.differential import Differential
-from attn.dense.dot_product import Softmax
-from attn.dense.luong import Luong
-from attn.dense.relu import Relu
-from attn.dense.sigmoid import Sigmoid
-from attn.dense.talking_heads import TalkingHeads
-from attn.linearized.efficient import Efficient
-from attn.linearized.hedgehog import Hedgehog
-from attn.linearized.linear import Linear
-from attn.linearized.performer import Performer
 from attn.masks import Causal, Mask
 from attn.mechanism import Mechanism
 from attn.nn.attention import Attention
@@ -35,39 +20,15 @@ from attn.nn.keys import fold
 from attn.nn.mixers.base import MixerLayer
 from attn.nn.mlp import Mlp
 from attn.nn.norm import norm_of
-from attn.sparse.topk import TopK
-
-# those where the output of a query depends on that query and the keys alone: not on where it
-# stands, nor on other queries, which would be tokens that are not written yet
-CROSS = (
-    Softmax,
-    Additive,
-    Luong,
-    Sigmoid,
-    Relu,
-    Differential,
-    TalkingHeads,
-    Linear,
-    Performer,
-    Hedgehog,
-    Efficient,
-    TopK,
-    Linformer,
-    Pooled,
-    Set,
-    Luna,
-    ABC,
-)
 
 
 def check_cross(mechanism: Mechanism) -> None:
     """Raise ValueError for a mechanism that cannot attend from one sequence to another."""
-    near = getattr(mechanism, "local", None) is not None
-    if type(mechanism) not in CROSS or near:
-        names = ", ".join(kind.__name__ for kind in CROSS)
+    if not mechanism.crosses:
+        names = ", ".join(name for name, kind in MECHANISMS.items() if kind().crosses)
         raise ValueError(
             f"cross: expected a mechanism in which each query looks at the source by itself "
-            f"({names}; Luong with local=None), got {mechanism!r}"
+            f"({names}, or another that `crosses`), got {mechanism!r}"
         )
 
 

@@ -82,6 +82,7 @@ class TopK(Cached):
     """Softmax over the `keys` largest scores of each query (Gupta et al. 2021)."""
 
     honours: ClassVar = (*TERMS, Bias)
+    crosses: ClassVar = True
     keys: int = 64
 
     def __post_init__(self):
