@@ -125,7 +125,10 @@ def draw_features(key: Array, features: int, head_dim: int) -> Float[Array, "M H
     turn, length = jax.random.split(key)
     blocks = -(-features // head_dim)
     gauss = jax.random.normal(turn, (blocks, head_dim, head_dim), jnp.float32)
-    rows = jnp.linalg.qr(gauss)[0].mT.reshape(-1, head_dim)[:features]
+    q, r = jnp.linalg.qr(gauss)
+    # q alone looks away from its own axes, for LAPACK chooses signs, and exp(w . x) is not even
+    q = jnp.where(jnp.diagonal(r, axis1=-2, axis2=-1)[:, None] < 0, -q, q)
+    rows = q.mT.reshape(-1, head_dim)[:features]
     norms = jnp.linalg.norm(
         jax.random.normal(length, (features, head_dim), jnp.float32), axis=-1, keepdims=True
     )
