@@ -1,7 +1,8 @@
 """ReLU attention (Wortsman et al. 2023, arXiv:2309.08586): O(T S) time, O(T + S) memory.
 
-The square in it is that of Hua et al. 2022 (arXiv:2202.10447), who do not divide by the length;
-n^-1 h(s) with h = relu or relu^2 and s scaled by 1 / sqrt(H) is Wortsman et al.'s.
+The square in it is that of Hua et al. 2022 (arXiv:2202.10447), whose code divides by the length
+inside the square; n^-1 h(s) with h = relu or relu^2 and s scaled by 1 / sqrt(H) is Wortsman et
+al.'s.
 """
 
 import dataclasses

@@ -37,7 +37,10 @@ def gated_delta_net_attention(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GatedDeltaNet(Linearized):
-    """The delta rule on a state with a data-dependent decay for each head (Yang et al. 2024)."""
+    """The delta rule on a state with a data-dependent decay for each head (Yang et al. 2024).
+
+    A layer's values are as wide as its keys, where the authors' are twice as wide.
+    """
 
     requires: ClassVar = (Causal,)
     short_conv: int = 4

@@ -23,10 +23,10 @@ def gla_attention(
 ) -> Float[Array, "*B T N D"]:
     """o_t = S_t^T q_t / sqrt(H), with S_t = diag(exp(log_decay_t)) S_{t-1} + k_t v_t^T.
 
-    Gated linear attention (Yang et al. 2023, arXiv:2312.06635); `log_decay` at most 0. Without
-    `Causal` a key after its query decays over the tokens from the query to it. O(T) time and
-    memory. Raises NotImplementedError on masks but Causal, Padding and Segments or on a bias,
-    ValueError for a log_decay of another shape.
+    Gated linear attention (Yang et al. 2023, arXiv:2312.06635); `log_decay` at most 0. The paper is
+    causal; without `Causal` a key after its query decays over the tokens from the query to it. O(T)
+    time and memory. Raises NotImplementedError on masks but Causal, Padding and Segments or on a
+    bias, ValueError for a log_decay of another shape.
     """
     return GLA(chunk=chunk)(q, k, v, mask=mask, bias=bias, log_decay=log_decay)
 
@@ -37,7 +37,10 @@ SMALL = jax.nn.initializers.variance_scaling(2.0**-5, "fan_avg", "uniform")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GLA(Linearized):
-    """Linear attention with a data-dependent decay for each channel (GLA, Yang et al. 2023)."""
+    """Linear attention with a data-dependent decay for each channel (GLA, Yang et al. 2023).
+
+    A layer's keys are as wide as its values, where the paper's are half as wide.
+    """
 
     output_gate: str | None = "silu"
     output_norm: bool = True

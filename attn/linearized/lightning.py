@@ -27,9 +27,10 @@ def lightning_attention(
 
     Lightning Attention-2 (Qin et al. 2024, arXiv:2401.04658; in MiniMax-01, arXiv:2501.08313),
     unscaled as in the paper: head h of N, `layer_fraction` l / L in [0, 1], so that deeper layers
-    forget less. Without `Causal` a key decays with its distance either way. O(T) time and memory.
-    Raises NotImplementedError on masks but Causal, Padding and Segments or on a bias, ValueError
-    for a fraction outside [0, 1].
+    forget less. The authors' code has ALiBi's slopes, exp(-2^(-8 (h + 1) / N) (1 - l / (L - 1))),
+    which forget far less, and a silu of v. The paper is causal; without `Causal` a key decays with
+    its distance either way. O(T) time and memory. Raises NotImplementedError on masks but Causal,
+    Padding and Segments or on a bias, ValueError for a fraction outside [0, 1].
     """
     return Lightning(layer_fraction=layer_fraction, chunk=chunk)(q, k, v, mask=mask, bias=bias)
 
@@ -39,7 +40,10 @@ lightning_attention.heads_alike = False
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lightning(Linearized):
-    """Linear attention with fixed decays that slow down with depth (Lightning, Qin et al. 2024)."""
+    """Linear attention with fixed decays that slow down with depth (Lightning, Qin et al. 2024).
+
+    A layer normalises each head, where the authors normalise all together.
+    """
 
     heads_alike: ClassVar = False  # each has a decay of its own
     layer_fraction: float = 0.0

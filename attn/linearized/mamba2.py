@@ -30,16 +30,20 @@ def mamba2_attention(
 
     State space duality (Dao & Gu 2024, arXiv:2405.21060), unscaled as in the paper: q is its C, k
     its B, v its x, and `dt` at least 0 the step by which decay and key are discretised, after its
-    softplus. Without `Causal` a key after its query decays over the tokens from the query to it.
-    O(T) time and memory. Raises NotImplementedError on masks but Causal, Padding and Segments or
-    on a bias, ValueError for a dt of another shape.
+    softplus. The paper is causal; without `Causal` a key after its query decays over the tokens
+    from the query to it. O(T) time and memory. Raises NotImplementedError on masks but Causal,
+    Padding and Segments or on a bias, ValueError for a dt of another shape.
     """
     return Mamba2(chunk=chunk)(q, k, v, mask=mask, bias=bias, dt=dt, a_log=a_log, d=d)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mamba2(Linearized):
-    """A selective state space model with one decay a head and a skip (Mamba-2, Dao & Gu 2024)."""
+    """A selective state space model with one decay a head and a skip (Mamba-2, Dao & Gu 2024).
+
+    In a layer each head has a C, and each of `num_kv_heads` a B, of its own and as wide as its x:
+    the authors share one B and C of 128 channels among all heads, of 64 channels.
+    """
 
     adds_own: ClassVar = True
     conv_bias: ClassVar = True

@@ -34,7 +34,9 @@ def rfa_attention(
     only, S_i = g_i S_(i-1) + (1 - g_i) phi(k_i) v_i^T and z_i alike.
 
     Products estimate exp(-|q - k|^2 / 2), of either sign: normalisers near 0 are divided by as they
-    come, for the paper has no epsilon. O(T) time and memory. Honours `Causal`, `Padding`,
+    come, for the paper has no epsilon; the authors' code takes a tenth of each feature and lets no
+    normaliser under 1. Rows are orthogonal within blocks of H, one of the authors' two choices.
+    O(T) time and memory. Honours `Causal`, `Padding`,
     `Segments` joined by `&`, else NotImplementedError. Raises ValueError for arrays of the wrong
     shape.
     """

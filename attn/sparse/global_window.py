@@ -49,7 +49,7 @@ def global_window_attention(
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GlobalWindow(Patterned):
     """Softmax over a window and global tokens, both ways (Longformer, Beltagy et al. 2020);
-    `separate` projections for what global tokens ask."""
+    `separate` projections for what global tokens ask, which the paper always has."""
 
     window: int = 256
     positions: tuple[int, ...] = (0,)

@@ -39,7 +39,8 @@ def quest_attention(
 class Quest(Chosen):
     """Softmax over the `top` pages that may hold the largest scores (Quest, Tang et al. 2024).
 
-    A decoding step reads two vectors a page and the keys of `top` pages.
+    A decoding step reads two vectors a page and the keys of `top` pages. The authors keep a model's
+    first two layers dense: a list of layers does.
     """
 
     requires: ClassVar = (Causal,)

@@ -42,8 +42,10 @@ def routing_attention(
 
     Each of the C centroids of a key head takes the `window` queries of each query head and the
     `window` keys most similar to it (q' . c, ties by position). A query in several clusters is the
-    mean of what they give; one in none is 0. Of keys that `Padding` hides none is taken; nor, where
-    T = S and `Padding` does not say which queries there are, are the queries at their positions.
+    mean of what they give; one in none is 0. (The authors' code scales before it normalises, which
+    takes the 1 / sqrt(H) away: its logits are sqrt(H) times the paper's and these.) Of keys that
+    `Padding` hides none is taken; nor, where T = S and `Padding` does not say which queries there
+    are, are the queries at their positions.
 
     O(T C + C window^2) time: T^1.5 with C = window = sqrt(T). Gradients do not reach the centroids,
     which follow the tokens by `updated_centroids`. Honours `Padding`; a later token pushes an
@@ -101,7 +103,9 @@ def updated_centroids(
     """One step of the paper's online k-means, outside of the gradient: unit vectors.
 
     c <- decay c + (1 - decay) m with m the mean of all q' and k' whose nearest centroid c is; one
-    that nothing is near to stays. (The paper writes a sum; the authors' code divides by counts.)
+    that nothing is near to stays. (The paper writes a sum. The authors' code divides by counts that
+    it averages over steps as it does the sums, from centroids that are no unit vectors, and draws
+    q and k to them by a loss of 1e-4 times their distance.)
     """
     padding = _checked(q, k, k, mask, None, centroids, 1)
     if not is_number(decay) or not 0 <= decay <= 1:

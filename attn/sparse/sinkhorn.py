@@ -43,9 +43,11 @@ def sinkhorn_attention(
 
     R = mean(q block) W mean(k block)^T / (sqrt(H) temperature), W the `sorting` of a key head, for
     all pairs of blocks; P = `iterations` times columns, then rows, of exp(R) made to sum to 1 (the
-    paper: rows, then columns; so the last leaves averages). The sorted block of a query block is
-    P k, P v, place by place: a permutation P moves whole blocks. Where some of a place's tokens are
-    hidden, it is the average of the others, and its weight is multiplied by their share of P.
+    paper: rows, then columns; so the last leaves averages). The sorted block of a query block is P
+    k, P v, place by place: a permutation P moves whole blocks. (The scores are ours: the author's
+    code maps the sum of each block of keys to one score for each place, and asks no query.) Where
+    some of a place's tokens are hidden, it is the average of the others, and its weight is
+    multiplied by their share of P.
 
     O(T block_size + (T / block_size)^2 (H + block_size (H + D))) time. No Gumbel noise. Honours
     `Padding`: hidden tokens and blocks without others take no part; where T = S and `Padding` does
