@@ -265,6 +265,24 @@ def test_a_killed_process_is_a_row_that_says_so(tmp_path):
     assert "its process was killed" in errors[SWEEP[1].name]
 
 
+class Full(Trainer):
+    def __call__(self, experiment, workdir, **options):
+        (workdir / cells.FAILURE).with_name(f".{cells.FAILURE}.partial").mkdir()
+        raise MemoryError("too large")  # which cannot be kept beside the run
+
+
+@pytest.mark.slow
+def test_what_ends_a_process_is_one_line_and_its_code(tmp_path, capfd):
+    # it was a traceback of each, and the comparison went on without them
+    with pytest.raises(workers.WorkerError, match="2 of 2 processes ended in an error") as caught:
+        run(Full(), tmp_path, launch=TWO)
+    assert caught.value.code == 5
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert all(x.startswith("error: [Errno 21] Is a directory: ") for x in lines)
+    assert not (tmp_path / "report.html").exists()
+
+
 class Waiting(Trainer):
     """Ends by the signal that it gets, as a run does."""
 
