@@ -363,6 +363,14 @@ def test_parameters_of_a_cluster_are_read_or_refused(tmp_path):
             slurm.run(lambda: None, (), 1, tmp_path, wrong)
 
 
+@pytest.mark.parametrize("coding", ["utf-8-sig", "latin-1"])
+def test_a_config_is_read_in_the_coding_that_it_names(coding, tmp_path):
+    # it was a traceback, where --dry_run and train took the file
+    text = '# -*- coding: latin-1 -*-\n"Süß."' if coding == "latin-1" else '"Süß."'
+    (tmp_path / "c.py").write_bytes(text.encode(coding))
+    assert compare._about(str(tmp_path / "c.py")) == "Süß."
+
+
 def test_one_of_a_thing_is_not_many():
     said = compare._shape(experiment())
     assert said == "Sequences of 64, batch 4; 1 layer of width 16 with 4 heads."
