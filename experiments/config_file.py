@@ -25,7 +25,7 @@ from experiments.config import Experiment
 from experiments.errors import ConfigError, nearest
 from experiments.fairness import Fairness, fairness
 from experiments.mistakes import shorten
-from experiments.validation import from_dict
+from experiments.validation import as_json, from_dict
 
 Sweep = list[tuple[dict[str, Any], Experiment]]
 LABELS = ("name", "match")  # what a dict of sweep() says of its run, and is no field of it
@@ -163,6 +163,7 @@ def load(config: str) -> tuple[dict[str, Any], dict[str, Any]]:
     raw = raw.to_dict() if isinstance(raw, config_dict.ConfigDict) else raw
     if not isinstance(raw, dict):
         raise ConfigError([f"get_config should return a dict, got {shorten(repr(raw))}"], path)
+    as_json(raw, path)  # refused before it is copied: what is within itself or too deep
     return names, raw
 
 

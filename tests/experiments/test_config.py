@@ -14,7 +14,7 @@ from tiny_experiment import TINY, tiny, write_config
 
 from attn import MECHANISMS
 from attn.nn import EncoderConfig
-from experiments import cli, train
+from experiments import cli, compare, train
 from experiments.config import Experiment, Model, Optimizer, mechanism, task
 from experiments.config_file import override, read, read_sweep
 from experiments.errors import ConfigError
@@ -233,6 +233,7 @@ BROKEN = {
     "import": "import no_such_module",
     "deep": "def get_config():\n    d = {}\n    for _ in range(5000):\n        d = {'a': d}\n"
     "    return d\n",
+    "itself": "def get_config():\n    d = {}\n    d['model'] = d\n    return d\n",
     "brackets": "x = " + "(" * 5000 + ")" * 5000,
     "big": "#" * 10_000_000,
 }
@@ -250,6 +251,11 @@ def test_a_broken_file_is_one_clear_message(kind: str, tmp_path: Path, capsys):
     assert "Traceback" not in message
     assert len(message) < 1000
     assert not (tmp_path / "run").exists()
+    # and of a comparison, where the copy for each run was a traceback
+    if "def get_config" in BROKEN.get(kind, ""):
+        path.write_text(f"{BROKEN[kind]}\ndef sweep():\n    yield {{}}\n")
+        assert compare.main(arguments) == 2
+        assert capsys.readouterr().err.splitlines()[1:] == message.splitlines()[1:]
 
 
 def command(arguments: list[str]) -> int:
