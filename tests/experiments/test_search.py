@@ -137,8 +137,9 @@ def _emptied(cells: Cells) -> Cells:
     return cells
 
 
-def test_a_damaged_journal_is_refused_by_name(whole: Cells, tmp_path: Path):
-    (tmp_path / draws.JOURNAL).write_text("words\nwords\n")
+@pytest.mark.parametrize("damage", ["words", "[1, 2]", "5", '{"op_code": 99}', '{"op_code": 4}'])
+def test_a_damaged_journal_is_refused_by_name(damage: str, whole: Cells, tmp_path: Path):
+    (tmp_path / draws.JOURNAL).write_text(f"{damage}\n{damage}\n")
     with pytest.raises(DataError, match=r"search\.journal is damaged"):
         search(planned("softmax"), RULES, tmp_path, Finish())
 
