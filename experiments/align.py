@@ -46,7 +46,8 @@ def look(workdir: Path, example: int) -> Alignment:
     task = learner.experiment.posed
     if task.head != "sequence":
         other = f"python -m experiments.visualize --workdir={workdir}"
-        raise ConfigError([f"--workdir: for a task of head {task.head!r}: {other}"])
+        # no "'token': ", which would read as a secret
+        raise ConfigError([f"--workdir: its task has head {task.head!r}; draw it with {other}"])
     if not 0 <= example < (size := task.size("validation")):
         raise ConfigError([f"--example={example}: validation has examples 0..{size - 1}"])
     batch = task.examples("validation", np.array([example]))
