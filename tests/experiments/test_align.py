@@ -57,5 +57,5 @@ def test_another_head_is_told_which_command_draws_it(whole, capsys):
 
 
 def test_what_is_no_trained_run_is_refused(tmp_path, capsys):
-    assert align.main([f"--workdir={tmp_path / 'none'}"]) == 4
+    assert align.main([f"--workdir={tmp_path / 'none'}"]) == 5
     assert "no run directory" in capsys.readouterr().err
