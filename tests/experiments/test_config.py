@@ -265,12 +265,15 @@ def command(arguments: list[str]) -> int:
 def test_unknown_abbreviated_and_repeated_flags_are_refused(tmp_path: Path, capsys):
     config = write_config(tmp_path / "c.py")
     wrong = ["--work=x", "--flagfile=y", "--config.seed=1", "--config.seed=2", "stray", "--nope"]
+    wrong += ["--config.model.tied", "--noconfig.model.tied", "--noprogress", "--progress"]
     assert command([f"--config={config}", *wrong]) == 2
     message = capsys.readouterr().err
     for line in (
         "--work=x: unknown flag; did you mean '--workdir'?",
         "--flagfile=y: unknown flag",
         "--config.seed: given twice",
+        "--config.model.tied: given twice",
+        "--progress: given twice",
         "stray: unexpected argument",
         "--nope: unknown flag",
         "--workdir: is required",
