@@ -11,6 +11,7 @@ in it is the run's label, and "match" the field that is solved where sizes are m
 import ast
 import contextlib
 import inspect
+import re
 import runpy
 import stat
 import traceback
@@ -29,6 +30,9 @@ from experiments.validation import as_json, from_dict
 
 Sweep = list[tuple[dict[str, Any], Experiment]]
 LABELS = ("name", "match")  # what a dict of sweep() says of its run, and is no field of it
+# what begins as a number, and what is written as one: '1_0', '010', ' 7' and '0x7' are read too
+ODD = re.compile(r"\s*[+-]?\.?\d[^,]*", re.DOTALL)
+NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 LARGEST = 1_000_000  # bytes; a config has about a thousand
 
 
@@ -102,6 +106,9 @@ def override(raw: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
         section, _, field = name.rpartition(".")
         if field == "name" and section:  # another record: the fields of the old one go with it
             set_field(plain, section, text)
+            continue
+        if ODD.fullmatch(text) and not NUMBER.fullmatch(text):
+            set_field(plain, name, text)  # a string, which a field of numbers refuses
             continue
         if text == "None":  # config_flags would write these four letters over a string
             set_field(plain, name, None)

@@ -202,6 +202,22 @@ def test_overrides_from_the_command_line(tmp_path: Path):
     assert experiment.optimizer.clip_norm is None
 
 
+@pytest.mark.parametrize("field", ["train.steps", "train.eval_every", "optimizer.learning_rate"])
+@pytest.mark.parametrize("text", ["1_0", "010", " 7", "7 ", "0x7", "1_0.5", "٣"])
+def test_a_number_is_written_plainly(field: str, text: str, tmp_path: Path):
+    with pytest.raises(ConfigError, match=f"{field}: .* got {text!r}"):
+        read(str(write_config(tmp_path / "c.py")), [f"--config.{field}={text}"])
+
+
+def test_what_is_no_number_may_begin_as_one(tmp_path: Path):
+    config = str(write_config(tmp_path / "c.py"))
+    given = ["--config.task.name=text", "--config.task.data_dir=007"]
+    assert read(config, given).task.data_dir == "007"
+    for text in ("0.5", "5e-1", "+.5", "50.e-2"):
+        assert read(config, [f"--config.optimizer.b1={text}"]).optimizer.b1 == 0.5
+    assert read(config, ["--config.task.pairs=1,2"]).task.pairs == (1, 2)
+
+
 def test_sweep_yields_an_experiment_for_each_dict(tmp_path: Path):
     sweep = "def sweep():\n    for s in (1, 2):\n        yield {'name': 'a', 'seed': s}\n"
     path = write_config(tmp_path / "c.py", sweep)
