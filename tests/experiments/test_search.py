@@ -168,6 +168,7 @@ def test_a_config_file_gives_ranges_and_trials(tmp_path: Path, capsys):
         ({"search": {"a": {"low": 0, "hihg": 1}}, "trials": 3}, "search.a.hihg: unknown"),
         ({"search": {"a": {"low": "x", "high": 1}}, "trials": 3}, "search.a.low: "),
         ({"search": {"a": 3}, "trials": 3}, "search.a: .*array"),
+        ({"search": {"a": [1, 2, 1.0]}}, "search.a: expected values that differ, got 1.0 twice"),
         ({"trials": 3}, "trials: expected a search"),
         ({"search": {"a": [1, 2]}, "trials": 0}, "trials: .*greater than or equal to 1"),
     ],
