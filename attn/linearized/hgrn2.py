@@ -50,7 +50,8 @@ class HGRN2(Linearized):
 
     `lower_bound` is that of all channels. A `layer` after the first of `layers` learns one for each
     channel instead, above those of the layers before it: the sum over layers 1 to `layer` of a
-    softmax over all layers, of one parameter that they have in common. `for_layers` makes them.
+    softmax over all layers, of one parameter that they have in common. `for_layers` makes them. A
+    layer normalises each head's output, where the authors normalise all heads together.
     """
 
     lower_bound: float = 0.0

@@ -12,7 +12,7 @@ import pytest
 from absl import flags
 from tiny_experiment import TINY, tiny, write_config
 
-from attn import MECHANISMS
+from attn import MECHANISMS, Linear
 from attn.nn import EncoderConfig
 from experiments import cli, train
 from experiments.config import Experiment, Model, Optimizer, mechanism, task
@@ -200,6 +200,18 @@ def test_overrides_from_the_command_line(tmp_path: Path):
     assert experiment.model == tiny(model={"layers": 2, "dropout": 0.0, "tied": True}).model
     assert experiment.task.pairs == (2,)
     assert experiment.optimizer.clip_norm is None
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_fields_of_another_record_may_be_given_before_its_name(order, tmp_path: Path):
+    config = str(write_config(tmp_path / "c.py"))
+    overrides = [
+        "--config.model.attention.name=linear",
+        "--config.model.attention.feature_map=relu",
+    ]
+    assert read(config, overrides[::order]).model.attention == Linear(feature_map="relu")
+    path = write_config(tmp_path / "d.py", "sweep = lambda: [{'model.attention.name': 'linear'}]")
+    assert read_sweep(str(path))[0][1].model.attention == Linear()
 
 
 def test_sweep_yields_an_experiment_for_each_dict(tmp_path: Path):
