@@ -51,7 +51,7 @@ class Variant:
 
     def interval(self, split: str) -> tuple[float, float | None] | None:
         """Of the accuracy, in percent; None where no seed finished."""
-        if not (scores := [cell.scores[split] for cell in self.cells if cell.result]):
+        if not (scores := [cell.scores[split] for cell in self.cells if split in cell.scores]):
             return None
         mean, half = interval(scores)
         return 100 * mean, half and 100 * half
