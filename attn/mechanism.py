@@ -45,6 +45,9 @@ class Mechanism(abc.ABC):
     # a layer adds a token's `own` share of its value to each head's output, after the norm, by
     # learned weights that start at this number; None adds nothing
     bonus: ClassVar[float | None] = None
+    # the rank of the networks by which the shares of `shifts` follow the token, 0 for shares that
+    # are the same for every token
+    shift_rank: ClassVar[int] = 0
     # how many vectors a head's q and k hold side by side: a layer rotates each by itself
     parts: ClassVar[int] = 1
     # learned arrays that all layers of a stack have in common

@@ -17,8 +17,6 @@ from experiments.validation import digest
 
 NEAR = 0.02  # of the reference
 LARGEST = 2**20
-FIELDS = {"state_bytes": "model.head_dim"}  # solved by default; for the others:
-FIELD = "model.mlp_width"
 
 
 def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Planned]:
@@ -45,7 +43,7 @@ def _fields(planned: Planned, first: Experiment, rules: Fairness) -> dict[str, A
     """What is changed in a variant, and what a table says of it."""
     fields, notes = {}, {}
     if rules.match != "none" and planned.experiment != first:
-        name = planned.match or FIELDS.get(rules.match, FIELD)
+        name = planned.match or rules.solved
         value, off = matched(planned, first, rules.match, name)
         fields[name] = value
         far = "" if abs(off) <= NEAR else " (as near as it gets)"

@@ -15,7 +15,7 @@ import re
 import runpy
 import stat
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +51,8 @@ def read_comparison(config: str, overrides: Sequence[str] = ()) -> tuple[Sweep, 
     """`read_sweep`, and what makes it fair: `match`, `budget` and `search`. Raises ConfigError."""
     names, raw = load(config)
     sweep, rules = _sweep(names, raw, config, overrides), fairness(names, config)
-    names = [f"--config.{name}" for name in rules.search]
-    if problems := _swept_and_overridden([cell for cell, _ in sweep], names):
-        raise ConfigError([x.removeprefix("--config.") for x in problems], f"search of {config}")
+    if problems := _settled_twice([cell for cell, _ in sweep], rules, overrides):
+        raise ConfigError([*dict.fromkeys(problems)], config)
     return sweep, rules
 
 
@@ -65,12 +64,16 @@ def _sweep(names: dict, raw: dict, config: str, overrides: Sequence[str]) -> Swe
         raise ConfigError(["sweep() yields nothing"], config)
     if not all(isinstance(cell, dict) for cell in cells):
         raise ConfigError(["sweep() should yield dicts of dotted field names and values"], config)
-    experiments, problems = [], _swept_and_overridden(cells, overrides)
+    if wrong := [*dict.fromkeys(line for cell in cells for line in _wrong(cell))]:
+        raise ConfigError(wrong, f"sweep() of {config}")
+    # its labels would be false
+    problems = _clashes(_given(overrides), "sweep() sets", _swept(cells), "--config.")
+    experiments = []
     for cell in cells:
         values = _copy(raw)
         for name, value in cell.items():
             if name not in LABELS:
-                set_field(values, str(name), value)
+                set_named(values, name, value)
         try:
             experiments.append(from_dict(override(values, overrides), where=config))
         except ConfigError as error:
@@ -80,17 +83,64 @@ def _sweep(names: dict, raw: dict, config: str, overrides: Sequence[str]) -> Swe
     return list(zip(cells, experiments, strict=True))
 
 
-def _swept_and_overridden(cells: list[dict], overrides: Sequence[str]) -> list[str]:
-    """An override of what the sweep sets would make the labels of its runs false."""
-    given = [x.partition("=")[0].partition(".")[2] for x in overrides]
-    swept = dict.fromkeys(str(name) for cell in cells for name in cell if name not in LABELS)
-    within = lambda a, b: a == b or a.startswith(f"{b}.")
-    return [
-        f"--config.{one}: sweep() sets {other}; leave one of them out"
-        for one in given
-        for other in swept
-        if within(one, other) or within(other, one)
+def _wrong(cell: dict) -> list[str]:
+    """What no dict of sweep() may be."""
+    if strange := [k for k in cell if not isinstance(k, str)]:
+        return [f"expected names of fields, got {shorten(repr(k))}" for k in strange]
+    text = lambda x: isinstance(x, str) and x.strip()
+    lines = [
+        f"{label}: expected a text, got {shorten(repr(cell[label]))}"
+        for label in LABELS
+        if label in cell and not text(cell[label])
     ]
+    fields = [_record(name) for name in _swept([cell])]
+    for n, one in enumerate(fields):
+        lost = [x for x in fields[:n] if _within(x, one)]
+        lines += [f"{one}: {x} comes before it in one run, and would be lost" for x in lost]
+    return lines
+
+
+def _settled_twice(cells: list[dict], rules: Fairness, overrides: Sequence[str]) -> list[str]:
+    """What the rules settle, and the sweep or the command line too: one would be lost."""
+    swept, given = _swept(cells), _given(overrides)
+    lines = _clashes(rules.search, "sweep() sets", swept)
+    lines += _clashes(given, "search tries", rules.search, "--config.")
+    if rules.budget:
+        lines += _clashes(swept, "the budget sets", ["train.steps"], "sweep(): ")
+        lines += _clashes(given, "the budget sets", ["train.steps"], "--config.")
+    of_variant = lambda cell: {k: v for k, v in cell.items() if k != "seed"}
+    for cell in cells:
+        if rules.match == "none":
+            nothing = "there is no match of the file for it, so leave it out"
+            lines += [f"sweep(): match={cell['match']!r}: {nothing}"] if "match" in cell else []
+        elif of_variant(cell) != of_variant(cells[0]):  # which is not solved
+            solved = cell.get("match", rules.solved)
+            lines += _clashes(_swept([cell]), "match solves", [solved], "sweep(): ")
+    return lines
+
+
+def _clashes(names: Iterable[str], who: str, others: Iterable[str], where: str = "") -> list[str]:
+    """A line for each name that is one of the others, or within one, or holds one."""
+    return [
+        f"{where}{one}: {who} {other}; leave one of them out"
+        for one in names
+        for other in others
+        if _within(one, other) or _within(other, one)
+    ]
+
+
+def _within(a: str, b: str) -> bool:
+    return a == b or a.startswith(f"{b}.")
+
+
+def _given(overrides: Sequence[str]) -> list[str]:
+    """The fields on the command line."""
+    return [x.partition("=")[0].partition(".")[2] for x in overrides]
+
+
+def _swept(cells: list[dict]) -> list[str]:
+    """The fields that sweep() sets."""
+    return list(dict.fromkeys(name for cell in cells for name in cell if name not in LABELS))
 
 
 def override(raw: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
@@ -99,13 +149,14 @@ def override(raw: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
         plain = config_dict.ConfigDict(raw).to_dict()
     except Exception as error:
         raise ConfigError([f"get_config() should return nested dicts: {error}"]) from None
-    # one at a time and in order, because config_flags stops at the first that it does not like
-    for argument in arguments:
+    # records before their fields, which would be lost with the old one
+    depth = lambda argument: _record(*_given([argument])).count(".")
+    # one at a time, because config_flags stops at the first that it does not like
+    for argument in sorted(arguments, key=depth):
         name, _, text = argument.partition("=")
         name = name.partition(".")[2]
-        section, _, field = name.rpartition(".")
-        if field == "name" and section:  # another record: the fields of the old one go with it
-            set_field(plain, section, text)
+        if _record(name) != name:
+            set_named(plain, name, text)
             continue
         if ODD.fullmatch(text) and not NUMBER.fullmatch(text):
             set_field(plain, name, text)  # a string, which a field of numbers refuses
@@ -145,6 +196,17 @@ def set_field(values: dict[str, Any], name: str, value: Any) -> None:
             values[part] = {"name": values[part]} if isinstance(values.get(part), str) else {}
         values = values[part]
     values[field] = value
+
+
+def _record(name: str) -> str:
+    """The record that a name such as `task.name` stands for, or the field itself."""
+    section, _, field = name.rpartition(".")
+    return section if section and field == "name" else name
+
+
+def set_named(values: dict[str, Any], name: str, value: Any) -> None:
+    """`set_field`; `task.name` is another task, with none of the fields of the one before."""
+    set_field(values, _record(name), value)
 
 
 def _copy(value: Any) -> Any:

@@ -72,6 +72,11 @@ class Fairness:
     # not shown, for sizes are solved alike whatever it is
     trials: Count | None = dataclasses.field(default=None, repr=False)
 
+    @property
+    def solved(self) -> str:
+        """The field that `match` solves, where the sweep names no other."""
+        return "model.head_dim" if self.match == "state_bytes" else "model.mlp_width"
+
     def __post_init__(self) -> None:
         if self.trials and not self.search:
             raise ValueError("trials: expected a search to draw them from, got none")

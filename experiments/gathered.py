@@ -12,10 +12,10 @@ from experiments.errors import RunDirectoryError
 from experiments.manifest import digest
 from experiments.records import read_object
 from experiments.report import Comparison
-from experiments.report.data import Cell
+from experiments.report.data import Cell, together
 from experiments.report.sight import Sight
-from experiments.results_file import Costs, Said, read
-from experiments.sweep import variants
+from experiments.results_file import MEND, Costs, Said, read
+from experiments.sweep import unlike, variants
 from experiments.validation import flat
 
 LEFT = ("config.json", "environment.json", "metrics.jsonl", RESULT)  # by a run, once it is compiled
@@ -40,6 +40,11 @@ def gathered(workdir: Path) -> Comparison:
     intact = {n: x for n, x in zip(names, configs) if is_of(n, x)}
     labels = dict(zip(intact, _labels(list(intact.values()))))
     labels |= {name: cell.variant for name, cell in planned.items()}
+    if several := unlike((labels[name], config) for name, config in intact.items()):
+        raise RunDirectoryError(
+            f"{workdir}/results.json calls runs of different settings one variant: {several}\n"
+            f"  {MEND}"
+        )
     notes = {name: cell.notes for name, cell in planned.items()}
     cells = [
         _cell(folder / name, labels.get(name, name), config, notes.get(name, {}))
@@ -94,8 +99,13 @@ def sights(
 
 
 def baselines(cells: Sequence[Cell]) -> dict[str, float]:
-    """Those of the task of the first run that finished: data that is gone is not asked for."""
-    return next((cell.result.get("baselines", {}) for cell in cells if cell.result), {})
+    """Those of the tasks of the runs that finished, as data that is gone is not asked for: by the
+    variant where they are not the same for all."""
+    found: dict[str, dict[str, float]] = {}
+    for cell in cells:
+        if cell.result:
+            found.setdefault(cell.variant, cell.result.get("baselines", {}))
+    return together(found)
 
 
 def without_run(environment: dict[str, Any]) -> dict[str, Any]:

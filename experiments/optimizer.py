@@ -35,7 +35,8 @@ KEPT = {
     *FIXED,
     *("embedding", "relative", "key_position", "value_position", "inducing_points", "packed"),
     *("bias", "b1", "b2", "scale", "temperature", "sigma", "sinks", "token_shift"),
-    *("a_log", "d", "bonus", "k_k", "k_a", "lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"),
+    *("a_log", "d", "bonus", "k_k", "k_a", "lower_bounds"),
+    *("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"),
 }
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from experiments.config import Experiment
@@ -56,7 +56,18 @@ def plan(sweep: Sequence[tuple[dict[str, Any], Experiment]]) -> list[Planned]:
         same[json.dumps(p.config, sort_keys=True)].append(p.name)
     if twice := [names for names in same.values() if len(names) > 1]:
         raise ConfigError([f"sweep() yields one run more than once: {', '.join(x)}" for x in twice])
+    if several := unlike((p.variant, p.config) for p in planned):
+        one = "sweep() yields different variants called"
+        raise ConfigError([f"{one} {x!r}; give each a name of its own" for x in several])
     return planned
+
+
+def unlike(runs: Iterable[tuple[str, dict[str, Any]]]) -> list[str]:
+    """The variants whose name stands for several settings, seeds aside."""
+    found = collections.defaultdict(set)
+    for variant, config in runs:
+        found[variant].add(json.dumps({**config, "seed": 0}, sort_keys=True))
+    return [variant for variant, settings in found.items() if len(settings) > 1]
 
 
 def variants(settings: Sequence[dict[str, Any]]) -> list[str]:
@@ -69,9 +80,16 @@ def variants(settings: Sequence[dict[str, Any]]) -> list[str]:
     for brief, mine in zip(briefs, values):
         alike = [x for x, other in zip(values, briefs) if other == brief]
         apart = [k for k in mine if any(x.get(k) != mine[k] for x in alike)]
-        details = ", ".join(f"{k.rpartition('.')[2]}={mine[k]}" for k in apart)
+        details = ", ".join(f"{_brief(k, alike)}={mine[k]}" for k in apart)
         names.append(" ".join(filter(None, (brief, details))) or "all")
     return names
+
+
+def _brief(name: str, settings: Sequence[dict[str, Any]]) -> str:
+    """A field without its sections, if no other in these settings is called so."""
+    last = lambda k: k.rpartition(".")[2]
+    others = {k for x in settings for k in x if last(k) == last(name)}
+    return last(name) if others == {name} else name
 
 
 def _numbered(value: Any) -> Any:

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from attn._numbers import is_number
+from attn._axes import aligned
+from attn._core import check_count
+from attn._numbers import is_integer, is_number
 from attn.linearized._family import Linearized
 from attn.linearized._recurrence import Terms
 from attn.masks import FULL, Mask
@@ -21,51 +23,90 @@ def hgrn2_attention(
     mask: Mask = FULL,
     bias=None,
     lower_bound: float = 0.0,
+    layer: int = 0,
+    lower_bounds: Float[Array, "K layers H"] | None = None,
     chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """o_t = S_t^T silu(q_t) / sqrt(H), with S_t = diag(f_t) S_{t-1} + (1 - f_t) v_t^T.
 
     HGRN2 (Qin et al. 2024, arXiv:2404.07904): `k` holds the logits of the forget gate,
-    f = lower_bound + (1 - lower_bound) sigmoid(k), and what is forgotten is what is written.
+    f = b + (1 - b) sigmoid(k), and what is forgotten is what is written. The lower bound b is the
+    number `lower_bound`, or that of layer `layer` by the learned `lower_bounds`, for each channel:
+    the sum over layers 1 to `layer` of softmax(lower_bounds) over all layers.
     Without `Causal` a key after its query decays over the tokens from the query to it. O(T) time
     and memory. Raises NotImplementedError on masks but Causal, Padding and Segments or on a bias,
-    ValueError for a lower_bound outside [0, 1).
+    ValueError for a lower_bound outside [0, 1), or above 0 where bounds are learned, a layer that
+    is not there and lower_bounds of another shape, TypeError for those of layer 0: its bound is 0.
     """
-    return HGRN2(lower_bound=lower_bound, chunk=chunk)(q, k, v, mask=mask, bias=bias)
+    layers = 1 if lower_bounds is None else lower_bounds.shape[-2]
+    bounds = {} if lower_bounds is None else {"lower_bounds": lower_bounds}
+    form = HGRN2(lower_bound=lower_bound, layer=layer, layers=layers, chunk=chunk)
+    return form(q, k, v, mask=mask, bias=bias, **bounds)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HGRN2(Linearized):
     """A gated linear RNN whose key is what its gate forgets, 1 - f (HGRN2, Qin et al. 2024).
 
-    `lower_bound` is a number; the authors learn one for each channel of each layer.
+    `lower_bound` is that of all channels. A `layer` after the first of `layers` learns one for each
+    channel instead, above those of the layers before it: the sum over layers 1 to `layer` of a
+    softmax over all layers, of one parameter that they have in common. `for_layers` makes them. A
+    layer normalises each head's output, where the authors normalise all heads together.
     """
 
     lower_bound: float = 0.0
+    layer: int = 0
+    layers: int = 1
     output_norm: bool = True
 
     def __post_init__(self):
         super().__post_init__()
         if not is_number(self.lower_bound) or not 0 <= self.lower_bound < 1:
             raise ValueError(f"lower_bound: expected 0 to 1, less than 1, got {self.lower_bound!r}")
+        check_count("layers", self.layers)
+        if not is_integer(self.layer) or not 0 <= self.layer < self.layers:
+            raise ValueError(f"layer: expected 0 to {self.layers - 1}, got {self.layer!r}")
+        if self.lower_bound and self.layers > 1:
+            raise ValueError(
+                f"lower_bound: expected 0 with layers={self.layers}, which learn theirs, got "
+                f"{self.lower_bound!r}"
+            )
 
     @classmethod
     def for_layers(cls, layers: int, **settings) -> tuple["HGRN2", ...]:
-        """One for each layer with the lower bound that the authors' learned ones start from: layer
-        l of L forgets all but l / L at most."""
-        return tuple(cls(lower_bound=layer / layers, **settings) for layer in range(layers))
+        """One for each layer with the authors' learned lower bounds: layer l of L starts to forget
+        all but l / L at most."""
+        return tuple(cls(layer=layer, layers=layers, **settings) for layer in range(layers))
 
-    def terms(self, q, k) -> Terms:
-        with np.errstate(divide="ignore"):
-            low, rest = np.log(self.lower_bound).item(), np.log1p(-self.lower_bound).item()
-        forgotten = (1 - float(self.lower_bound)) * jax.nn.sigmoid(-k)  # 1 - f
+    @property
+    def shared_by_layers(self):
+        return ("lower_bounds",) if self.layer else ()
+
+    def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
+        # the first layer's bound is 0 whatever they are
+        bounds = jnp.zeros((num_kv_heads, self.layers, head_dim), jnp.float32)
+        return {"lower_bounds": bounds} if self.layer else {}
+
+    def terms(self, q, k, lower_bounds=None) -> Terms:
+        log_bound, log_rest = self._log_bound(k, lower_bounds)
+        forgotten = jnp.exp(log_rest) * jax.nn.sigmoid(-k)  # 1 - f
         # each form where it is exact: f near 1 has a small logarithm, f near 0 a small f
         near_one = jnp.log1p(-jnp.minimum(forgotten, 0.5))
-        log_f = jnp.where(
-            forgotten < 0.5, near_one, jnp.logaddexp(low, rest + jax.nn.log_sigmoid(k))
-        )
+        near_zero = jnp.logaddexp(log_bound, log_rest + jax.nn.log_sigmoid(k))
+        log_f = jnp.where(forgotten < 0.5, near_one, near_zero)
         return Terms(jax.nn.silu(q) * q.shape[-1] ** -0.5, forgotten, log_f)
+
+    def _log_bound(self, k, lower_bounds):
+        """The logarithms of the lower bound b and of 1 - b, for the channels of k."""
+        if lower_bounds is None:
+            with np.errstate(divide="ignore"):
+                return np.log(self.lower_bound).item(), np.log1p(-self.lower_bound).item()
+        log_share = jax.nn.log_softmax(lower_bounds, axis=-2)
+        layers = np.arange(self.layers)[None, :, None]
+        below = (0 < layers) & (layers <= self.layer)
+        both = (jax.nn.logsumexp(log_share, axis=-2, where=where) for where in (below, ~below))
+        return aligned(k, *both)[1:]
 
     @classmethod
     def examples(cls):
-        return cls(chunk=8), cls(chunk=5, lower_bound=0.3)
+        return cls(chunk=8), cls(chunk=5, lower_bound=0.3), cls(chunk=8, layer=2, layers=4)

@@ -28,24 +28,35 @@ def rwkv6_attention(
     k_t v_t^T: a token's own value counts by `bonus`, the past before its decay.
 
     The WKV of RWKV-6, "Finch" (Peng et al. 2024, arXiv:2404.05892), unscaled as in the paper; q is
-    its receptance. Without `Causal` a key after its query decays over the tokens between them.
-    O(T) time and memory. Raises NotImplementedError on masks but Causal, Padding and Segments or
-    on a bias, ValueError for a log_decay of another shape.
+    its receptance. The paper's token shift, before the projections, is the layer's. Without
+    `Causal` a key after its query decays over the tokens between them. O(T) time and memory. Raises
+    NotImplementedError on masks but Causal, Padding and Segments or on a bias, ValueError for a
+    log_decay of another shape.
     """
     return RWKV6(chunk=chunk)(q, k, v, mask=mask, bias=bias, log_decay=log_decay, bonus=bonus)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RWKV6(Linearized):
-    """A decay for each channel and a bonus for the present token (RWKV-6, Peng et al. 2024).
+    """A decay for each channel and a bonus for the present token (RWKV-6, Peng et al. 2024); a
+    layer shifts its tokens, by shares that follow the token.
 
-    Without the authors' token shift, whose shares depend on the token.
+    The layer's norm of each head's output is an RMSNorm, the authors' a group norm.
     """
 
     reads_before: ClassVar = True
     adds_own: ClassVar = True
+    shift_rank: ClassVar = 32
     output_gate: str | None = "silu"
     output_norm: bool = True
+    token_shift: bool = True
+
+    @property
+    def shifts(self):
+        # as the authors start their first layer; deeper ones start with smaller powers there
+        powers = {"q": 0.5, "k": 1.0, "v": 1.0, "log_decay": 1.0}
+        gated = {} if self.output_gate is None else {"output_gate": 0.5}
+        return {**powers, **gated} if self.token_shift else {}
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         # the authors' zigzag, as in their first layer

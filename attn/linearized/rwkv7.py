@@ -51,7 +51,8 @@ class RWKV7(Linearized):
     """The delta rule with a removal key and a rate for each channel (RWKV-7, Peng et al. 2025); a
     layer shifts its tokens and adds its bonus.
 
-    Without the authors' share of the first layer's values in those of deeper layers.
+    Without the authors' share of the first layer's values in those of deeper layers; the layer's
+    norm of each head's output is an RMSNorm, theirs a group norm.
     """
 
     requires: ClassVar = (Causal,)

@@ -20,7 +20,7 @@ from attn.nn.keys import fold
 from attn.nn.norm import RMSNorm
 from attn.nn.rows import of_rows
 from attn.nn.short_conv import ShortConv
-from attn.nn.token_shift import TokenShift
+from attn.nn.token_shift import token_shift
 from attn.positions import Rotary
 
 PLAIN = Rotary()
@@ -56,8 +56,9 @@ class Attention(nnx.Module):
     A mechanism asks for the rest by its record: its learned arrays are parameters here and its
     `gates` are projected from x, queries and keys among them made as q and k are. What its
     `shifts` name is projected from a mixture of each token and the one before it, by learned shares
-    (`TokenShift`). With `short_conv`, q, k and v first pass through a causal convolution of that
-    many taps and SiLU. Padding and other documents enter neither.
+    (`TokenShift`), which follow the token with a `shift_rank`. With `short_conv`, q, k and v first
+    pass through a causal convolution of that many taps and SiLU. Padding and other documents enter
+    neither.
     `head_norm` is an RMSNorm with a learned scale on each head's output, times that number; with
     `bonus`, the mechanism's `own` share of the token's value is added to it, by weights that start
     at that number; `output_gate` then multiplies by "silu" or "sigmoid" of x W_g, or by the
@@ -146,7 +147,7 @@ class Attention(nnx.Module):
                 f"shifts: expected names out of {', '.join(sorted(known))} from {mechanism.name}, "
                 f"got {', '.join(unknown)}"
             )
-        self.token_shift = TokenShift(width, mechanism.shifts) if mechanism.shifts else None
+        self.token_shift = token_shift(mechanism, width, key=fold(key, "token_shift"))
 
     def __call__(
         self,

@@ -18,8 +18,9 @@ class Stack(nnx.Module):
     arXiv:1909.11942); or, if `scan`, one whose parameters have a leading axis of layers.
 
     Every form draws the same parameters and the same dropout for a layer. What mechanisms want
-    `shared_by_layers` is one parameter, drawn for the first layer. `block(config, mechanism,
-    key=key)` makes a layer; what all of them are given beside x is its `context`.
+    `shared_by_layers` is one parameter for those of one kind and shape, drawn for the first of
+    them. `block(config, mechanism, key=key)` makes a layer; what all of them are given beside x is
+    its `context`.
     """
 
     def __init__(
@@ -33,7 +34,9 @@ class Stack(nnx.Module):
         for made, mechanism in zip(blocks, mechanisms):
             for name in mechanism.shared_by_layers:
                 learned = made.attention.learned
-                learned[name] = shared.setdefault((mechanism, name), learned[name])
+                # not by the mechanism: its other settings may follow the depth
+                alike = type(mechanism), name, learned[name].shape
+                learned[name] = shared.setdefault(alike, learned[name])
         if self.scan and not self.tied:
             graphs, params = zip(*map(nnx.split, blocks))
             blocks = [nnx.merge(graphs[0], jax.tree.map(lambda *x: jnp.stack(x), *params))]

@@ -1,13 +1,19 @@
 """Token shift: what a projection reads is a mixture of a token and the one before it."""
 
+import functools
+
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
 from attn._axes import aligned
 from attn._core import wide
+from attn.gates import ZEROS, LowRank, Uniform
 from attn.masks import Mask
+from attn.mechanism import Mechanism
 from attn.nn.earlier import back, documents, latest, shown
+from attn.nn.keys import fold
+from attn.nn.rows import of_rows
 
 
 class TokenShift(nnx.Module):
@@ -21,8 +27,7 @@ class TokenShift(nnx.Module):
     """
 
     def __init__(self, width: int, powers: dict[str, float]):
-        c = jnp.arange(width, dtype=jnp.float32) / width
-        self.mu = nnx.Dict({name: nnx.Param(1 - c**power) for name, power in powers.items()})
+        self.mu = nnx.Dict({name: nnx.Param(_start(width, p)) for name, p in powers.items()})
 
     def before(self, x: Float[Array, "*B T W"], mask: Mask) -> Float[Array, "*B T W"]:
         """The token before each. Raises NotImplementedError for a mask whose arrays say otherwise
@@ -41,5 +46,50 @@ class TokenShift(nnx.Module):
         if name not in self.mu:
             return x
         y, before = wide(x), wide(before)
-        y, before, mu = aligned(y, before, self.mu[name][...].astype(y.dtype))
-        return (y + (before - y) * mu).astype(x.dtype)
+        return _mixed(y, before, self.share(name, y, before)).astype(x.dtype)
+
+    def share(
+        self, name: str, x: Float[Array, "*B T W"], before: Float[Array, "*B T W"]
+    ) -> Float[Array, "*#L W"]:
+        """How much of the token before projection `name` reads, in each channel."""
+        return self.mu[name][...].astype(x.dtype)
+
+
+class DataDependentShift(TokenShift):
+    """The shares of `TokenShift` follow the token: mu + W_up tanh(W_down y) for each projection, of
+    y = x_t + (x_{t-1} - x_t) mu_x (RWKV-6's ddlerp, Peng et al. 2024, arXiv:2404.05892).
+
+    As the authors start it, mu_x has power 1 and W_down is 0, so that all shares start at mu.
+    """
+
+    def __init__(self, width: int, powers: dict[str, float], *, rank: int, key: Array):
+        super().__init__(width, powers)
+        self.mu_x = nnx.Param(_start(width, 1.0))
+        self.low_rank = LowRank(rank=rank, between=jnp.tanh, down=ZEROS, up=Uniform(0.01))
+        drawn = {name: self.low_rank.init(fold(key, name), width, width) for name in powers}
+        parameters = lambda arrays: nnx.Dict({name: nnx.Param(x) for name, x in arrays.items()})
+        self.more = nnx.Dict({name: parameters(arrays) for name, arrays in drawn.items()})
+
+    def share(self, name, x, before):
+        y = _mixed(x, before, self.mu_x[...].astype(x.dtype))
+        kernels = {side: w[...].astype(x.dtype) for side, w in self.more[name].items()}
+        more = of_rows(functools.partial(self.low_rank, **kernels), y)
+        return jnp.add(*aligned(super().share(name, x, before), more))
+
+
+def token_shift(mechanism: Mechanism, width: int, *, key: Array) -> TokenShift | None:
+    """What the mechanism asks for by its `shifts`, None for nothing."""
+    if not mechanism.shifts:
+        return None
+    if not mechanism.shift_rank:
+        return TokenShift(width, mechanism.shifts)
+    return DataDependentShift(width, mechanism.shifts, rank=mechanism.shift_rank, key=key)
+
+
+def _start(width: int, power: float) -> Float[Array, " W"]:
+    return 1 - (jnp.arange(width, dtype=jnp.float32) / width) ** power
+
+
+def _mixed(x, before, share) -> Float[Array, "*B T W"]:
+    x, before, share = aligned(x, before, share)
+    return x + (before - x) * share

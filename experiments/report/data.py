@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import math
 import statistics
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ class Variant:
 
     def interval(self, split: str) -> tuple[float, float | None] | None:
         """Of the accuracy, in percent; None where no seed finished."""
-        if not (scores := [cell.scores[split] for cell in self.cells if cell.result]):
+        if not (scores := [cell.scores[split] for cell in self.cells if split in cell.scores]):
             return None
         mean, half = interval(scores)
         return 100 * mean, half and 100 * half
@@ -62,17 +63,40 @@ def at(values: Any, key: str) -> Any:
     return values
 
 
+def together(baselines: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Those of several, by a label: what is not the same for all is named after its own."""
+    values: dict[str, set[float | None]] = {}
+    for name in dict.fromkeys(name for one in baselines.values() for name in one):
+        values[name] = {one.get(name) for one in baselines.values()}
+    return {
+        name if len(values[name]) == 1 else f"{name} ({label})": value
+        for label, one in baselines.items()
+        for name, value in one.items()
+    }
+
+
 def variants(cells: Sequence[Cell], costs: dict[str, dict[str, float | None]]) -> list[Variant]:
     """Cells by variant, in the order in which the variants first come."""
     by_name: dict[str, list[Cell]] = {}
     for cell in cells:
         by_name.setdefault(cell.variant, []).append(cell)
-    scores = {n: {c.seed: c.scores["test"] for c in own if c.result} for n, own in by_name.items()}
-    found = against(scores) if scores else {}
+    found: dict[str, Against] = {}
+    for names in _by_task(by_name).values():
+        score = lambda name: {c.seed: c.scores["test"] for c in by_name[name] if c.result}
+        found |= against({name: score(name) for name in names})
     return [
         Variant(name, tuple(own), costs.get(name, {}), found.get(name))
         for name, own in by_name.items()
     ]
+
+
+def _by_task(cells: dict[str, list[Cell]]) -> dict[str, list[str]]:
+    """The variants that are asked the same questions."""
+    found: dict[str, list[str]] = {}
+    for name, own in cells.items():
+        asked = [own[0].config.get(key) for key in ("task", "objective", "mask_rate")]
+        found.setdefault(json.dumps(asked, sort_keys=True), []).append(name)
+    return found
 
 
 MOST = 120  # points in a curve; more are averaged in groups

@@ -1,13 +1,13 @@
 """Several comparisons as one: what is alike is averaged, what is not gets a name of its own."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator, Mapping
 
 from experiments.gathered import machine
 from experiments.records import timeless
 from experiments.report.comparison import Comparison
-from experiments.report.data import Cell
+from experiments.report.data import Cell, together
+from experiments.sweep import unlike
 
 Named = Mapping[str, Comparison]  # by a label that tells them apart
 
@@ -28,7 +28,8 @@ def merged(comparisons: Named) -> Comparison:
         comparisons = {label: _renamed(x, on) for label, x in comparisons.items()}
     if len(comparisons) == 1:
         return next(iter(comparisons.values()))
-    several = _unlike(comparisons)
+    begun = (c for x in comparisons.values() for c in x.cells if c.config)
+    several = unlike((c.variant, c.config) for c in begun)
     parts = {}
     for label, one in comparisons.items():
         own = lambda c: f"{c.variant} ({label})" if c.variant in several else c.variant
@@ -39,7 +40,7 @@ def merged(comparisons: Named) -> Comparison:
         about="\n".join(filter(None, (said(lambda x: x.about), _timed(parts)))),
         cells=tuple(_once(parts, several_machines)),
         costs={k: v for x in reversed(parts.values()) for k, v in x.costs.items()},
-        baselines=_baselines(parts),
+        baselines=together({label: x.baselines for label, x in parts.items()}),
         environment={label: x.environment for label, x in parts.items()},
         command="\n".join(x.command for x in parts.values()),
         dates=said(lambda x: x.dates).replace("\n", "; "),
@@ -71,18 +72,6 @@ def _renamed(comparison: Comparison, name: Callable[[Cell], str]) -> Comparison:
     return dataclasses.replace(comparison, cells=tuple(cells), costs=costs, sights=sights)
 
 
-def _unlike(comparisons: Named) -> set[str]:
-    """Variants whose name stands for other settings in another comparison, seeds aside."""
-    found: dict[str, set[str]] = {}
-    for comparison in comparisons.values():
-        for cell in comparison.cells:
-            if not cell.config:  # a run that has not begun
-                continue
-            settings = json.dumps({**cell.config, "seed": 0}, sort_keys=True)
-            found.setdefault(cell.variant, set()).add(settings)
-    return {name for name, settings in found.items() if len(settings) > 1}
-
-
 def _once(comparisons: Named, several_machines: bool) -> Iterator[Cell]:
     """A name is a hash of the settings, so a run of another machine has it too."""
     found: dict[tuple[str, str], list[tuple[str, Cell]]] = {}
@@ -98,15 +87,3 @@ def _once(comparisons: Named, several_machines: bool) -> Iterator[Cell]:
                 error = f"the same run as in {first}, with another outcome, so left out"
                 name = f"{cell.name} ({label})"
                 yield dataclasses.replace(cell, name=name, result=None, error=error)
-
-
-def _baselines(comparisons: Named) -> dict[str, float]:
-    values: dict[str, set[float]] = {}
-    for comparison in comparisons.values():
-        for name, value in comparison.baselines.items():
-            values.setdefault(name, set()).add(value)
-    return {
-        f"{name} ({label})" if len(values[name]) > 1 else name: value
-        for label, comparison in comparisons.items()
-        for name, value in comparison.baselines.items()
-    }

@@ -12,7 +12,7 @@ import pytest
 from absl import flags
 from tiny_experiment import TINY, tiny, write_config
 
-from attn import MECHANISMS
+from attn import MECHANISMS, Linear
 from attn.nn import EncoderConfig
 from experiments import cli, compare, train
 from experiments.config import Experiment, Model, Optimizer, mechanism, task
@@ -216,6 +216,18 @@ def test_what_is_no_number_may_begin_as_one(tmp_path: Path):
     for text in ("0.5", "5e-1", "+.5", "50.e-2"):
         assert read(config, [f"--config.optimizer.b1={text}"]).optimizer.b1 == 0.5
     assert read(config, ["--config.task.pairs=1,2"]).task.pairs == (1, 2)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_fields_of_another_record_may_be_given_before_its_name(order, tmp_path: Path):
+    config = str(write_config(tmp_path / "c.py"))
+    overrides = [
+        "--config.model.attention.name=linear",
+        "--config.model.attention.feature_map=relu",
+    ]
+    assert read(config, overrides[::order]).model.attention == Linear(feature_map="relu")
+    path = write_config(tmp_path / "d.py", "sweep = lambda: [{'model.attention.name': 'linear'}]")
+    assert read_sweep(str(path))[0][1].model.attention == Linear()
 
 
 def test_sweep_yields_an_experiment_for_each_dict(tmp_path: Path):

@@ -242,6 +242,44 @@ def test_what_is_searched_is_not_swept(tmp_path):
         read_comparison(path)
 
 
+@pytest.mark.parametrize(
+    ("text", "override", "message"),
+    [
+        ("budget = {'steps': 8}", "train.steps=2", "--config.train.steps: the budget sets"),
+        ("search = {'optimizer.learning_rate': [0.1, 0.2]}", "optimizer.learning_rate=3", "tries"),
+        ("budget = {'steps': 8}\nsweep = lambda: [{'train.steps': 2}]", "", "budget sets train"),
+        (
+            "match = 'params'\nsweep = lambda: [{}, {'model.mlp_width': 2}]",
+            "",
+            "match solves model.mlp_width",
+        ),
+        ("sweep = lambda: [{'match': 'model.width'}]", "", "no match of the file"),
+        ("sweep = lambda: [{'match': 5}]", "", "match: expected a text, got 5"),
+        ("sweep = lambda: [{'name': ['a']}]", "", "name: expected a text"),
+        ("sweep = lambda: [{3: 'a'}]", "", "expected names of fields, got 3"),
+        (
+            "sweep = lambda: [{'model.attention.name': 'linear', 'model.attention': 'softmax'}]",
+            "",
+            "model.attention: .* would be lost",
+        ),
+    ],
+)
+def test_what_one_place_settles_no_other_sets(text, override, message, tmp_path):
+    path = str(write_config(tmp_path / "c.py", f"{SWEEP}\n{text}\n"))
+    overrides = [f"--config.{override}"] if override else []
+    with pytest.raises(ConfigError, match=message):
+        read_comparison(path, overrides)
+
+
+def test_two_variants_of_one_name_are_refused(tmp_path):
+    layers = "[{'name': 'softmax layers=2', 'model.width': 16}, {'model.layers': 2}, {}]"
+    named = layers.replace("{'model.layers'", "{'name': 'softmax', 'model.layers'")
+    named = named.replace("{}]", "{'name': 'softmax', 'model.layers': 1}]")
+    path = write_config(tmp_path / "c.py", f"sweep = lambda: {named}\n")
+    with pytest.raises(ConfigError, match="different variants called 'softmax layers=2'"):
+        plan(read_comparison(str(path))[0])
+
+
 def test_a_value_that_no_run_can_have_is_refused(tmp_path):
     rules = Fairness(search={"optimizer.learning_rate": [0.1, -0.1]})
     with pytest.raises(ConfigError, match="learning_rate"):

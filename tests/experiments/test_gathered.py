@@ -13,7 +13,7 @@ from experiments import gathered, records
 from experiments.config import mechanism, task
 from experiments.errors import RunDirectoryError
 from experiments.report import __main__ as command
-from experiments.report.data import variants
+from experiments.report.data import Cell, variants
 from experiments.report.merge import apart, merged
 from experiments.sweep import Planned
 from experiments.sweep import variants as names
@@ -320,7 +320,46 @@ def test_baselines_of_other_tasks_keep_their_names_apart(tmp_path):
     a = gathered.gathered(leave(tmp_path / "a", [(planned(), 0.25)]))
     b = dataclasses.replace(a, baselines={"chance": 0.5, "majority": 0.1})
     found = merged({"a": a, "b": b}).baselines
-    assert found == {"chance (a)": 0.1, "chance (b)": 0.5, "majority": 0.1}
+    assert found == {"chance (a)": 0.1, "chance (b)": 0.5, "majority (b)": 0.1}
+
+
+def test_variants_of_other_tasks_are_not_tested_against_each_other():
+    ask = {"digits": {"name": "digits"}, "recall": {"name": "recall"}}
+    result = lambda name, x: {"test": {"accuracy": x}, "baselines": {"chance": len(name) / 100}}
+    cells = [
+        Cell(f"{n}-{s}", n, s, {"task": ask[t], "seed": s}, result(t, x + s / 10), None)
+        for s in (0, 1)
+        for n, t, x in (("a", "digits", 0.5), ("b", "recall", 0.1), ("c", "recall", 0.3))
+    ]
+    assert {row.name: row.against and row.against.difference for row in variants(cells, {})} == {
+        "a": None,
+        "b": None,
+        "c": pytest.approx(0.2),
+    }
+    assert gathered.baselines(cells) == {"chance": 0.06}
+    cells[1].result["baselines"]["chance"] = 0.5  # of b's first
+    told = {"chance (a)": 0.06, "chance (b)": 0.5, "chance (c)": 0.06}
+    assert gathered.baselines(cells) == told
+
+
+def test_runs_of_other_settings_are_not_edited_into_one_variant(tmp_path):
+    runs = [(planned(), 0.25), (planned("linear"), 0.5)]
+    workdir = leave(tmp_path, runs)
+    named = [{"name": p.name, "variant": "softmax"} for p, _ in runs]
+    (workdir / "results.json").write_text(json.dumps({"cells": named}))
+    with pytest.raises(RunDirectoryError, match=r"different settings one variant: \['softmax'\]"):
+        gathered.gathered(workdir)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        [{"model.attention": {"name": "linear"}}, {"model.cross": {"name": "linear"}}],
+        [{"name": "a", "task.length": 5}, {"name": "a", "model.length": 5}],
+    ],
+)
+def test_fields_of_one_name_are_told_apart(settings):
+    assert len(set(names(settings))) == 2
 
 
 def test_what_is_no_comparison_is_refused(tmp_path, capsys):

@@ -12,7 +12,7 @@ from attn import FULL, Causal, Padding
 from attn.linearized.delta_net import DeltaNet
 from attn.linearized.gated_delta_net import GatedDeltaNet
 from attn.linearized.gla import GLA
-from attn.linearized.hgrn2 import HGRN2
+from attn.linearized.hgrn2 import HGRN2, hgrn2_attention
 from attn.linearized.kda import KDA
 from attn.linearized.lightning import Lightning
 from attn.linearized.mamba2 import Mamba2
@@ -79,6 +79,12 @@ def hgrn2(xp, h, N, q, k, v, *, lower_bound=0.0):
     return outputs(xp, q, k, v, lambda S, t: xp.diag(f[t]) @ S + xp.outer(i[t], v[t]))
 
 
+def hgrn2_of_layer(xp, h, N, q, k, v, lower_bounds, *, layer):
+    share = xp.exp(lower_bounds) / xp.exp(lower_bounds).sum(0)
+    bounds = xp.cumsum(share, 0) - share[0]
+    return hgrn2(xp, h, N, q, k, v, lower_bound=bounds[layer])
+
+
 def rwkv6(xp, h, N, q, k, v, log_decay, bonus):
     w = xp.exp(log_decay)
     update = lambda S, t: xp.diag(w[t]) @ S + xp.outer(k[t], v[t])
@@ -137,6 +143,8 @@ PAPERS = {
     Mamba2(chunk=4): mamba2,
     HGRN2(chunk=4): hgrn2,
     HGRN2(chunk=4, lower_bound=0.3): functools.partial(hgrn2, lower_bound=0.3),
+    HGRN2(chunk=4, layer=2, layers=4): functools.partial(hgrn2_of_layer, layer=2),
+    HGRN2(chunk=4, layer=3, layers=4): functools.partial(hgrn2_of_layer, layer=3),
     RWKV6(chunk=4): rwkv6,
     DeltaNet(chunk=4): delta_net,
     DeltaNet(chunk=4, l2_norm=False): functools.partial(delta_net, normalise=False),
@@ -157,8 +165,9 @@ def by_paper(xp, mechanism, q, k, v, arrays):
     gates = mechanism.gate_shapes(num_heads=N, num_kv_heads=K, head_dim=H)
 
     def head(b, n):
-        own = {name: x[b, :, n] if name in gates else x[n] for name, x in arrays.items()}
         kv = n // (N // K)
+        learned = lambda x: x[n * len(x) // N]  # a query head's, or its key head's
+        own = {name: x[b, :, n] if name in gates else learned(x) for name, x in arrays.items()}
         return PAPERS[mechanism](xp, n, N, q[b, :, n], k[b, :, kv], v[b, :, kv], **own)
 
     return xp.stack([xp.stack([head(b, n) for n in range(N)], 1) for b in range(B)])
@@ -319,6 +328,23 @@ def test_settings_outside_their_range_are_named():
         Lightning(layer_fraction=1.5)
     with pytest.raises(ValueError, match="lower_bound: expected 0 to 1, less than 1, got 1"):
         HGRN2(lower_bound=1)
+    with pytest.raises(ValueError, match=r"lower_bound: expected 0 with layers=2, .* got 0\.5"):
+        HGRN2(lower_bound=0.5, layers=2)
+    with pytest.raises(ValueError, match="layer: expected 0 to 1, got 2"):
+        HGRN2(layer=2, layers=2)
+
+
+def test_learned_bounds_reach_both_ends():
+    """0 is no bound, and 1 forgets and writes nothing: exact, with gradients that are finite."""
+    layer, none = HGRN2(chunk=4, layer=1, layers=3), HGRN2(chunk=4)
+    q, k, v, arrays = drawn(layer, **SMALL)
+    causal = lambda *arrays: layer(*arrays[:3], mask=Causal(), **arrays[3])
+    causal = jax.jit(functools.partial(gradients, causal))
+    at = lambda far: {"lower_bounds": arrays["lower_bounds"].at[:, 1].set(far)}
+    for far, want in ((-500.0, none(q, k, v, mask=Causal())), (500.0, jnp.zeros((1, 11, 2, 3)))):
+        out, found = causal((q, k, v, at(far)))
+        assert_close(out, want, dtype="float32", what=f"{far}")
+        assert all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(found))
 
 
 def test_the_skip_of_mamba2_follows_the_mask():
@@ -335,6 +361,13 @@ def test_the_skip_of_mamba2_follows_the_mask():
 
 
 def test_deeper_layers_forget_less():
-    assert [m.lower_bound for m in HGRN2.for_layers(4, chunk=8)] == [0, 0.25, 0.5, 0.75]
+    for layer, form in enumerate(HGRN2.for_layers(4)):
+        q, k, v, learned = inputs(form)
+        start = HGRN2(lower_bound=layer / 4)(q, k, v, mask=Causal())
+        assert_close(form(q, k, v, mask=Causal(), **learned), start, dtype="float32", what=layer)
+    again = hgrn2_attention(q, k, v, mask=Causal(), layer=3, **learned)
+    assert_close(again, start, dtype="float32", what="the function")
+    with pytest.raises(TypeError, match="lower_bounds: HGRN2 takes no learned arrays"):
+        hgrn2_attention(q, k, v, **learned)
     assert [m.layer_fraction for m in Lightning.for_layers(4)] == [0, 0.25, 0.5, 0.75]
     assert {m.chunk for m in HGRN2.for_layers(4, chunk=8)} == {8}

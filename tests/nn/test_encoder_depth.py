@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 from toy_mechanism import SOFTMAX, Toy, build, jit, maps, run
 
-from attn import FULL, Linformer
+from attn import FULL, HGRN2, Linformer
 from attn.nn import dropout, functional, parameter_count
 from attn.nn.keys import fold
 
@@ -147,3 +147,16 @@ def test_a_projection_of_all_layers_is_one_parameter():
     near(score_and_gradient(build(layers=2, mechanism=mechanism, remat=True))[0], y)
     with pytest.raises(ValueError, match="scan: expected mechanisms that keep"):
         build(layers=2, mechanism=mechanism, scan=True)
+
+
+def test_lower_bounds_of_all_layers_are_one_parameter():
+    model = build(layers=3, mechanism=HGRN2.for_layers(3, chunk=4))
+    first, second, third = (block.attention.learned for block in model.stack.blocks)
+    assert not first  # its bound is 0
+    assert second["lower_bounds"] is third["lower_bounds"]
+    plain = build(layers=3, mechanism=HGRN2(chunk=4))
+    assert parameter_count(model) - parameter_count(plain) == 3 * 12
+    y, gradient = score_and_gradient(model)
+    held = gradient["stack"]["blocks"][1]["attention"]["learned"]["lower_bounds"][...]
+    assert (np.abs(held).max((0, 2)) > 0).all()
+    near(score_and_gradient(build(layers=3, mechanism=model.config.mechanism, remat=True))[0], y)

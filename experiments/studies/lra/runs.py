@@ -52,7 +52,7 @@ TASKS = {
         | dict(bigbird=(8, 1, 1)),
         batch_size=64,
         rate=1e-3,
-        seeds={AS_PUBLISHED: 3},
+        seeds={AS_PUBLISHED: 3, EQUAL_SIZE: 3},
         longer=7,
         baselines=with_trees,
     ),
