@@ -15,7 +15,7 @@ from absl import flags
 from jaxtyping import Float
 
 from experiments import cli
-from experiments.errors import CheckpointError, ConfigError, RunDirectoryError
+from experiments.errors import ConfigError
 from experiments.report import plots
 from experiments.stdout import tell
 
@@ -31,22 +31,20 @@ class Alignment:
 
 
 def look(workdir: Path, example: int) -> Alignment:
-    """Raises CheckpointError without a trained run, ConfigError for an example that is not there or
-    a run that cannot be drawn, as of a task that is not one of sequences."""
+    """Raises what `load` does, ConfigError for an example that is not there or a run that cannot be
+    drawn, as of a task that is not one of sequences."""
     from flax import nnx
 
     from experiments.evaluate import load
     from experiments.families import BOS, source_mask
     from experiments.tasks.sequence import END
 
-    try:
-        learner, params, _ = load(workdir)
-    except RunDirectoryError as error:
-        raise CheckpointError(str(error)) from None
+    learner, params, _ = load(workdir)
     task = learner.experiment.posed
     if task.head != "sequence":
         other = f"python -m experiments.visualize --workdir={workdir}"
-        raise ConfigError([f"--workdir: for a task of head {task.head!r}: {other}"])
+        # no "'token': ", which would read as a secret
+        raise ConfigError([f"--workdir: its task has head {task.head!r}; draw it with {other}"])
     if not 0 <= example < (size := task.size("validation")):
         raise ConfigError([f"--example={example}: validation has examples 0..{size - 1}"])
     batch = task.examples("validation", np.array([example]))

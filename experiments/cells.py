@@ -25,21 +25,27 @@ Run = Callable[..., dict[str, Any]]  # experiments.train.run
 
 
 def begin(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> None:
-    """Makes the directory this comparison's. Raises RunDirectoryError if it is a single run's, or
-    another comparison's: runs may be added to one, but none taken away or changed; or if it cannot
-    be known whose it is."""
+    """Makes the directory this comparison's. Raises what `check` does."""
+    check(workdir, sweep, rules)  # before anything is made there
+    with held_soon(workdir):
+        disk.write_json(workdir / "sweep.json", check(workdir, sweep, rules))
+
+
+def check(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> dict:
+    """What `begin` writes, from then on. Raises RunDirectoryError if the directory is a single
+    run's, or another comparison's: runs may be added to one, but none taken away or changed; or if
+    it cannot be known whose it is."""
     if (workdir / "config.json").exists():
         raise RunDirectoryError(f"{workdir} holds a single training run; name another --workdir")
-    with held_soon(workdir):
-        before = _begun(workdir / "sweep.json")
-        runs = {p.name: {"variant": p.variant, "config": p.config} for p in sweep}
-        now = {"rules": dataclasses.asdict(rules), "runs": runs}
-        if before is not None and (lines := _changed(before, now)):
-            raise RunDirectoryError(
-                "\n  ".join([f"{workdir} holds another comparison:", *lines])
-                + "\ngive another --workdir, or the configuration that it was started with"
-            )
-        disk.write_json(workdir / "sweep.json", now)
+    before = _begun(workdir / "sweep.json")
+    runs = {p.name: {"variant": p.variant, "config": p.config} for p in sweep}
+    now = {"rules": dataclasses.asdict(rules), "runs": runs}
+    if before is not None and (lines := _changed(before, now)):
+        raise RunDirectoryError(
+            "\n  ".join([f"{workdir} holds another comparison:", *lines])
+            + "\ngive another --workdir, or the configuration that it was started with"
+        )
+    return now
 
 
 def _begun(path: Path) -> dict | None:

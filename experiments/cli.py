@@ -69,17 +69,18 @@ def _parse(
         argument = rest.pop(0)
         name, equals, _ = argument.lstrip("-").partition("=")
         dashed = argument.startswith("-")
-        override = dashed and overridable and name.removeprefix("no").startswith("config.")
-        known = override or (dashed and (name in values or name.removeprefix("no") in values))
+        flag = name if name in values else name.removeprefix("no")  # of a switch
+        override = dashed and overridable and flag.startswith("config.")
+        known = override or (dashed and flag in values)
         if not known:
             what = f"unknown flag{_nearest_flag(name, values)}" if dashed else "unexpected argument"
             problems.append(f"{argument}: {what}")
             continue
-        if name in seen and not (name in values and isinstance(values[name], flags.MultiFlag)):
-            problems.append(f"--{name}: given twice")
-        seen.add(name)
+        if flag in seen and not (flag in values and isinstance(values[flag], flags.MultiFlag)):
+            problems.append(f"--{flag}: given twice")
+        seen.add(flag)
         # `--flag value`; a switch, such as `--config.model.tied`, stands alone
-        if not equals and not _is_switch(values, name) and rest and not rest[0].startswith("-"):
+        if not equals and not _is_switch(values, flag) and rest and not rest[0].startswith("-"):
             argument = f"{argument}={rest.pop(0)}"
         (overrides if override else others).append(argument)
     try:
@@ -94,8 +95,7 @@ def _parse(
 
 
 def _is_switch(values: flags.FlagValues, name: str) -> bool:
-    flag = name.removeprefix("no")
-    return flag in values and values[flag].boolean
+    return name in values and values[name].boolean
 
 
 def _nearest_flag(name: str, values: flags.FlagValues) -> str:

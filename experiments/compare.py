@@ -185,7 +185,7 @@ def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
 
 def _about(path: str) -> str:
     """The first line of a config's docstring."""
-    docstring = ast.get_docstring(ast.parse(Path(path).read_text())) or ""
+    docstring = ast.get_docstring(ast.parse(Path(path).read_bytes())) or ""
     return docstring.partition("\n")[0]
 
 

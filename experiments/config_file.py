@@ -11,6 +11,7 @@ in it is the run's label, and "match" the field that is solved where sizes are m
 import ast
 import contextlib
 import inspect
+import re
 import runpy
 import stat
 import traceback
@@ -25,10 +26,13 @@ from experiments.config import Experiment
 from experiments.errors import ConfigError, nearest
 from experiments.fairness import Fairness, fairness
 from experiments.mistakes import shorten
-from experiments.validation import from_dict
+from experiments.validation import as_json, from_dict
 
 Sweep = list[tuple[dict[str, Any], Experiment]]
 LABELS = ("name", "match")  # what a dict of sweep() says of its run, and is no field of it
+# what begins as a number, and what is written as one: '1_0', '010', ' 7' and '0x7' are read too
+ODD = re.compile(r"\s*[+-]?\.?\d[^,]*", re.DOTALL)
+NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 LARGEST = 1_000_000  # bytes; a config has about a thousand
 
 
@@ -154,6 +158,9 @@ def override(raw: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
         if _record(name) != name:
             set_named(plain, name, text)
             continue
+        if ODD.fullmatch(text) and not NUMBER.fullmatch(text):
+            set_field(plain, name, text)  # a string, which a field of numbers refuses
+            continue
         if text == "None":  # config_flags would write these four letters over a string
             set_field(plain, name, None)
             continue
@@ -225,6 +232,7 @@ def load(config: str) -> tuple[dict[str, Any], dict[str, Any]]:
     raw = raw.to_dict() if isinstance(raw, config_dict.ConfigDict) else raw
     if not isinstance(raw, dict):
         raise ConfigError([f"get_config should return a dict, got {shorten(repr(raw))}"], path)
+    as_json(raw, path)  # refused before it is copied: what is within itself or too deep
     return names, raw
 
 

@@ -33,7 +33,9 @@ class Draws:
                 direction="maximize",
                 load_if_exists=True,
             )
-        except (ValueError, KeyError) as error:
+        except OSError:
+            raise
+        except Exception as error:  # of any kind: optuna takes each line for one of its own
             raise DataError(f"{workdir / JOURNAL} is damaged: {error}") from error
         self.space = {field: self._distribution(x) for field, x in rules.search.items()}
 

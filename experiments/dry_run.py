@@ -1,6 +1,8 @@
 """What a comparison would take, from one compilation and a few steps of each variant."""
 
 import datetime
+import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.alike import alike
-from experiments.cells import Cells
+from experiments.cells import Cells, check
 from experiments.fairness import Fairness
 from experiments.quantities import Step, in_turns
 from experiments.report.table import number
@@ -20,8 +22,13 @@ from experiments.sweep import Planned
 def dry_run(
     sweep: Sequence[Planned], rules: Fairness, workdir: Path, *, retry_failed: bool = False
 ) -> None:
-    """Prints every run with its folder, then what those that would be run would take."""
-    planned = alike(sweep, rules, workdir)
+    """Prints every run with its folder, then what those that would be run would take; makes nothing
+    in `workdir`. Raises what `cells.check` does."""
+    check(workdir, sweep, rules)
+    with tempfile.TemporaryDirectory() as folder:
+        if (solved := workdir / "alike.json").exists():
+            shutil.copy(solved, folder)
+        planned = alike(sweep, rules, Path(folder))
     listed = combinations(planned, rules) if rules.search and not rules.trials else planned
     cells, console = Cells(workdir, tuple(listed)), Console()
     left = _list(cells, console, retry_failed)

@@ -21,7 +21,16 @@ from experiments.config import Count, Positive, record
 from experiments.errors import ConfigError
 from experiments.mistakes import describe, one_each
 
-Values = Annotated[list[bool | int | float | str], Field(min_length=2)]
+
+def _apart(values: list) -> list:
+    if twice := [x for n, x in enumerate(values) if x in values[:n]]:
+        raise ValueError(f"expected values that differ, got {twice[0]!r} twice")
+    return values
+
+
+Values = Annotated[
+    list[bool | int | float | str], Field(min_length=2), pydantic.AfterValidator(_apart)
+]
 
 
 @record

@@ -47,6 +47,10 @@ def read_experiment(workdir: Path) -> Experiment:
     """What the directory is a run of. Raises RunDirectoryError if it is no run directory."""
     there = read_json(workdir / CONFIG)
     if there is None:
+        if (cells := workdir / "cells").is_dir():
+            runs = sorted(x.parent for x in cells.glob(f"*/{CONFIG}"))
+            hint = f", such as {runs[0]}" if runs else ""
+            raise RunDirectoryError(f"{workdir} holds a comparison: name one of its runs{hint}")
         raise RunDirectoryError(f"{workdir} is no run directory: it has no {CONFIG}")
     try:
         return from_dict(there, where=str(workdir / CONFIG))

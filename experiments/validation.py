@@ -50,13 +50,18 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def as_json(raw: dict[str, Any], where: str) -> str:
+    """Raises ConfigError for what is within itself, too deep, or has keys of another kind."""
+    try:
+        return json.dumps(raw, default=repr)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError([f"expected plain nested dicts: {error}"], where) from None
+
+
 def from_dict(raw: dict[str, Any], *, where: str = "") -> Experiment:
     """The Experiment of these plain values. Raises ConfigError with all that is wrong."""
     # As JSON, for there pydantic's strict mode takes a dict for a dataclass, a list for a tuple.
-    try:
-        values = json.loads(json.dumps(raw, default=repr))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError([f"expected plain nested dicts: {error}"], where) from None
+    values = json.loads(as_json(raw, where))
     problems, removed = {}, set()
     # A mistake can hide others: report it, take it out, look again.
     while True:

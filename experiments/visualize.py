@@ -15,7 +15,7 @@ from absl import flags
 
 from experiments import cli, redact, seen
 from experiments.disk import write_text
-from experiments.errors import CheckpointError, ConfigError, LabError, RunDirectoryError
+from experiments.errors import ConfigError, LabError
 from experiments.evaluate import load
 from experiments.report import plots
 from experiments.report.page import facts, page, picture
@@ -25,16 +25,9 @@ from experiments.stdout import tell
 
 
 def look(workdir: Path, example: int) -> Seen:
-    """Raises CheckpointError without a trained run, ConfigError for an example that is not there or
-    a task whose rows are not one sequence of tokens."""
-    if (workdir / "cells").is_dir():
-        cells = sorted(x.name for x in (workdir / "cells").iterdir())
-        hint = f", such as {workdir / 'cells' / cells[0]}" if cells else ""
-        raise CheckpointError(f"{workdir} holds a comparison: name one of its runs{hint}")
-    try:
-        learner, params, step = load(workdir)
-    except RunDirectoryError as error:
-        raise CheckpointError(str(error)) from None
+    """Raises what `load` does, ConfigError for an example that is not there or a task whose rows
+    are not one sequence of tokens."""
+    learner, params, step = load(workdir)
     task = learner.experiment.posed
     if task.head == "sequence":
         other = f"python -m experiments.align --workdir={workdir}"

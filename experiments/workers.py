@@ -11,10 +11,20 @@ from types import FrameType
 from typing import Any
 
 from experiments import records
-from experiments.errors import Interrupted
+from experiments.errors import Interrupted, LabError, RunDirectoryError
+from experiments.redact import redacted
+from experiments.say import say
 from experiments.signals import ASKING
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class WorkerError(LabError):
+    """What ended a process; `code` is its exit status."""
+
+    def __init__(self, code: int, message: str) -> None:
+        self.code = code
+        super().__init__(message)
 
 
 def shares(items: Sequence[Any], processes: int) -> list[list[Any]]:
@@ -37,7 +47,8 @@ def gpus() -> list[str]:
 def run(work: Callable[..., None], arguments: tuple, processes: int) -> None:
     """`work(*arguments)` in so many processes until all have ended, each with its share of cores
     and GPUs: training processes that share their cores slow each other by far more than their
-    number. Raises Interrupted if a signal came, which each of them got."""
+    number. Raises Interrupted if a signal came, which each of them got, WorkerError if one ended in
+    an error, which it said; one that was killed is left to `Cells.found`."""
     context = multiprocessing.get_context("spawn")  # a fork would copy the half of XLA's threads
     cores = shares(records.cores(), processes)
     planned = [
@@ -69,6 +80,8 @@ def run(work: Callable[..., None], arguments: tuple, processes: int) -> None:
     if caught:
         name = signal.Signals(caught[0]).name
         raise Interrupted(caught[0], f"{name}: all is saved; the same command goes on from it")
+    if codes := [p.exitcode for p in started if p.exitcode > 0]:
+        raise WorkerError(codes[0], f"{len(codes)} of {len(started)} processes ended in an error")
 
 
 def _on(cores: Sequence[int], devices: Sequence[str], work: Callable[..., None], arguments: tuple):
@@ -83,3 +96,6 @@ def _on(cores: Sequence[int], devices: Sequence[str], work: Callable[..., None],
         sys.exit(error.code)
     except KeyboardInterrupt:
         sys.exit(130)
+    except (LabError, OSError) as error:
+        say(redacted(f"error: {error}"))
+        sys.exit(error.code if isinstance(error, LabError) else RunDirectoryError.code)

@@ -57,7 +57,8 @@ def parse(values: flags.FlagValues, suites: Sequence[str], peers: Collection[str
                 problems.append(f"--{flag}={text}: {error}")
         return tuple(dict.fromkeys(found))
 
-    each("suite", _one_of(suites))
+    if not each("suite", _one_of(suites)) and not problems:
+        problems.append(f"--suite: expected one or more of {','.join(suites)}, got none")
     options = Options(
         each("lengths", _whole(1, 2**20)),
         each("dtypes", _one_of(DTYPES)),

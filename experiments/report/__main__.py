@@ -38,6 +38,9 @@ def _run(values: flags.FlagValues) -> None:
         raise ConfigError(["--workdir: the same directory twice"])
     if (out / "cells").is_dir():
         raise ConfigError([f"--out: {out} holds a comparison; name another folder"])
+    for folder in folders:
+        if out.resolve().is_relative_to(folder.resolve() / "cells"):
+            raise ConfigError([f"--out: {out} is among the runs of {folder}; name another folder"])
     names = [x.resolve().name for x in folders]
     labels = names if len(set(names)) == len(names) else [str(x) for x in folders]
     timed = {label: x for label, x in zip(labels, folders) if is_benchmark(x)}

@@ -49,6 +49,13 @@ def test_pictures_lie_side_by_side():
     assert drawing.png.startswith(b"\x89PNG")
 
 
+def test_another_head_is_told_which_command_draws_it(whole, capsys):
+    # the hint came out as "'token': [redacted] -m experiments.visualize"
+    assert align.main([f"--workdir={whole}"]) == 2
+    hint = f"head 'token'; draw it with python -m experiments.visualize --workdir={whole}\n"
+    assert capsys.readouterr().err.endswith(hint)
+
+
 def test_what_is_no_trained_run_is_refused(tmp_path, capsys):
-    assert align.main([f"--workdir={tmp_path / 'none'}"]) == 4
+    assert align.main([f"--workdir={tmp_path / 'none'}"]) == 5
     assert "no run directory" in capsys.readouterr().err

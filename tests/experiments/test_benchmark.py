@@ -233,6 +233,12 @@ def test_mistakes_are_one_message_each(capsys):
     assert "--workdir: is required" in errors
 
 
+def test_no_suite_is_refused_before_anything_is_measured(tmp_path, capsys):
+    assert benchmark.main([f"--workdir={tmp_path / 'new'}", "--suite="]) == 2
+    assert "--suite: expected one or more of softmax,memory," in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_commit_is_timed_beside_this_one(monkeypatch, tmp_path):
     ran = []
 

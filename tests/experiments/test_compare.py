@@ -265,6 +265,24 @@ def test_a_killed_process_is_a_row_that_says_so(tmp_path):
     assert "its process was killed" in errors[SWEEP[1].name]
 
 
+class Full(Trainer):
+    def __call__(self, experiment, workdir, **options):
+        (workdir / cells.FAILURE).with_name(f".{cells.FAILURE}.partial").mkdir()
+        raise MemoryError("too large")  # which cannot be kept beside the run
+
+
+@pytest.mark.slow
+def test_what_ends_a_process_is_one_line_and_its_code(tmp_path, capfd):
+    # it was a traceback of each, and the comparison went on without them
+    with pytest.raises(workers.WorkerError, match="2 of 2 processes ended in an error") as caught:
+        run(Full(), tmp_path, launch=TWO)
+    assert caught.value.code == 5
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert all(x.startswith("error: [Errno 21] Is a directory: ") for x in lines)
+    assert not (tmp_path / "report.html").exists()
+
+
 class Waiting(Trainer):
     """Ends by the signal that it gets, as a run does."""
 
@@ -343,6 +361,14 @@ def test_parameters_of_a_cluster_are_read_or_refused(tmp_path):
     for wrong in ({"cluster": "local", "tiem": 3}, {"cluster": "nowhere"}):
         with pytest.raises(ConfigError, match="--slurm: "):
             slurm.run(lambda: None, (), 1, tmp_path, wrong)
+
+
+@pytest.mark.parametrize("coding", ["utf-8-sig", "latin-1"])
+def test_a_config_is_read_in_the_coding_that_it_names(coding, tmp_path):
+    # it was a traceback, where --dry_run and train took the file
+    text = '# -*- coding: latin-1 -*-\n"Süß."' if coding == "latin-1" else '"Süß."'
+    (tmp_path / "c.py").write_bytes(text.encode(coding))
+    assert compare._about(str(tmp_path / "c.py")) == "Süß."
 
 
 def test_one_of_a_thing_is_not_many():

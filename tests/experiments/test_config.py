@@ -14,7 +14,7 @@ from tiny_experiment import TINY, tiny, write_config
 
 from attn import MECHANISMS, Linear
 from attn.nn import EncoderConfig
-from experiments import cli, train
+from experiments import cli, compare, train
 from experiments.config import Experiment, Model, Optimizer, mechanism, task
 from experiments.config_file import override, read, read_sweep
 from experiments.errors import ConfigError
@@ -202,6 +202,22 @@ def test_overrides_from_the_command_line(tmp_path: Path):
     assert experiment.optimizer.clip_norm is None
 
 
+@pytest.mark.parametrize("field", ["train.steps", "train.eval_every", "optimizer.learning_rate"])
+@pytest.mark.parametrize("text", ["1_0", "010", " 7", "7 ", "0x7", "1_0.5", "٣"])
+def test_a_number_is_written_plainly(field: str, text: str, tmp_path: Path):
+    with pytest.raises(ConfigError, match=f"{field}: .* got {text!r}"):
+        read(str(write_config(tmp_path / "c.py")), [f"--config.{field}={text}"])
+
+
+def test_what_is_no_number_may_begin_as_one(tmp_path: Path):
+    config = str(write_config(tmp_path / "c.py"))
+    given = ["--config.task.name=text", "--config.task.data_dir=007"]
+    assert read(config, given).task.data_dir == "007"
+    for text in ("0.5", "5e-1", "+.5", "50.e-2"):
+        assert read(config, [f"--config.optimizer.b1={text}"]).optimizer.b1 == 0.5
+    assert read(config, ["--config.task.pairs=1,2"]).task.pairs == (1, 2)
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_fields_of_another_record_may_be_given_before_its_name(order, tmp_path: Path):
     config = str(write_config(tmp_path / "c.py"))
@@ -245,6 +261,7 @@ BROKEN = {
     "import": "import no_such_module",
     "deep": "def get_config():\n    d = {}\n    for _ in range(5000):\n        d = {'a': d}\n"
     "    return d\n",
+    "itself": "def get_config():\n    d = {}\n    d['model'] = d\n    return d\n",
     "brackets": "x = " + "(" * 5000 + ")" * 5000,
     "big": "#" * 10_000_000,
 }
@@ -262,6 +279,11 @@ def test_a_broken_file_is_one_clear_message(kind: str, tmp_path: Path, capsys):
     assert "Traceback" not in message
     assert len(message) < 1000
     assert not (tmp_path / "run").exists()
+    # and of a comparison, where the copy for each run was a traceback
+    if "def get_config" in BROKEN.get(kind, ""):
+        path.write_text(f"{BROKEN[kind]}\ndef sweep():\n    yield {{}}\n")
+        assert compare.main(arguments) == 2
+        assert capsys.readouterr().err.splitlines()[1:] == message.splitlines()[1:]
 
 
 def command(arguments: list[str]) -> int:
@@ -271,12 +293,15 @@ def command(arguments: list[str]) -> int:
 def test_unknown_abbreviated_and_repeated_flags_are_refused(tmp_path: Path, capsys):
     config = write_config(tmp_path / "c.py")
     wrong = ["--work=x", "--flagfile=y", "--config.seed=1", "--config.seed=2", "stray", "--nope"]
+    wrong += ["--config.model.tied", "--noconfig.model.tied", "--noprogress", "--progress"]
     assert command([f"--config={config}", *wrong]) == 2
     message = capsys.readouterr().err
     for line in (
         "--work=x: unknown flag; did you mean '--workdir'?",
         "--flagfile=y: unknown flag",
         "--config.seed: given twice",
+        "--config.model.tied: given twice",
+        "--progress: given twice",
         "stray: unexpected argument",
         "--nope: unknown flag",
         "--workdir: is required",

@@ -5,11 +5,12 @@ import json
 import pytest
 from tiny_experiment import TINY, tiny, write_config
 
+import experiments.alike
 from experiments import dry_run, quantities, records
 from experiments.alike import alike, solve
-from experiments.cells import Cells
+from experiments.cells import Cells, begin
 from experiments.config_file import read_comparison
-from experiments.errors import ConfigError
+from experiments.errors import ConfigError, RunDirectoryError
 from experiments.fairness import Fairness, fairness
 from experiments.search import chosen, combinations
 from experiments.sweep import Planned, plan
@@ -174,6 +175,29 @@ def test_a_dry_run_tells_what_failed_and_counts_it_when_it_is_tried_again(
     assert said() == ["ended", "to", "table"]
     assert [p.name for p in counted.pop()] == [sweep[1].name]
     assert failure.exists()
+
+
+def test_a_dry_run_makes_nothing_and_refuses_what_the_run_would(tmp_path, monkeypatch):
+    monkeypatch.setattr(dry_run, "estimate", lambda runs: "table")
+    tokens, solved = Fairness(budget={"tokens": 1e4}), tmp_path / "there"
+    sweep, files = planned("softmax", "linear"), lambda: sorted(tmp_path.rglob("*"))
+    begin(solved, sweep, tokens)
+    made = alike(sweep, tokens, solved)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{}")
+    before = files()
+    dry_run.dry_run(sweep, tokens, tmp_path / "new")
+    with pytest.raises(RunDirectoryError, match="single training run"):
+        dry_run.dry_run(sweep, tokens, tmp_path / "run")
+    with pytest.raises(RunDirectoryError, match="holds another comparison"):
+        dry_run.dry_run(sweep[:1], tokens, solved)
+    # what was solved there is not solved again
+    monkeypatch.delattr(experiments.alike, "_fields")
+    listed = []
+    monkeypatch.setattr(dry_run, "_list", lambda cells, *_: listed.extend(cells.planned))
+    dry_run.dry_run(sweep, tokens, solved)
+    assert [p.name for p in listed] == [p.name for p in made]
+    assert files() == before
 
 
 def end(workdir, runs, accuracy=lambda e: 0.5):

@@ -57,6 +57,15 @@ def leave(workdir, runs, *, processor="EPYC", costs=None, speed=2.0):
     return workdir
 
 
+@pytest.mark.parametrize("out", ["cells", "cells/", "cells/new/deep", "../a/cells/x"])
+def test_a_report_is_not_written_among_the_runs(out, tmp_path, capsys):
+    workdir = leave(tmp_path / "a", [(planned(), 0.5)])
+    before = sorted(tmp_path.rglob("*"))
+    assert command.main([f"--workdir={workdir}", f"--out={workdir}/{out}"]) == 2
+    assert f"is among the runs of {workdir}; name another folder" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def means(comparison):
     rows = variants(comparison.cells, comparison.costs)
     return {row.name: row.mean("test.accuracy") for row in rows}

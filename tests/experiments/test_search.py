@@ -137,8 +137,9 @@ def _emptied(cells: Cells) -> Cells:
     return cells
 
 
-def test_a_damaged_journal_is_refused_by_name(whole: Cells, tmp_path: Path):
-    (tmp_path / draws.JOURNAL).write_text("words\nwords\n")
+@pytest.mark.parametrize("damage", ["words", "[1, 2]", "5", '{"op_code": 99}', '{"op_code": 4}'])
+def test_a_damaged_journal_is_refused_by_name(damage: str, whole: Cells, tmp_path: Path):
+    (tmp_path / draws.JOURNAL).write_text(f"{damage}\n{damage}\n")
     with pytest.raises(DataError, match=r"search\.journal is damaged"):
         search(planned("softmax"), RULES, tmp_path, Finish())
 
@@ -167,6 +168,7 @@ def test_a_config_file_gives_ranges_and_trials(tmp_path: Path, capsys):
         ({"search": {"a": {"low": 0, "hihg": 1}}, "trials": 3}, "search.a.hihg: unknown"),
         ({"search": {"a": {"low": "x", "high": 1}}, "trials": 3}, "search.a.low: "),
         ({"search": {"a": 3}, "trials": 3}, "search.a: .*array"),
+        ({"search": {"a": [1, 2, 1.0]}}, "search.a: expected values that differ, got 1.0 twice"),
         ({"trials": 3}, "trials: expected a search"),
         ({"search": {"a": [1, 2]}, "trials": 0}, "trials: .*greater than or equal to 1"),
     ],

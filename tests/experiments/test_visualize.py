@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from attn import FULL, MECHANISMS
-from experiments import seen, train, visualize
+from experiments import align, cli, evaluate, seen, train, visualize
 from experiments.config import task
 from experiments.evaluate import load
 from experiments.report.sight import Sight, averaged
@@ -125,9 +125,7 @@ def test_a_mechanism_without_a_matrix_is_named(trained, capsys, monkeypatch):
 
 
 def test_what_is_no_trained_run_is_refused(tmp_path, trained, capsys, monkeypatch):
-    assert visualize.main([f"--workdir={tmp_path / 'none'}"]) == 4
-    (tmp_path / "cells" / "softmax-0-abc").mkdir(parents=True)
-    assert visualize.main([f"--workdir={tmp_path}"]) == 4
+    assert visualize.main([f"--workdir={tmp_path / 'none'}"]) == 5
     assert visualize.main([f"--workdir={trained}", "--example=270"]) == 2
     assert visualize.main(["--exmple=3"]) == 2
     monkeypatch.setattr(seen, "LONGEST", 63)
@@ -135,7 +133,18 @@ def test_what_is_no_trained_run_is_refused(tmp_path, trained, capsys, monkeypatc
     errors = capsys.readouterr().err
     assert "longer than 63 positions" in errors
     assert "no run directory" in errors
-    assert f"name one of its runs, such as {tmp_path}/cells/softmax-0-abc" in errors
     assert "validation has examples 0..269" in errors
     assert "did you mean '--example'?" in errors
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("module", [align, evaluate, visualize])
+def test_a_comparison_is_told_to_name_one_of_its_runs(module, tmp_path, capsys):
+    # or only that it has no config.json, with the code of a checkpoint
+    for name, path in (("a", "metrics.jsonl"), ("softmax-0-abc", "config.json")):
+        (tmp_path / "cells" / name).mkdir(parents=True)
+        (tmp_path / "cells" / name / path).write_text("{}")
+    arguments = [f"--workdir={tmp_path}"]
+    assert cli.main(module._define, module._run, usage="", arguments=arguments) == 5
+    errors = capsys.readouterr().err
+    assert f"name one of its runs, such as {tmp_path}/cells/softmax-0-abc\n" in errors
