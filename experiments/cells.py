@@ -16,7 +16,7 @@ from experiments.lock import held, held_soon
 from experiments.redact import redacted
 from experiments.report.data import Cell
 from experiments.rundir import read_json
-from experiments.sweep import Planned
+from experiments.sweep import HASH, Planned
 from experiments.validation import differences
 
 RESULT, FAILURE, CLAIM = "result.json", "failure.json", "claim"
@@ -70,8 +70,8 @@ def _changed(before: dict, now: dict) -> list[str]:
     alike = lambda x: (x["variant"], x["config"].get("seed"))
     places = {alike(x): x["config"] for x in now["runs"].values()}
     lines = differences(before["rules"], now["rules"])
-    for name in before["runs"].keys() - now["runs"].keys():
-        lost = before["runs"][name]
+    still = {name[-HASH:] for name in now["runs"]}
+    for lost in (run for name, run in before["runs"].items() if name[-HASH:] not in still):
         other = places.get(alike(lost))
         found = differences(lost["config"], other) if other else ["it is no longer there"]
         lines += [f"{lost['variant']}: {line}" for line in found]
@@ -97,6 +97,14 @@ class Cells:
 
     workdir: Path
     planned: tuple[Planned, ...]
+
+    def __post_init__(self) -> None:
+        """Each stays in the folder that it was begun in: a run that is added to a sweep may change
+        what the variants of others are called."""
+        begun = {x.name[-HASH:]: x.name for x in (self.workdir / "cells").glob("*-*")}
+        kept = lambda p: begun.get(p.name[-HASH:], p.name)
+        stay = lambda p: p if kept(p) == p.name else dataclasses.replace(p, kept_as=kept(p))
+        object.__setattr__(self, "planned", tuple(map(stay, self.planned)))
 
     def folder(self, planned: Planned) -> Path:
         return self.workdir / "cells" / planned.name

@@ -15,7 +15,7 @@ from experiments.report import Comparison
 from experiments.report.data import Cell, together
 from experiments.report.sight import Sight
 from experiments.results_file import MEND, Costs, Said, read
-from experiments.sweep import unlike, variants
+from experiments.sweep import HASH, unlike, variants
 from experiments.validation import flat
 
 LEFT = ("config.json", "environment.json", "metrics.jsonl", RESULT)  # by a run, once it is compiled
@@ -68,7 +68,7 @@ def gathered(workdir: Path) -> Comparison:
 
 def is_of(name: str, config: dict[str, Any]) -> bool:
     """Whether a folder of this name, which ends with a hash, was made for the configuration."""
-    return name.endswith(digest(config)[:10])
+    return name.endswith(digest(config)[:HASH])
 
 
 def machine(environment: dict[str, Any]) -> str:

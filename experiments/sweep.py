@@ -15,6 +15,8 @@ from experiments.errors import ConfigError
 from experiments.manifest import digest
 from experiments.validation import flat, from_dict, to_dict
 
+HASH = 10  # the last letters of a run's name, by which it is known whatever its variant is called
+
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
@@ -24,6 +26,7 @@ class Planned:
     experiment: Experiment
     match: str = ""  # the field that is solved where sizes are matched
     notes: dict[str, str] = dataclasses.field(default_factory=dict)  # how it was made fair
+    kept_as: str = ""  # the name of its folder, if it was begun when the variant had another
 
     def having(self, values: dict[str, Any], **notes: str) -> "Planned":
         """The run with these fields. Raises ConfigError."""
@@ -40,8 +43,10 @@ class Planned:
     @functools.cached_property
     def name(self) -> str:
         """Its folder: readable, and another one if anything in the configuration changes."""
+        if self.kept_as:
+            return self.kept_as
         readable = re.sub(r"[^A-Za-z0-9_.]+", "-", self.variant).strip("-.")[:60] or "variant"
-        return f"{readable}-{self.experiment.seed}-{digest(self.config)[:10]}"
+        return f"{readable}-{self.experiment.seed}-{digest(self.config)[:HASH]}"
 
 
 def plan(sweep: Sequence[tuple[dict[str, Any], Experiment]]) -> list[Planned]:

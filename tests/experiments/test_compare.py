@@ -1,5 +1,6 @@
 """A comparison runs each cell once, survives what happens to a cell, and says what happened."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -126,6 +127,18 @@ def test_more_runs_may_be_added_to_a_comparison(tmp_path):
     more = [*SWEEP, Planned("softmax", experiment("softmax", 2))]
     run(again, tmp_path, more)
     assert again.ran == [more[-1].name]
+
+
+def test_a_run_stays_what_it_is_when_another_changes_its_label(tmp_path):
+    before = run(Trainer(), tmp_path)
+    longer = [dataclasses.replace(p, variant=f"{p.variant} width=16") for p in SWEEP]
+    more = [*longer, Planned("linear width=8", experiment("linear", width=8))]
+    found = run(again := Trainer(), tmp_path, more)
+    assert again.ran == [more[-1].name]
+    assert [c.name for c in found.cells[:4]] == [c.name for c in before.cells]
+    assert found.cells[0].variant == "softmax width=16"
+    with pytest.raises(RunDirectoryError, match="linear width=8: it is no longer there"):
+        run(again, tmp_path)
 
 
 def test_a_sweep_whose_runs_changed_is_refused_with_the_difference(tmp_path):
