@@ -184,9 +184,9 @@ def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
 
 
 def _about(path: str) -> str:
-    """The first line of a config's docstring."""
+    """The first paragraph of a config's docstring."""
     docstring = ast.get_docstring(ast.parse(Path(path).read_bytes())) or ""
-    return docstring.partition("\n")[0]
+    return " ".join(docstring.partition("\n\n")[0].split())
 
 
 def _shape(x: Experiment) -> str:

@@ -384,6 +384,11 @@ def test_a_config_is_read_in_the_coding_that_it_names(coding, tmp_path):
     assert compare._about(str(tmp_path / "c.py")) == "Süß."
 
 
+def test_a_report_is_about_the_first_paragraph_of_its_config(tmp_path):
+    (tmp_path / "c.py").write_text('"""What is\nasked?\n\nThe command."""')
+    assert compare._about(str(tmp_path / "c.py")) == "What is asked?"
+
+
 def test_one_of_a_thing_is_not_many():
     said = compare._shape(experiment())
     assert said == "Sequences of 64, batch 4; 1 layer of width 16 with 4 heads."
