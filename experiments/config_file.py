@@ -15,13 +15,14 @@ import re
 import runpy
 import stat
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 from ml_collections import config_dict, config_flags
 
+from experiments.clashes import LABELS, clashes, given, record_of, settled_twice, swept, wrong
 from experiments.config import Experiment
 from experiments.errors import ConfigError, nearest
 from experiments.fairness import Fairness, fairness
@@ -29,7 +30,6 @@ from experiments.mistakes import shorten
 from experiments.validation import as_json, from_dict
 
 Sweep = list[tuple[dict[str, Any], Experiment]]
-LABELS = ("name", "match")  # what a dict of sweep() says of its run, and is no field of it
 # what begins as a number, and what is written as one: '1_0', '010', ' 7' and '0x7' are read too
 ODD = re.compile(r"\s*[+-]?\.?\d[^,]*", re.DOTALL)
 NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -51,7 +51,7 @@ def read_comparison(config: str, overrides: Sequence[str] = ()) -> tuple[Sweep, 
     """`read_sweep`, and what makes it fair: `match`, `budget` and `search`. Raises ConfigError."""
     names, raw = load(config)
     sweep, rules = _sweep(names, raw, config, overrides), fairness(names, config)
-    if problems := _settled_twice([cell for cell, _ in sweep], rules, overrides):
+    if problems := settled_twice([cell for cell, _ in sweep], rules, overrides):
         raise ConfigError([*dict.fromkeys(problems)], config)
     return sweep, rules
 
@@ -64,10 +64,10 @@ def _sweep(names: dict, raw: dict, config: str, overrides: Sequence[str]) -> Swe
         raise ConfigError(["sweep() yields nothing"], config)
     if not all(isinstance(cell, dict) for cell in cells):
         raise ConfigError(["sweep() should yield dicts of dotted field names and values"], config)
-    if wrong := [*dict.fromkeys(line for cell in cells for line in _wrong(cell))]:
-        raise ConfigError(wrong, f"sweep() of {config}")
+    if mistakes := [*dict.fromkeys(line for cell in cells for line in wrong(cell))]:
+        raise ConfigError(mistakes, f"sweep() of {config}")
     # its labels would be false
-    problems = _clashes(_given(overrides), "sweep() sets", _swept(cells), "--config.")
+    problems = clashes(given(overrides), "sweep() sets", swept(cells), "--config.")
     experiments = []
     for cell in cells:
         values = _copy(raw)
@@ -83,66 +83,6 @@ def _sweep(names: dict, raw: dict, config: str, overrides: Sequence[str]) -> Swe
     return list(zip(cells, experiments, strict=True))
 
 
-def _wrong(cell: dict) -> list[str]:
-    """What no dict of sweep() may be."""
-    if strange := [k for k in cell if not isinstance(k, str)]:
-        return [f"expected names of fields, got {shorten(repr(k))}" for k in strange]
-    text = lambda x: isinstance(x, str) and x.strip()
-    lines = [
-        f"{label}: expected a text, got {shorten(repr(cell[label]))}"
-        for label in LABELS
-        if label in cell and not text(cell[label])
-    ]
-    fields = [_record(name) for name in _swept([cell])]
-    for n, one in enumerate(fields):
-        lost = [x for x in fields[:n] if _within(x, one)]
-        lines += [f"{one}: {x} comes before it in one run, and would be lost" for x in lost]
-    return lines
-
-
-def _settled_twice(cells: list[dict], rules: Fairness, overrides: Sequence[str]) -> list[str]:
-    """What the rules settle, and the sweep or the command line too: one would be lost."""
-    swept, given = _swept(cells), _given(overrides)
-    lines = _clashes(rules.search, "sweep() sets", swept)
-    lines += _clashes(given, "search tries", rules.search, "--config.")
-    if rules.budget:
-        lines += _clashes(swept, "the budget sets", ["train.steps"], "sweep(): ")
-        lines += _clashes(given, "the budget sets", ["train.steps"], "--config.")
-    of_variant = lambda cell: {k: v for k, v in cell.items() if k != "seed"}
-    for cell in cells:
-        if rules.match == "none":
-            nothing = "there is no match of the file for it, so leave it out"
-            lines += [f"sweep(): match={cell['match']!r}: {nothing}"] if "match" in cell else []
-        elif of_variant(cell) != of_variant(cells[0]):  # which is not solved
-            solved = cell.get("match", rules.solved)
-            lines += _clashes(_swept([cell]), "match solves", [solved], "sweep(): ")
-    return lines
-
-
-def _clashes(names: Iterable[str], who: str, others: Iterable[str], where: str = "") -> list[str]:
-    """A line for each name that is one of the others, or within one, or holds one."""
-    return [
-        f"{where}{one}: {who} {other}; leave one of them out"
-        for one in names
-        for other in others
-        if _within(one, other) or _within(other, one)
-    ]
-
-
-def _within(a: str, b: str) -> bool:
-    return a == b or a.startswith(f"{b}.")
-
-
-def _given(overrides: Sequence[str]) -> list[str]:
-    """The fields on the command line."""
-    return [x.partition("=")[0].partition(".")[2] for x in overrides]
-
-
-def _swept(cells: list[dict]) -> list[str]:
-    """The fields that sweep() sets."""
-    return list(dict.fromkeys(name for cell in cells for name in cell if name not in LABELS))
-
-
 def override(raw: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
     """The values with each `--config.a.b=value` set; what does not fit is left to validation."""
     try:
@@ -150,12 +90,12 @@ def override(raw: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
     except Exception as error:
         raise ConfigError([f"get_config() should return nested dicts: {error}"]) from None
     # records before their fields, which would be lost with the old one
-    depth = lambda argument: _record(*_given([argument])).count(".")
+    depth = lambda argument: record_of(*given([argument])).count(".")
     # one at a time, because config_flags stops at the first that it does not like
     for argument in sorted(arguments, key=depth):
         name, _, text = argument.partition("=")
         name = name.partition(".")[2]
-        if _record(name) != name:
+        if record_of(name) != name:
             set_named(plain, name, text)
             continue
         if ODD.fullmatch(text) and not NUMBER.fullmatch(text):
@@ -198,15 +138,9 @@ def set_field(values: dict[str, Any], name: str, value: Any) -> None:
     values[field] = value
 
 
-def _record(name: str) -> str:
-    """The record that a name such as `task.name` stands for, or the field itself."""
-    section, _, field = name.rpartition(".")
-    return section if section and field == "name" else name
-
-
 def set_named(values: dict[str, Any], name: str, value: Any) -> None:
     """`set_field`; `task.name` is another task, with none of the fields of the one before."""
-    set_field(values, _record(name), value)
+    set_field(values, record_of(name), value)
 
 
 def _copy(value: Any) -> Any:

@@ -1,0 +1,74 @@
+"""What two places of a comparison set, so that one of them would be lost in silence."""
+
+from collections.abc import Iterable, Sequence
+
+from experiments.fairness import Fairness
+from experiments.mistakes import shorten
+
+LABELS = ("name", "match")  # what a dict of sweep() says of its run, and is no field of it
+
+
+def wrong(cell: dict) -> list[str]:
+    """What no dict of sweep() may be."""
+    if strange := [k for k in cell if not isinstance(k, str)]:
+        return [f"expected names of fields, got {shorten(repr(k))}" for k in strange]
+    text = lambda x: isinstance(x, str) and x.strip()
+    lines = [
+        f"{label}: expected a text, got {shorten(repr(cell[label]))}"
+        for label in LABELS
+        if label in cell and not text(cell[label])
+    ]
+    fields = [record_of(name) for name in swept([cell])]
+    for n, one in enumerate(fields):
+        lost = [x for x in fields[:n] if _within(x, one)]
+        lines += [f"{one}: {x} comes before it in one run, and would be lost" for x in lost]
+    return lines
+
+
+def settled_twice(cells: list[dict], rules: Fairness, overrides: Sequence[str]) -> list[str]:
+    """What the rules settle, and the sweep or the command line too: one would be lost."""
+    told, asked = swept(cells), given(overrides)
+    lines = clashes(rules.search, "sweep() sets", told)
+    lines += clashes(asked, "search tries", rules.search, "--config.")
+    if rules.budget:
+        lines += clashes(told, "the budget sets", ["train.steps"], "sweep(): ")
+        lines += clashes(asked, "the budget sets", ["train.steps"], "--config.")
+    of_variant = lambda cell: {k: v for k, v in cell.items() if k != "seed"}
+    for cell in cells:
+        if rules.match == "none":
+            nothing = "there is no match of the file for it, so leave it out"
+            lines += [f"sweep(): match={cell['match']!r}: {nothing}"] if "match" in cell else []
+        elif of_variant(cell) != of_variant(cells[0]):  # which is not solved
+            solved = cell.get("match", rules.solved)
+            lines += clashes(swept([cell]), "match solves", [solved], "sweep(): ")
+    return lines
+
+
+def clashes(names: Iterable[str], who: str, others: Iterable[str], where: str = "") -> list[str]:
+    """A line for each name that is one of the others, or within one, or holds one."""
+    return [
+        f"{where}{one}: {who} {other}; leave one of them out"
+        for one in names
+        for other in others
+        if _within(one, other) or _within(other, one)
+    ]
+
+
+def _within(a: str, b: str) -> bool:
+    return a == b or a.startswith(f"{b}.")
+
+
+def given(overrides: Sequence[str]) -> list[str]:
+    """The fields on the command line."""
+    return [x.partition("=")[0].partition(".")[2] for x in overrides]
+
+
+def swept(cells: list[dict]) -> list[str]:
+    """The fields that sweep() sets."""
+    return list(dict.fromkeys(name for cell in cells for name in cell if name not in LABELS))
+
+
+def record_of(name: str) -> str:
+    """The record that a name such as `task.name` stands for, or the field itself."""
+    section, _, field = name.rpartition(".")
+    return section if section and field == "name" else name
