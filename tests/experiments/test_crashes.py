@@ -83,7 +83,7 @@ def ends_as(whole: Path, workdir: Path, **sections) -> None:
 
 POINTS = {
     "after one step": ("session._train", 2),
-    "in an evaluation": ("loop.evaluate", 1),
+    "in an evaluation": ("session._answers", 1),
     "before a manifest": ("manifest.write", 2),
     "after a checkpoint has its name": ("checkpoints._best_of", 1),
     "before the last step": ("session._train", STEPS),
