@@ -296,10 +296,9 @@ class Session:
         chosen = self.checkpoints.load(self.best["step"], self.learner.shapes)
         chosen = self.devices.hold(chosen)
         seconds = self._seconds()
-        validation, test = (self._answers(split, chosen) for split in ("validation", "test"))
+        answers = {split: self._answers(split, chosen) for split in ("validation", "test")}
         found = {
-            "validation": validation.scores() | {"by_row": validation.by_row()},
-            "test": test.scores() | {"by_row": test.by_row()},
+            **{split: x.scores() | {"by_row": x.by_row()} for split, x in answers.items()},
             "best_step": self.best["step"],
             "steps": self.step,
             "parameters": learned(chosen.params),

@@ -81,20 +81,25 @@ def variants(settings: Sequence[dict[str, Any]]) -> list[str]:
     values = [flat({k: _numbered(v) for k, v in x.items()}) for x in settings]
     of_records = lambda x: " ".join(v for k, v in x.items() if k.endswith("name"))
     briefs = [x.get("name") or of_records(x) for x in values]
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for brief, mine in zip(briefs, values):
+        groups.setdefault(brief, []).append(mine)
+    apart = {brief: _apart(alike) for brief, alike in groups.items()}
     names = []
     for brief, mine in zip(briefs, values):
-        alike = [x for x, other in zip(values, briefs) if other == brief]
-        apart = [k for k in mine if any(x.get(k) != mine[k] for x in alike)]
-        details = ", ".join(f"{_brief(k, alike)}={mine[k]}" for k in apart)
+        details = ", ".join(f"{apart[brief][k]}={mine[k]}" for k in mine if k in apart[brief])
         names.append(" ".join(filter(None, (brief, details))) or "all")
     return names
 
 
-def _brief(name: str, settings: Sequence[dict[str, Any]]) -> str:
-    """A field without its sections, if no other in these settings is called so."""
+def _apart(alike: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """The fields that are not the same in all of these settings, each without its sections unless
+    another field is called so."""
+    fields = dict.fromkeys(k for x in alike for k in x)
     last = lambda k: k.rpartition(".")[2]
-    others = {k for x in settings for k in x if last(k) == last(name)}
-    return last(name) if others == {name} else name
+    count = collections.Counter(map(last, fields))
+    differ = [k for k in fields if any(x.get(k) != alike[0].get(k) for x in alike)]
+    return {k: last(k) if count[last(k)] == 1 else k for k in differ}
 
 
 def _numbered(value: Any) -> Any:

@@ -78,8 +78,9 @@ def _remove_drawn(workdir: Path, figures: Sequence[str]) -> None:
 def _numbers(comparison: Comparison) -> dict[str, Any]:
     """All but the curves, which stay in each cell's metrics.jsonl."""
     # not by asdict, which copies all that is in them
-    fields = lambda x, *but: {k: v for k, v in vars(x).items() if k not in but}
-    cells = [fields(cell, "metrics", "scores") for cell in comparison.cells]
+    names = lambda x, but: [f.name for f in dataclasses.fields(x) if f.name != but]
+    fields = lambda x, but: {name: getattr(x, name) for name in names(x, but)}
+    cells = [fields(cell, "metrics") for cell in comparison.cells]
     errors = {name: sight.errors for name, sight in comparison.sights.items()}
     more = {"cells": cells, "costs": comparison.measured(), "softmax_errors": errors}
     return fields(comparison, "sights") | more

@@ -37,6 +37,11 @@ class Score:
         return cls(accuracy, answers, moved / answers)
 
 
+def scored(accuracies: Mapping[int, float], answers: float) -> dict[int, Score]:
+    """By seed, where no more is known than what each is out of."""
+    return {seed: Score(x, answers) for seed, x in accuracies.items()}
+
+
 def interval(scores: Sequence[Score]) -> tuple[float, float | None]:
     """(mean, half width of its 95% interval) over seeds; one has none, nor have equal ones whose
     answers nobody counted. Where they are counted the test's rows are a sample too, and of more

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from toy_mechanism import build, run
+from toy_mechanism import build, run, steps_go_on
 
 from attn import RWKV6, Causal, Padding, Segments
 from attn.nn import Attention
@@ -85,15 +85,7 @@ def test_what_is_hidden_does_not_show_even_nan():
 
 
 def test_steps_go_on_where_the_prompt_ends():
-    graph, params = nnx.split(layer())
-    whole = jax.jit(lambda x: nnx.merge(graph, params)(x, mask=Causal()))(X)
-    prefill = jax.jit(lambda x: nnx.merge(graph, params).prefill(x, max_length=T))
-    step = jax.jit(lambda state, x: nnx.merge(graph, params).step(state, x))
-    state, y = prefill(X[:, :4])
-    np.testing.assert_allclose(y, whole[:, :4], **NEAR)
-    for t in range(4, T):
-        state, y = step(state, X[:, t : t + 1])
-        np.testing.assert_allclose(y, whole[:, t : t + 1], **NEAR)
+    steps_go_on(layer(), X, prompt=4, near=NEAR)
 
 
 def test_it_starts_as_published_and_can_be_left_out():

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from toy_mechanism import steps_go_on
 
 from attn import RWKV7, Causal
 from attn.nn import Attention
@@ -76,15 +77,7 @@ def test_the_layer_is_the_papers(K):
 
 
 def test_steps_go_on_where_the_prompt_ends():
-    graph, params = nnx.split(layer())
-    whole = jax.jit(lambda x: nnx.merge(graph, params)(x, mask=Causal()))(X)
-    prefill = jax.jit(lambda x: nnx.merge(graph, params).prefill(x, max_length=T))
-    step = jax.jit(lambda state, x: nnx.merge(graph, params).step(state, x))
-    state, y = prefill(X[:, :4])
-    np.testing.assert_allclose(y, whole[:, :4], rtol=1e-4, atol=1e-4)
-    for t in range(4, T):
-        state, y = step(state, X[:, t : t + 1])
-        np.testing.assert_allclose(y, whole[:, t : t + 1], rtol=1e-4, atol=1e-4)
+    steps_go_on(layer(), X, prompt=4, near=dict(rtol=1e-4, atol=1e-4))
 
 
 def test_it_starts_where_it_is_told_and_can_be_left_out():

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from attn import FULL, Mechanism, Softmax
@@ -19,7 +20,7 @@ from attn._core import (
     seen_array,
     wide,
 )
-from attn.masks import TERMS
+from attn.masks import TERMS, Causal
 from attn.nn import Encoder, EncoderConfig
 
 SOFTMAX = Softmax(implementation="materialized")
@@ -97,3 +98,18 @@ def run(module: nnx.Module, *args, method: str = "__call__", **kwargs):
 
 def maps(encoder: Encoder, tokens, **kwargs):
     return run(encoder, tokens, method="maps", **kwargs)
+
+
+def steps_go_on(layer, x, *, prompt, near):
+    """A prompt and the tokens after it one by one are what all are at once."""
+    graph, params = nnx.split(layer)
+    whole = jax.jit(lambda x: nnx.merge(graph, params)(x, mask=Causal()))(x)
+    prefill = jax.jit(
+        lambda x, T: nnx.merge(graph, params).prefill(x, max_length=T), static_argnums=1
+    )
+    step = jax.jit(lambda state, x: nnx.merge(graph, params).step(state, x))
+    state, y = prefill(x[:, :prompt], x.shape[1])
+    np.testing.assert_allclose(y, whole[:, :prompt], **near)
+    for t in range(prompt, x.shape[1]):
+        state, y = step(state, x[:, t : t + 1])
+        np.testing.assert_allclose(y, whole[:, t : t + 1], **near)

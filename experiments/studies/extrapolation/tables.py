@@ -4,7 +4,7 @@ from itertools import combinations
 from statistics import fmean
 
 from experiments.report.against import against
-from experiments.report.stats import Score
+from experiments.report.stats import scored
 from experiments.studies.extrapolation.published import ORDERS
 from experiments.studies.record import Blocks, run_line, spread, table
 
@@ -51,7 +51,7 @@ def answer(found: dict, rows: int) -> str:
     of_a_length = rows / len(found[reference])
     lines = []
     for length in longer:
-        score = lambda values: {seed: Score(x, of_a_length) for seed, x in enumerate(values)}
+        score = lambda values: scored(dict(enumerate(values)), of_a_length)
         scores = {name: score(x[length]) for name, x in found.items()}
         told = [f"{name} {x.text()}" for name, x in against(scores).items()]
         lines.append(f"* {length}, against {reference}: {'; '.join(told) or 'one seed'}.")

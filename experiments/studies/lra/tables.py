@@ -5,7 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from experiments.report.against import against
-from experiments.report.stats import Score, interval
+from experiments.report.stats import Score, interval, scored
 from experiments.studies.lra.published import ACCURACY, MODERN
 from experiments.studies.lra.ranks import by_seed
 from experiments.studies.lra.runs import AS_PUBLISHED, EQUAL_SIZE
@@ -60,8 +60,7 @@ def accuracy(task: str, found: dict) -> str:
 
 def differences(rows: dict[str, Any], tested: int) -> dict[str, str]:
     """Each against softmax, paired by seed, corrected for being many."""
-    score = lambda row: {seed: Score(x, tested) for seed, x in by_seed(row).items()}
-    scores = {name: score(row) for name, row in rows.items()}
+    scores = {name: scored(by_seed(row), tested) for name, row in rows.items()}
     return {name: found.text() for name, found in against(scores).items()}
 
 

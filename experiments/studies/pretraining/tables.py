@@ -3,7 +3,7 @@
 from statistics import fmean
 
 from experiments.report.against import against
-from experiments.report.stats import Score
+from experiments.report.stats import scored
 from experiments.studies.pretraining.runs import WAYS
 from experiments.studies.record import Blocks, run_line, spread, table
 from experiments.tasks.digits import HELD_OUT
@@ -37,7 +37,7 @@ def answer(found: dict) -> str:
     """Pretraining against as many steps without it, paired by seed; and the gap of variants."""
     lines = []
     for variant, runs in found.items():
-        score = lambda values: {seed: Score(x, HELD_OUT) for seed, x in enumerate(values)}
+        score = lambda values: scored(dict(enumerate(values)), HELD_OUT)
         told = against({way: score(runs[way]) for way in (FIRST, "pretrained")}).get("pretrained")
         lines.append(f"* {variant}: pretrained {'one seed' if told is None else told.text()}.")
     means = {way: [fmean(runs[way]) for runs in found.values()] for way in WAYS}
