@@ -14,7 +14,7 @@ from attn.masks import Mask
 
 STEP = 32  # strips begin and end at multiples of this
 # of long loops, how many strips a turn takes: one is too little work for two threads
-TURN, LONG = 2, 16
+LONG, FORWARD, BACKWARD = 16, 4, 2
 
 
 def strips(mask: Mask, T: int, S: int, block_q: int, rows=slice(None)) -> tuple[np.ndarray, int]:
@@ -49,7 +49,7 @@ def forward(t: Tiling, q, k, v, mask, bias, dropout):
         return [_put(t, *x, row) for x in zip(carry, (out, top, total))]
 
     zeros = lambda width: jnp.zeros_like(q, shape=(*q.shape[:-1], width))
-    carry = _each(block, len(starts), [zeros(v.shape[-1]), zeros(1), zeros(1)])
+    carry = _each(block, len(starts), [zeros(v.shape[-1]), zeros(1), zeros(1)], FORWARD)
     out, top, total = (x[:, : t.T] for x in carry)
     return out, top[..., 0].mT, total[..., 0].mT
 
@@ -90,12 +90,12 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
         return dq, dk, dv, d_bias
 
     carry = *(jnp.zeros_like(x, dtype=q.dtype) for x in (q, k, v)), d_bias
-    dq, dk, dv, d_bias = _each(block, len(starts), carry)
+    dq, dk, dv, d_bias = _each(block, len(starts), carry, BACKWARD)
     return dq[:, : t.T], dk, dv, d_bias
 
 
-def _each(block, count: int, carry):
-    return lax.fori_loop(0, count, block, carry, unroll=TURN if count >= LONG else 1)
+def _each(block, count: int, carry, turn: int):
+    return lax.fori_loop(0, count, block, carry, unroll=turn if count >= LONG else 1)
 
 
 def _poison(q, k, v):
