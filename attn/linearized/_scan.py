@@ -244,7 +244,9 @@ def _chunks_forward(form, chunk, learned, state, tokens):
         return (after, lax.dynamic_update_slice_in_dim(out, read.out(), c * chunk, 1)), state
 
     out = jnp.zeros_like(q, shape=(*q.shape[:-1], v.shape[-1]))
-    (state, out), states = lax.scan(body, (state, out), jnp.arange(q.shape[1] // chunk))
+    count = q.shape[1] // chunk
+    turn, _ = _work.turns(_sizes(form, learned, tokens), count)
+    (state, out), states = lax.scan(body, (state, out), jnp.arange(count), unroll=turn)
     return (state, out), (learned, states, tokens, out)
 
 
@@ -274,8 +276,11 @@ def _chunks_backward(form, chunk, saved, cotangents):
 
     zeros = lambda tree: jax.tree.map(jnp.zeros_like, tree)
     start = zeros(learned), sums_of(d_state), zeros(floats(tokens))
-    xs = jnp.arange(tokens.q.shape[1] // chunk), states
-    (d_learned, (d_kv, d_k), d_tokens), _ = lax.scan(body, start, xs, reverse=True)
+    count = tokens.q.shape[1] // chunk
+    _, turn = _work.turns(_sizes(form, learned, tokens), count)
+    xs = jnp.arange(count), states
+    result, _ = lax.scan(body, start, xs, reverse=True, unroll=turn)
+    d_learned, (d_kv, d_k), d_tokens = result
     none = lambda x: None if x is None else np.zeros(x.shape, jax.dtypes.float0)
     nothing = jnp.zeros_like(states.top[0])
     d_state = State(d_kv, d_k, nothing, none(states.run[0]), nothing)
