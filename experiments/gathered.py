@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from experiments.results_file import MEND, Costs, Said, read
 from experiments.sweep import HASH, unlike, variants
 from experiments.validation import flat
 
+AT_ONCE = 2  # looks: each keeps about one core busy, and holds its matrices in memory
 LEFT = ("config.json", "environment.json", "metrics.jsonl", RESULT)  # by a run, once it is compiled
 
 
@@ -94,7 +96,9 @@ def sights(
     """What each variant attends to, of its first run that finished."""
     first = {cell.variant: cell for cell in reversed(cells) if cell.result}
     names = [n for n in dict.fromkeys(cell.variant for cell in cells) if n in first]
-    found = {name: look(folder / first[name].name) for name in names}
+    runs = [folder / first[name].name for name in names]
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        found = dict(zip(names, threads.map(look, runs)))
     return {name: sight for name, sight in found.items() if sight is not None}
 
 

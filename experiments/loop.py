@@ -101,6 +101,8 @@ class Session:
         self.devices = Devices.dividing(train.batch_size, train.eval_batch_size)
         self.checkpoints = Checkpoints.of(workdir, experiment)
         self.skipped: dict[int, str] = {}  # steps whose batch changes nothing, and why
+        # of the step whose validation was the best in this session
+        self.validated: tuple[int, Answers] | None = None
         self.earlier = self._newest()["seconds"]  # of other sessions
         self.first = self.step
         if self.saved is None:
@@ -180,9 +182,11 @@ class Session:
                     continue
                 best = self.best
                 if scoring:
-                    rows[-1]["validation"] = self._answers("validation", self.state).scores()
-                    best = self._best_with(rows[-1]["validation"]["accuracy"])
-                    saving |= best is not self.best
+                    answers = self._answers("validation", self.state)
+                    rows[-1]["validation"] = scores = answers.scores()
+                    best = self._best_with(scores["accuracy"])
+                    if best is not self.best:
+                        saving, self.validated = True, (self.step, answers)
                 self.lock.check()
                 records.append_metrics(self.metrics, rows, sync=saving)
                 self.copies.write(rows)
@@ -296,7 +300,10 @@ class Session:
         chosen = self.checkpoints.load(self.best["step"], self.learner.shapes)
         chosen = self.devices.hold(chosen)
         seconds = self._seconds()
-        answers = {split: self._answers(split, chosen) for split in ("validation", "test")}
+        step, before = self.validated or (None, None)
+        # another session's best, or one before a save that failed, is asked again
+        known = before if step == self.best["step"] else self._answers("validation", chosen)
+        answers = {"validation": known, "test": self._answers("test", chosen)}
         found = {
             **{split: x.scores() | {"by_row": x.by_row()} for split, x in answers.items()},
             "best_step": self.best["step"],

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -89,6 +90,19 @@ def test_a_finished_comparison_is_read_as_it_was(tmp_path):
     assert again.title == "mine"
     assert [cell.variant for cell in again.cells] == ["named by its sweep", "linear"]
     assert planned("softmax", 1).name in again.about
+
+
+def test_runs_are_looked_at_side_by_side_and_told_in_order(tmp_path):
+    four = ("softmax", "linear", "window", "bigbird")
+    cells = [Cell(name, name, 0, {}, {"test": {}}, None) for name in four]
+    both = threading.Barrier(2, timeout=60)  # passed by two that wait for each other
+
+    def look(run):
+        both.wait()
+        return None if run.name == "linear" else run
+
+    found = gathered.sights(cells, tmp_path, look)
+    assert [*found.items()] == [(n, tmp_path / n) for n in four if n != "linear"]
 
 
 def test_unfinished_damaged_and_edited_runs_are_named_and_left_out(tmp_path, capsys):

@@ -181,6 +181,24 @@ def test_a_run_leaves_its_records(whole: Path):
     assert again.scores() | {"by_row": again.by_row()} == result["test"]
 
 
+def test_what_was_answered_is_not_asked_again(tmp_path: Path, monkeypatch):
+    asked, answers = [], loop.Session._answers
+
+    def listen(session, split, state):
+        asked.append(split)
+        return answers(session, split, state)
+
+    monkeypatch.setattr(loop.Session, "_answers", listen)
+    result = train.run(tiny(), tmp_path / "run", progress=False)
+    assert asked == ["validation"] * 3 + ["test"]
+    with monkeypatch.context() as forgetful:  # as a session that went on after the best step is
+        nothing = property(lambda _: None, lambda *_: None)
+        forgetful.setattr(loop.Session, "validated", nothing, raising=False)
+        again = train.run(tiny(), tmp_path / "again", progress=False)
+    assert asked[4:] == ["validation"] * 4 + ["test"]
+    assert again["validation"] == result["validation"]
+
+
 @pytest.mark.slow
 def test_a_run_compiles_each_step_once(tmp_path: Path):
     found = collections.Counter()
