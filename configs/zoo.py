@@ -47,6 +47,7 @@ CUT = {
     "quest": {"top": 8, "page": 4},
     "linformer": {"features": 16},
     "nystrom": {"landmarks": 16},
+    "poolingformer": {"window": 8, "pool_window": 16},
     "set": {"points": 16},
     "abc": {"slots": 16},
 }

@@ -91,6 +91,7 @@ class Poolingformer(Mechanism):
     """
 
     honours: ClassVar = HONOURS
+    # the paper's windows, as the reach on each side
     window: int = 128
     pool_window: int = 512
     kernel: int = 5
