@@ -91,7 +91,8 @@ class Poolingformer(Mechanism):
     """
 
     honours: ClassVar = HONOURS
-    # the paper's windows, as the reach on each side
+    # the paper's window sizes, taken for the reach on each side; kernel and stride, and what d is
+    # made of, could not be checked against its text, and its authors have no code
     window: int = 128
     pool_window: int = 512
     kernel: int = 5

@@ -155,6 +155,27 @@ def test_a_wrong_one_is_seen(kind, offset):
     assert off(kind(**dataclasses.asdict(EVERY[0])), offset=offset) > 1e-2
 
 
+def shown_too_early(m, T=13):
+    """The tokens whose output changes with what comes after them."""
+    q, k, v, learned = inputs(m, T=T, S=T)
+    out = run(m, q, k, v, learned, Causal())
+    later = lambda x, t: x.at[:, t + 1 :].multiply(jnp.nan)
+    again = lambda t: run(m, *(later(x, t) for x in (q, k, v)), learned, Causal())[:, : t + 1]
+    return [t for t in range(T) if not np.array_equal(again(t), out[:, : t + 1])]
+
+
+@pytest.mark.optimised
+@pytest.mark.parametrize("mechanism", EVERY, ids=repr)
+def test_no_token_shows_before_it_is_there(mechanism):
+    """The law tries three tokens, of which none may be the one before a pool's last."""
+    assert shown_too_early(mechanism) == []
+
+
+def test_a_pool_seen_before_its_last_token_is_noticed():
+    # pools of 0-3, 2-5 and so on, seen by the token before their last
+    assert shown_too_early(SeesAPoolEarly(**dataclasses.asdict(EVERY[0]))) == [2, 4, 6, 8, 10]
+
+
 @pytest.mark.parametrize("mask", [FULL, Causal()], ids=repr)
 def test_padding_equals_the_shorter_sequence_alone(mask):
     q, k, v, learned = inputs(WIDER, T=17, S=17, batch=(2,))
