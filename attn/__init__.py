@@ -24,6 +24,8 @@ from attn.compressed.nystrom import Nystrom as Nystrom
 from attn.compressed.nystrom import nystrom_attention as nystrom_attention
 from attn.compressed.pooled import Pooled as Pooled
 from attn.compressed.pooled import pooled_attention as pooled_attention
+from attn.compressed.poolingformer import Poolingformer as Poolingformer
+from attn.compressed.poolingformer import poolingformer_attention as poolingformer_attention
 from attn.compressed.set import Set as Set
 from attn.compressed.set import set_attention as set_attention
 from attn.dense.additive import Additive as Additive
@@ -195,6 +197,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "linformer": Linformer,
     "nystrom": Nystrom,
     "pooled": Pooled,
+    "poolingformer": Poolingformer,
     "set": Set,
     "luna": Luna,
     "abc": ABC,

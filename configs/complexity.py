@@ -40,6 +40,7 @@ SMALL = {
     "quest": {"top": 2, "page": 4},
     "linformer": {"features": 8},
     "nystrom": {"landmarks": 8},
+    "poolingformer": {"window": 2, "pool_window": 6, "kernel": 3, "stride": 2},
     "set": {"points": 8},
     "luna": {"length": 8},
     "abc": {"slots": 8},

@@ -11,9 +11,10 @@ average 68.9, conv 77.4, depthwise_conv 81.5; rfa 84.1, linear 84.4, quest 87.4,
 efficient, softmax, gru and moba 88.9, performer 89.3, delta_net 89.6, routing 90.0, bigbird, axial,
 additive and logsparse 91.1, sinkhorn, local_2d and luna 91.5, sinks, hgrn2 and set 91.9,
 hierarchical, talking_heads, topk, pooled, forgetting, abc, based and reformer 92.2, cosformer and
-strided 92.6, retention and hedgehog 93.0, nystrom, fixed, linformer and gla 93.3, gated_delta_net,
-global_window, dilated, rwkv6, synthesizer and lstm 93.7, differential, window and block_sparse
-94.1, sigmoid, kda and nsa 94.4, lightning and mamba2 94.8, rwkv7 95.6, relu 95.9. None failed.
+strided 92.6, retention and hedgehog 93.0, nystrom, fixed, linformer, poolingformer and gla 93.3,
+gated_delta_net, global_window, dilated, rwkv6, synthesizer and lstm 93.7, differential, window and
+block_sparse 94.1, sigmoid, kda and nsa 94.4, lightning and mamba2 94.8, rwkv7 95.6, relu 95.9. None
+failed.
 Routing's centroids stay as they were drawn here (`attn.updated_centroids` is for loops of one's
 own), as reformer's rotations do by definition; neither counts as learned.
 """
@@ -47,6 +48,7 @@ CUT = {
     "quest": {"top": 8, "page": 4},
     "linformer": {"features": 16},
     "nystrom": {"landmarks": 16},
+    "poolingformer": {"window": 8, "pool_window": 16},
     "set": {"points": 16},
     "abc": {"slots": 16},
 }

@@ -1,7 +1,8 @@
 """A query under Causal(offset) stands at token i + offset: the last queries of a text, with all its
 keys, get what they got in the whole, as a prompt that comes in pieces asks for.
 
-Not so where a variant is a matrix of pairs (i, j), query by number and key by number.
+Not so where a variant is a matrix of pairs (i, j), query by number and key by number, nor where
+what a query sees is made of other queries (poolingformer).
 """
 
 import jax
@@ -14,6 +15,7 @@ from attn.testing.contract import assert_close
 T, AT = 19, 12
 PAIRS = {"window", "global_window", "bigbird", "strided", "fixed", "sinks", "axial", "local_2d"}
 PAIRS |= {"dilated", "logsparse", "block_sparse", "luong", "synthesizer"}
+PAIRS |= {"poolingformer"}
 EXAMPLES = [m for name in sorted(MECHANISMS.keys() - PAIRS) for m in MECHANISMS[name].examples()]
 
 

@@ -14,7 +14,7 @@ SHRUNK = {
     *("query_projection", "key_projection", "value_projection", "query_map", "key_map", "sorting"),
     *("key_down", "key_up", "value_down", "value_up", "conv", "control"),
     *("logit_mixing", "weight_mixing", "position_projection", "position_vector"),
-    *("key_kernel", "value_kernel"),
+    *("key_kernel", "value_kernel", "key_pool", "value_pool"),
 }
 
 

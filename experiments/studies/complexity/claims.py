@@ -84,6 +84,7 @@ CLAIMS: dict[str, Claim] = {
     "quest": Claim("T^2 d / b + T k b d", "1", NO_PATH),
     **dict.fromkeys(("linformer", "nystrom", "set", "luna", "abc"), ROWS),
     "pooled": Claim("T^2 d / s", "1", "1"),
+    "poolingformer": Claim("T (w + u / s) d + T d^2 / h", "1", "T / u"),
     **dict.fromkeys(("lstm", "gru"), RECURRENT),
     # the log_k(T) of table 1 is for kernels dilated ever more, layer after layer
     "conv": Claim("k T d^2", "1", "T / k"),

@@ -1,0 +1,69 @@
+"""Runs of tokens, a stride apart and perhaps overlapping, pooled into one each; who sees a run."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from attn._core import part_weights
+from attn._tokens import in_blocks
+from attn.compressed._pooling import pool
+from attn.masks.language import Mask, _natural, _term
+
+
+@_term
+class Within(Mask):
+    """Run j, of tokens j stride ... j stride + kernel - 1, lies whole among `left` tokens before
+    query i, itself and `right` after it."""
+
+    kernel: int
+    stride: int
+    left: int
+    right: int
+
+    def __post_init__(self):
+        for name, least in (("kernel", 1), ("stride", 1), ("left", 0), ("right", 0)):
+            object.__setattr__(self, name, _natural(name, getattr(self, name), least))
+
+    def _at(self, i, j):
+        first, last = self._ends(j)
+        return (first >= i - self.left) & (last <= i + self.right)
+
+    def _tiles(self, i0, i1, j0, j1):
+        (first, last), (late_first, late_last) = self._ends(j0), self._ends(j1)
+        some = (late_first >= i0 - self.left) & (last <= i1 + self.right)
+        return some, (first >= i1 - self.left) & (late_last <= i0 + self.right)
+
+    def _ends(self, j):
+        return j * self.stride, j * self.stride + self.kernel - 1
+
+
+def runs(x: Array, kernel: int, stride: int, axis: int) -> Array:
+    """[..., P, kernel, ...] of the tokens [..., T, ...] on `axis`: a run begins at every multiple
+    of the stride, and past the last token there is 0 or False."""
+    blocks = in_blocks(x, stride, axis)
+    count, more = blocks.shape[axis], -(-kernel // stride)
+    ends = [(0, more - 1) if a == axis else (0, 0) for a in range(blocks.ndim)]
+    blocks = jnp.pad(blocks, ends)
+    cut = lambda n: jax.lax.slice_in_dim(blocks, n, n + count, axis=axis)
+    joined = jnp.concatenate([cut(n) for n in range(more)], axis + 1)
+    return jax.lax.slice_in_dim(joined, 0, kernel, axis=axis + 1)
+
+
+def pool_runs(
+    x: Float[Array, "*B P C N W"],
+    seen: Bool[Array, "*B P C"],
+    how: str,
+    weights: Float[Array, "N W L"] | None = None,
+) -> Float[Array, "*B P N W"]:
+    """The "mean" or "max" of the seen tokens of each run or, "dynamic", sum_c d_c x_c with d the
+    softmax over them of x_m `weights`, m the middle of L >= C tokens; what is unseen is 0 in x."""
+    if how == "mean":
+        return pool(x, seen, None)
+    if how == "max":
+        top = jnp.where(seen[..., None, None], x, -jnp.inf).max(-3)
+        return jnp.where(seen.any(-1)[..., None, None], top, 0)
+    C, middle = x.shape[-3], (weights.shape[-1] - 1) // 2
+    centre = x[..., middle, :, :] if middle < C else jnp.zeros_like(x[..., 0, :, :])
+    logits = jnp.einsum("...nw,nwc->...nc", centre, weights[..., :C].astype(x.dtype))
+    share, _ = part_weights(logits, seen[..., None, :])  # [*B, P, N, C]
+    return jnp.einsum("...nc,...cnw->...nw", share, x)
