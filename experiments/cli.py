@@ -90,7 +90,7 @@ def _parse(
         values.mark_as_parsed()
     for name in values:
         if values[name].default is None and not values[name].value:
-            problems.append(f"--{name}: is required")
+            problems.append(f"--{name}: is required, {values[name].help}")
     return overrides, problems
 
 

@@ -11,6 +11,8 @@ trials = 20
 """
 
 import dataclasses
+import difflib
+import inspect
 import json
 from typing import Annotated, Any, Literal
 
@@ -98,6 +100,8 @@ class Fairness:
 
 def fairness(names: dict[str, Any], where: str) -> Fairness:
     """From the names that a config file defines. Raises ConfigError with all that is wrong."""
+    if meant := _misspelt(names):
+        raise ConfigError(meant, where)
     given = {f.name: names[f.name] for f in dataclasses.fields(Fairness) if f.name in names}
     try:
         # as JSON, for there pydantic's strict mode takes a dict for a dataclass
@@ -105,3 +109,14 @@ def fairness(names: dict[str, Any], where: str) -> Fairness:
     except pydantic.ValidationError as error:
         found = one_each(error.errors(include_url=False))
         raise ConfigError([line for x in found for line in describe(x, given)], where) from None
+
+
+def _misspelt(names: dict[str, Any]) -> list[str]:
+    """A line for each value whose name is nearly that of a rule: left out, it would be unfair."""
+    rules, found = [f.name for f in dataclasses.fields(Fairness)], []
+    for name, value in names.items():
+        if name in rules or name.startswith("_") or callable(value) or inspect.ismodule(value):
+            continue
+        for rule in difflib.get_close_matches(name, rules, n=1, cutoff=0.8):
+            found.append(f"{name}: no rule; did you mean {rule!r}? (else name it _{name})")
+    return found

@@ -68,3 +68,15 @@ def test_report_reads_like_a_report():
 def test_unknown_law_is_named():
     with pytest.raises(ValueError, match="is_fast"):
         check(attn.Softmax(), only=["is_fast"])
+
+
+@pytest.mark.parametrize(
+    ("what", "hint"),
+    [
+        (attn.Linear, r"got Linear; write Linear\(\)"),
+        (attn.linear_attention, "got linear_attention$"),
+    ],
+)
+def test_what_is_no_mechanism_is_refused(what, hint):
+    with pytest.raises(TypeError, match=f"mechanism: expected an attn.Mechanism, {hint}"):
+        attn.testing.check(what)

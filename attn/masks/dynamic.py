@@ -134,7 +134,8 @@ def _as_array(term, name, kind):
         value = np.asarray(value)
     if not jnp.issubdtype(value.dtype, kind):
         want = "booleans" if kind is np.bool_ else "integers"
-        raise TypeError(f"{type(term).__name__}.{name}: expected {want}, got {value.dtype}")
+        hint = "; write Padding(keys=...)" if name == "lengths" and value.dtype == np.bool_ else ""
+        raise TypeError(f"{type(term).__name__}.{name}: expected {want}, got {value.dtype}{hint}")
     # with x64 they are compared in 64 bits
     held = jax.dtypes.canonicalize_dtype(np.int64)
     check_fits(f"{type(term).__name__}.{name}", value, held)

@@ -67,9 +67,13 @@ def check(mechanism: Mechanism, *, only: Iterable[str] = ()) -> Report:
     """Try every law (or those named in `only`) on a mechanism; about a minute on two cores.
 
     A law that a variant does not claim (it refuses `Causal`, it does not decode) holds trivially.
-    An exception that is not a refusal is reported as a broken law. Raises ValueError for an
-    unknown law.
+    An exception that is not a refusal is reported as a broken law. Raises TypeError for what is no
+    Mechanism, ValueError for an unknown law.
     """
+    if not isinstance(mechanism, Mechanism):
+        name = getattr(mechanism, "__name__", repr(mechanism))
+        hint = f"; write {name}()" if isinstance(mechanism, type) else ""
+        raise TypeError(f"mechanism: expected an attn.Mechanism, got {name}{hint}")
     unknown = sorted(set(only) - set(LAWS))
     if unknown:
         raise ValueError(f"only: expected names among {', '.join(LAWS)}, got {', '.join(unknown)}")

@@ -76,6 +76,13 @@ def _bubbles(
     margin = 0.2 * (max([high, *near.values()]) - min([low, *near.values()])) + 1
     ax.set_ylim(min([low, *near.values()]) - margin, max([high, *near.values()]) + margin)
     ax.set_ylabel("test accuracy, %")
+    bottom, top = ax.get_ylim()
+    for p in points:
+        # an interval that goes on beyond the picture
+        for end, marker in ((p.accuracy - (p.error or 0), "v"), (p.accuracy + (p.error or 0), "^")):
+            if not bottom <= end <= top:
+                at = (p.x, bottom if end < bottom else top)
+                ax.plot(*at, marker, ms=6, color=style[p.name].colour, clip_on=False)
     for value in near.values():
         ax.axhline(value, color=INK, lw=0.8, ls=(0, (4, 3)), alpha=0.6)
     ax.figure.draw_without_rendering()

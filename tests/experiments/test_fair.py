@@ -284,3 +284,18 @@ def test_a_value_that_no_run_can_have_is_refused(tmp_path):
     rules = Fairness(search={"optimizer.learning_rate": [0.1, -0.1]})
     with pytest.raises(ConfigError, match="learning_rate"):
         combinations([Planned("softmax", from_dict(TINY))], rules)
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("budgets = {'steps': 3}", "budget"),
+        ("serch = {'seed': [1, 2]}", "search"),
+        ("matc = 1", "match"),
+    ],
+)
+def test_a_misspelt_rule_is_refused(tmp_path, line, meant):
+    path = write_config(tmp_path / "c.py", f"{SWEEP}{line}\n_{line}\n")
+    with pytest.raises(ConfigError, match=f"no rule; did you mean '{meant}'") as error:
+        read_comparison(str(path))
+    assert len(error.value.problems) == 1
