@@ -10,9 +10,9 @@ from experiments.report.tradeoff import Point, state, tradeoff
 Captioned = tuple[Drawing, str]
 TRADEOFF = (
     "Accuracy against speed, area for memory: test accuracy of the checkpoint that is best on "
-    "validation (bars: 95% interval of seeds and test rows; long where seeds are few), training "
-    "steps per second, and peak bytes of the whole train step. Baselines, whose accuracies are "
-    "those on validation, are dashed where near enough; all: "
+    "validation (bars: 95% interval of seeds and test rows, with an arrow where it goes on), "
+    "training steps per second, and peak bytes of the whole train step. Baselines, whose "
+    "accuracies are those on validation, are dashed where near enough; all: "
 )
 STATE = (
     "Accuracy against the bytes that all layers hold to decode one sequence as long as in "
