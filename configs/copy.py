@@ -3,7 +3,7 @@
 python -m experiments.train --config=configs/copy.py:softmax --workdir=runs/copy
 
 Two CPU cores (AMD EPYC, shared with much other work), seed 0, test accuracy after 400 steps (chance
-3.3%):
+3.3%; 20.6% by counting: always the symbol of which most are left):
 
     softmax           100.0%    47 s (12 s compiling)   13.6 steps/s   70,688 parameters
     linear             24.7%   109 s (19 s compiling)    5.2 steps/s   70,688 parameters

@@ -33,6 +33,7 @@ def updates_done(state: optax.OptState) -> Int[Array, ""]:
 FIXED = {"centroids", "rotations"}  # drawn, and no gradient reaches them: routing's, reformer's
 KEPT = {
     *FIXED,
+    *("source_table", "target_table"),
     *("embedding", "relative", "key_position", "value_position", "inducing_points", "packed"),
     *("bias", "b1", "b2", "scale", "temperature", "sigma", "sinks", "token_shift"),
     *("a_log", "d", "bonus", "k_k", "k_a", "lower_bounds"),

@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from attn._axes import aligned
+from attn._core import check_count
 from attn._integers import check_fits, check_lengths
 from attn._numbers import is_integer
 from attn.dense.additive import Additive
@@ -40,7 +41,10 @@ class Aligned(nnx.Module, abc.ABC):
         dropout: float = 0.0,
         key: Array,
     ):
-        if not (isinstance(bos, int) and 0 <= bos < classes):
+        check_count("vocab_size", vocab_size)
+        check_count("classes", classes)
+        check_count("width", width)
+        if not (is_integer(bos) and 0 <= bos < classes):
             raise ValueError(f"bos: expected an id below classes={classes}, got {bos!r}")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout: expected a number in [0, 1), got {dropout!r}")

@@ -41,7 +41,7 @@ def beam_search(
     *batch, width, vocabulary = scores.shape
     rows = (*batch, width)
     # hypotheses of which there is no more than one so far: the others would be its copies
-    alive = jnp.broadcast_to(jnp.where(jnp.arange(width) == 0, 0.0, -jnp.inf), rows)
+    alive = jnp.broadcast_to(jnp.where(jnp.arange(width) == 0, jnp.float32(0), -jnp.inf), rows)
     tokens = jnp.full((*rows, steps), end, jnp.int32)
     ended = (tokens, jnp.full(rows, -jnp.inf))
 

@@ -168,7 +168,9 @@ def _generated(graph, params, prompt, lengths, key, sizes: tuple[int, int], sett
     common, steps = sizes
     prompt = prompt.astype(jnp.int32)
     places = jnp.arange(common, prompt.shape[-1] + steps)
-    keys = jax.random.split(jax.random.key(0) if key is None else key, places.size)
+    # a key for each place: what a row draws does not depend on how short other rows are
+    key = jax.random.key(0) if key is None else key
+    keys = jax.vmap(lambda place: jax.random.fold_in(key, place))(places)
 
     def one(carry, given):
         state, scores = carry

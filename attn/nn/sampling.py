@@ -36,7 +36,7 @@ def sample(
     # the largest becomes 0: divided by a small temperature, others would be as infinite as it
     below = jnp.where(wide == top, 0, wide - top)
     kept, tokens = jax.lax.top_k(jnp.where(below == 0, 0, below / temperature), k)
-    if top_p is not None:
+    if top_p is not None and top_p < 1:  # sums of many small shares round to 1 before the last
         p = jax.nn.softmax(kept)
         kept = jnp.where(jnp.cumsum(p, -1) - p < top_p, kept, -jnp.inf)
     drawn = jax.random.categorical(key, kept)

@@ -53,7 +53,7 @@ class Seq2SeqConfig:
             )
         if target.vocab_size is None:
             raise ValueError("target.vocab_size: expected one, for what is written, got None")
-        if not (isinstance(self.bos, int) and 0 <= self.bos < target.vocab_size):
+        if not (is_integer(self.bos) and 0 <= self.bos < target.vocab_size):
             raise ValueError(f"bos: expected an id below {target.vocab_size}, got {self.bos!r}")
         if target.classes > target.vocab_size:
             raise ValueError(

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Int
 
 from experiments.tasks.base import Batch, require, require_int
+from experiments.tasks.counting import most_frequent
 from experiments.tasks.drawn import Drawn, full_rows
 
 
@@ -30,7 +31,10 @@ class Copy(Drawn):
         return 2 * self.symbols
 
     def baselines(self) -> dict[str, float]:
-        return {"chance": 1 / (self.vocab_size - 2)}
+        return {
+            "chance": 1 / (self.vocab_size - 2),
+            "most frequent that is left": most_frequent(self, 2, left=True),
+        }
 
     def draw(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
         x = random.integers(2, self.vocab_size, size=(number.size, self.symbols))
@@ -58,7 +62,10 @@ class SelectiveCopy(Drawn):
         require(self.length >= least, "length", f">= 2 * {self.symbols} symbols", self.length)
 
     def baselines(self) -> dict[str, float]:
-        return {"chance": 1 / (self.vocab_size - 3)}
+        return {
+            "chance": 1 / (self.vocab_size - 3),
+            "most frequent that is left": most_frequent(self, 3, left=True),
+        }
 
     def draw(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
         rows, n, places = number.size, self.symbols, self.length - self.symbols

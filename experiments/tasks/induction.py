@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Int
 
 from experiments.tasks.base import Batch, require_different, require_int
+from experiments.tasks.counting import most_frequent
 from experiments.tasks.drawn import Drawn, full_rows
 
 
@@ -36,7 +37,8 @@ class Induction(Drawn):
         return tuple(f"{length} tokens" for length in self.lengths) or super().slices
 
     def baselines(self) -> dict[str, float]:
-        return {"chance": 1 / (self.vocab_size - 2)}
+        counted = most_frequent(self, 2)
+        return {"chance": 1 / (self.vocab_size - 2), "most frequent of the row": counted}
 
     def batch(self, seed: int, step: int, batch_size: int) -> Batch:
         first = dataclasses.replace(self, lengths=self.lengths[:1])

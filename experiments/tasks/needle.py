@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from experiments.tasks.base import Batch, require, require_int
+from experiments.tasks.counting import most_frequent
 from experiments.tasks.drawn import Drawn, full_rows
 
 
@@ -39,7 +40,9 @@ class Needle(Drawn):
         return tuple(f"depth {low}-{high}%" for low, high in itertools.pairwise(edges))
 
     def baselines(self) -> dict[str, float]:
-        return {"chance": 1 / (self.vocab_size - self.vocab_size // 2)}
+        half = self.vocab_size // 2
+        counted = most_frequent(self, half)
+        return {"chance": 1 / (self.vocab_size - half), "most frequent value": counted}
 
     def draw(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
         rows, slices, half = np.arange(number.size), number % self.bands, self.vocab_size // 2

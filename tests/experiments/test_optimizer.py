@@ -6,7 +6,7 @@ import pytest
 from flax import nnx
 
 from attn import MECHANISMS, RWKV7, Mamba2, Reformer, Routing
-from attn.nn import Encoder, EncoderConfig
+from attn.nn import Bahdanau, Encoder, EncoderConfig, LSTMNSeq2Seq, LuongSeq2Seq
 from experiments.optimizer import FIXED, KEPT, decays, learned
 
 SHRUNK = {
@@ -41,6 +41,16 @@ def test_every_array_is_known_to_decay_or_not_to(name):
     for example in MECHANISMS[name].examples():
         for path, shrinks in shrinking(example).items():
             assert (SHRUNK if shrinks else KEPT) & set(path), path
+
+
+@pytest.mark.parametrize("family", [Bahdanau, LuongSeq2Seq, LSTMNSeq2Seq])
+def test_tables_of_recurrent_models_do_not_decay(family):
+    more = {"max_length": 7} if family is LSTMNSeq2Seq else {}
+    build = lambda: family(vocab_size=5, classes=4, width=6, **more, key=jax.random.key(0))
+    shrinks = decays(nnx.state(nnx.eval_shape(build)))
+    for table in ("source_table", "target_table"):
+        assert jax.tree.leaves(shrinks[table]) == [False]
+    assert any(jax.tree.leaves(shrinks))
 
 
 @pytest.mark.parametrize("mechanism", [Reformer(buckets=4, chunk=4), Routing(clusters=2, window=4)])

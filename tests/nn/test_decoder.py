@@ -196,6 +196,20 @@ def test_draws_depend_on_the_key_and_nothing_else():
     assert (draw(0) != draw(1)).any()
 
 
+def test_what_a_row_draws_is_the_same_beside_shorter_prompts():
+    model, key = decoder(), jax.random.key(3)
+    draw = lambda *n: model.generate(TOKENS[:, :4], 3, lengths=jnp.array(n), key=key)
+    np.testing.assert_array_equal(draw(4, 4, 4)[0], draw(4, 1, 2)[0])
+
+
+def test_a_share_of_1_is_all_of_a_large_vocabulary():
+    """By the program: of 250,000 tokens, sums of shares leave out 96 that are hardly ever drawn."""
+    program = lambda **how: jax.make_jaxpr(lambda s, key: sample(s, key, **how))
+    scores = jnp.zeros(9), jax.random.key(0)
+    assert str(program(top_p=1.0)(*scores)) == str(program()(*scores))
+    assert str(program(top_p=0.9)(*scores)) != str(program()(*scores))
+
+
 P = np.array([0.4, 0.05, 0.3, 0.2, 0.05])
 
 
