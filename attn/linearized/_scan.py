@@ -224,17 +224,18 @@ def _scan(form, learned, state: State, tokens: Tokens) -> tuple[State, Float[Arr
     zero = tokens.q[0, 0, 0, 0] * 0
     varying = lambda tree: jax.tree.map(lambda x: x + jnp.zeros_like(zero, x.dtype), tree)
     tokens = dataclasses.replace(tokens, run=varying(run))
-    state, out = _chunks(form, chunk, learned, varying(state), tokens)
+    turns = _work.turns(size, whole // chunk)
+    state, out = _chunks(form, chunk, turns, learned, varying(state), tokens)
     state = jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), state)
     return state, out[:, :T].reshape(*batch, T, *out.shape[2:])
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _chunks(form, chunk, learned, state, tokens):
-    return _chunks_forward(form, chunk, learned, state, tokens)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _chunks(form, chunk, turns, learned, state, tokens):
+    return _chunks_forward(form, chunk, turns, learned, state, tokens)[0]
 
 
-def _chunks_forward(form, chunk, learned, state, tokens):
+def _chunks_forward(form, chunk, turns, learned, state, tokens):
     """Slices are cut and written in place: transposing the whole would cost more than the sums."""
     q, v = tokens.q, tokens.v
 
@@ -245,12 +246,11 @@ def _chunks_forward(form, chunk, learned, state, tokens):
 
     out = jnp.zeros_like(q, shape=(*q.shape[:-1], v.shape[-1]))
     count = q.shape[1] // chunk
-    turn, _ = _work.turns(_sizes(form, learned, tokens), count)
-    (state, out), states = lax.scan(body, (state, out), jnp.arange(count), unroll=turn)
+    (state, out), states = lax.scan(body, (state, out), jnp.arange(count), unroll=turns[0])
     return (state, out), (learned, states, tokens, out)
 
 
-def _chunks_backward(form, chunk, saved, cotangents):
+def _chunks_backward(form, chunk, turns, saved, cotangents):
     """From the last chunk to the first; each is computed again from the state before it."""
     learned, states, tokens, out = saved
     d_state, d_out = cotangents
@@ -276,10 +276,8 @@ def _chunks_backward(form, chunk, saved, cotangents):
 
     zeros = lambda tree: jax.tree.map(jnp.zeros_like, tree)
     start = zeros(learned), sums_of(d_state), zeros(floats(tokens))
-    count = tokens.q.shape[1] // chunk
-    _, turn = _work.turns(_sizes(form, learned, tokens), count)
-    xs = jnp.arange(count), states
-    result, _ = lax.scan(body, start, xs, reverse=True, unroll=turn)
+    xs = jnp.arange(tokens.q.shape[1] // chunk), states
+    result, _ = lax.scan(body, start, xs, reverse=True, unroll=turns[1])
     d_learned, (d_kv, d_k), d_tokens = result
     none = lambda x: None if x is None else np.zeros(x.shape, jax.dtypes.float0)
     nothing = jnp.zeros_like(states.top[0])
