@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -20,11 +21,14 @@ from experiments.tasks.base import (
 )
 
 BLOCK = 256  # evaluation rows are drawn this many at a time, whatever the batch size
+TRIES = 1000  # to draw a row that is not held out
+ROOM = 1000  # rows drawn to see how much of what may be drawn is held out
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Drawn(Task):
-    """A task with a `draw`, under a name for its streams of random numbers."""
+    """A task with a `draw`, under a name for its streams of random numbers. No row of validation is
+    in test, and none of either is trained on: it is drawn again."""
 
     head: ClassVar[str] = "token"
     stream: ClassVar[str]
@@ -50,7 +54,12 @@ class Drawn(Task):
     def batch(self, seed: int, step: int, batch_size: int) -> Batch:
         check_draw(seed, step, batch_size)
         number = step * batch_size + np.arange(batch_size)
-        return self.draw(rng(self.stream, "train", seed, step), number)
+        random = rng(self.stream, "train", seed, step)
+        return _unseen(self.draw_training, random, number, held_out(self))
+
+    def draw_training(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
+        """The rows to train on: those of evaluation, where a task says nothing else."""
+        return self.draw(random, number)
 
     def examples(self, split: str, indices: Int[np.ndarray, "B"]) -> Batch:
         return whole_split(self, split)[indices]
@@ -68,10 +77,51 @@ def whole_split(task: Drawn, split: str) -> Batch:
     """Every row of a finite split."""
     size = task.size(split)
     require(size is not None, "split", "validation or test", split)
-    starts = range(0, size, BLOCK)
-    blocks = [task.draw(rng(task.stream, split, s), s + np.arange(BLOCK)) for s in starts]
+    held = _rows(whole_split(task, "validation")) if split == "test" else frozenset()
+    blocks = [
+        _unseen(task.draw, rng(task.stream, split, start), start + np.arange(BLOCK), held)
+        for start in range(0, size, BLOCK)
+    ]
     names = [f.name for f in dataclasses.fields(Batch)]
     return Batch(**{n: np.concatenate([getattr(b, n) for b in blocks])[:size] for n in names})
+
+
+@functools.lru_cache(maxsize=4)
+def held_out(task: Drawn) -> frozenset[bytes]:
+    """Every row of validation and test; refused where too little else is left to train on."""
+    held = _rows(whole_split(task, "validation")) | _rows(whole_split(task, "test"))
+    drawn = task.draw_training(rng(task.stream, "room"), np.arange(ROOM))
+    taken = np.array([row.tobytes() in held for row in drawn.tokens])
+    for index in np.unique(drawn.slices):
+        share = taken[drawn.slices == index].mean()
+        if share > 0.9:
+            raise ValueError(
+                "validation, test: expected so few rows that a tenth of those there are is left to "
+                f"train on, got {share:.0%} of {task.slices[index]!r} held out by {task}"
+            )
+    return held
+
+
+def _rows(split: Batch) -> frozenset[bytes]:
+    return frozenset(row.tobytes() for row in split.tokens)
+
+
+def _unseen(
+    draw: Callable[[np.random.Generator, Int[np.ndarray, "B"]], Batch],
+    random: np.random.Generator,
+    number: Int[np.ndarray, "B"],
+    held: frozenset[bytes],
+) -> Batch:
+    """Rows drawn, and those that are held drawn again."""
+    batch = draw(random, number)
+    for _ in range(TRIES):
+        again = np.flatnonzero([row.tobytes() in held for row in batch.tokens])
+        if not again.size:
+            return batch
+        for name, rows in vars(draw(random, number[again])).items():
+            getattr(batch, name)[again] = rows
+    few = "so few rows that others can be drawn"
+    raise ValueError(f"validation, test: expected {few}, got {len(held)} held out")
 
 
 def full_rows(

@@ -40,9 +40,8 @@ class Induction(Drawn):
         counted = most_frequent(self, 2)
         return {"chance": 1 / (self.vocab_size - 2), "most frequent of the row": counted}
 
-    def batch(self, seed: int, step: int, batch_size: int) -> Batch:
-        first = dataclasses.replace(self, lengths=self.lengths[:1])
-        return super(Induction, first).batch(seed, step, batch_size)
+    def draw_training(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
+        return self.draw(random, number * max(1, len(self.lengths)))  # all of the first length
 
     def draw(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
         """Example number n has lengths[n % len(lengths)] tokens."""

@@ -15,6 +15,7 @@ from experiments.tasks.base import (
     majority,
     require,
     require_int,
+    rng,
     shuffled,
 )
 from experiments.tasks.drawn import Drawn, whole_split
@@ -75,10 +76,12 @@ class Pathfinder(Drawn):
     def batch(self, seed: int, step: int, batch_size: int) -> Batch:
         if self.data_dir:
             return Task.batch(self, seed, step, batch_size)
-        if not self.train:
-            return super().batch(seed, step, batch_size)
         check_draw(seed, step, batch_size)
-        pair, twin = np.divmod(step * batch_size + np.arange(batch_size), 2)
+        number = step * batch_size + np.arange(batch_size)
+        if not self.train:
+            # No image is seen twice, so that none is looked for among those held out.
+            return self.draw(rng(self.stream, "train", seed, step), number)
+        pair, twin = np.divmod(number, 2)
         return self.examples("train", 2 * shuffled(seed, pair, self.train // 2) + twin)
 
     def examples(self, split: str, indices: Int[np.ndarray, "B"]) -> Batch:

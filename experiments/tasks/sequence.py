@@ -2,25 +2,23 @@
 
 import abc
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Int
 
-from experiments.tasks.base import Batch, check_draw, require_different, require_int, rng
-from experiments.tasks.drawn import Drawn, whole_split
+from experiments.tasks.base import Batch, require_different, require_int
+from experiments.tasks.drawn import Drawn
 
 END = 1  # closes every target; 0 fills what follows it, and stands before its first token
-TRIES = 100  # to draw a row that is not held out
 FIRST = 2  # the first id that a symbol may have, in sources and in targets
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Translation(Drawn):
     """A source and its target, closed by END; a row counts once, when all of its target is given:
-    an exact match. No source of a held-out row is ever trained on."""
+    an exact match."""
 
     head: ClassVar[str] = "sequence"
     padded: ClassVar[bool] = True
@@ -41,28 +39,6 @@ class Translation(Drawn):
         name = lambda t: alphabet[t - FIRST] if t >= FIRST else f"<{t}>"
         name = name if alphabet else str
         return ["end" if t == END else name(t) for t in tokens]
-
-    def batch(self, seed: int, step: int, batch_size: int) -> Batch:
-        check_draw(seed, step, batch_size)
-        number = step * batch_size + np.arange(batch_size)
-        random = rng(self.stream, "train", seed, step)
-        batch, held = self.draw(random, number), held_out(self)
-        for _ in range(TRIES):
-            again = np.flatnonzero([row.tobytes() in held for row in batch.tokens])
-            if not again.size:
-                return batch
-            for name, rows in vars(self.draw(random, number[again])).items():
-                getattr(batch, name)[again] = rows
-        raise ValueError(
-            f"validation: expected held-out splits that leave something to train on, got {self}"
-        )
-
-
-@functools.lru_cache(maxsize=4)
-def held_out(task: Translation) -> frozenset[bytes]:
-    """Every source of validation and test."""
-    splits = [whole_split(task, split) for split in ("validation", "test")]
-    return frozenset(row.tobytes() for split in splits for row in split.tokens)
 
 
 def pairs(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.tasks import Copy, Induction, Modular, SelectiveCopy
+from experiments.tasks import Copy, Induction, Modular, Numbers, Parity, SelectiveCopy
 
 NOTHING = 0
 
@@ -55,7 +55,7 @@ def test_induction_asks_what_followed():
 
 
 def test_induction_is_trained_on_the_first_length_and_evaluated_on_all():
-    task = Induction(vocab_size=6, length=9, lengths=(4, 9, 7), validation=40)
+    task = Induction(vocab_size=6, length=9, lengths=(4, 9, 7), validation=40, test=3)
     assert task.slices == ("4 tokens", "9 tokens", "7 tokens")
     trained = task.batch(1, 2, 30)
     assert (trained.lengths == 4).all()
@@ -105,3 +105,36 @@ def test_the_last_digit_is_as_good_as_its_baseline_says():
 def test_bad_fields_are_refused(task, name, fields):
     with pytest.raises(ValueError, match=f"^{name}: expected .*, got "):
         task(**fields)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        Numbers(digits=2, validation=60, test=60),
+        Modular(length=9, validation=100, test=100),
+        Parity(min_length=6, max_length=11, validation=90, test=90),
+        Induction(vocab_size=6, length=8, lengths=(6, 8), validation=300, test=300),
+    ],
+    ids=lambda task: task.stream,
+)
+def test_no_row_is_in_two_splits_even_where_little_is_left(task):
+    rows = lambda batches: {row.tobytes() for batch in batches for row in batch.tokens}
+    validation, test = (rows(task.evaluation(split, 10)) for split in ("validation", "test"))
+    trained = rows(task.batch(0, step, 16) for step in range(20))
+    assert validation and test and trained
+    assert not validation & test
+    assert not (validation | test) & trained
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        Numbers(digits=1),  # validation holds all there are, so that test finds none
+        Modular(length=9, validation=900, test=400),
+        Parity(min_length=1, max_length=8, validation=300, test=100),
+    ],
+    ids=lambda task: task.stream,
+)
+def test_splits_that_leave_too_little_are_refused_before_training(task):
+    with pytest.raises(ValueError, match="^validation, test: expected .*, got .* held out"):
+        task.fingerprint()

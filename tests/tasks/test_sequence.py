@@ -119,18 +119,3 @@ def test_text_ends_where_the_target_does():
 def test_bad_fields_are_refused(task, name, fields):
     with pytest.raises(ValueError, match=f"^{name}: expected .*, got "):
         task(**fields)
-
-
-def test_held_out_rows_are_not_trained_on_even_where_little_is_left():
-    task = Numbers(digits=2, validation=60, test=60)
-    held = {
-        row.tobytes()
-        for split in ("validation", "test")
-        for b in task.evaluation(split, 60)
-        for row in b.tokens
-    }
-    rows = [row.tobytes() for step in range(20) for row in task.batch(0, step, 16).tokens]
-    assert len(held) > 50
-    assert not held & set(rows)
-    with pytest.raises(ValueError, match="validation: expected held-out splits that leave"):
-        Numbers(digits=1).batch(0, 0, 4)

@@ -5,7 +5,7 @@ import pytest
 
 from experiments.tasks import Needle, Parity, Stack
 
-PARITY = Parity(min_length=3, max_length=11, validation=200)
+PARITY = Parity(min_length=3, max_length=11, validation=40, test=4)
 STACK = Stack(vocab_size=5, length=21, depths=(1, 3, 5), validation=90)
 NEEDLE = Needle(vocab_size=9, length=14, bands=4, validation=80)
 
