@@ -121,7 +121,7 @@ def test_no_row_is_in_two_splits_even_where_little_is_left(task):
     rows = lambda batches: {row.tobytes() for batch in batches for row in batch.tokens}
     validation, test = (rows(task.evaluation(split, 10)) for split in ("validation", "test"))
     trained = rows(task.batch(0, step, 16) for step in range(20))
-    assert validation and test and trained
+    assert min(map(len, (validation, test, trained))) > 0
     assert not validation & test
     assert not (validation | test) & trained
 
@@ -136,5 +136,5 @@ def test_no_row_is_in_two_splits_even_where_little_is_left(task):
     ids=lambda task: task.stream,
 )
 def test_splits_that_leave_too_little_are_refused_before_training(task):
-    with pytest.raises(ValueError, match="^validation, test: expected .*, got .* held out"):
+    with pytest.raises(ValueError, match=r"^validation, test: expected .*, got .* held out"):
         task.fingerprint()
