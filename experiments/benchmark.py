@@ -4,7 +4,8 @@
     [--against=jax.nn,torch] [--rounds=12] [--seconds=30]
 
 Times our primitives and their peers in turns, in one process on the same inputs, forward and
-forward + backward; what is not the float64 oracle's result at the timed shape is not timed. Writes
+forward + backward; what is not the float64 oracle's result at the timed shape is not timed, up to
+the length that a suite says its oracle can hold; what is longer is timed, "unjudged". Writes
 DIR/benchmark.json, benchmark.md and benchmark.html, again after every suite; a DIR with suites that
 are not asked for is refused, the same ones are measured again. `sharded` runs in a
 process of its own, and `loop` measures what the train loop adds to the jitted step. Times depend

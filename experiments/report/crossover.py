@@ -57,9 +57,9 @@ def exponents(rows: Sequence[Row]) -> Iterator[str]:
         for name, curve in scaling(here, mode, "minimum").items():
             far = [point for point in zip(*curve) if point[0] >= ASYMPTOTIC]
             steps, values = zip(*far) if len(far) > 2 else curve
-            p, amounts = exponent(steps, values), [work[name, T] for T in steps]
-            if len(set(steps)) < 3 or p is None:
+            if len(set(steps)) < 3:
                 continue
+            p, amounts = exponent(steps, values), [work[name, T] for T in steps]
             least = f" by work T^{exponent(steps, amounts):.2f}" if all(amounts) else ""
             found.append(f"{name} T^{p:.2f}{least} ({min(steps):,}..{max(steps):,})")
         if found:

@@ -46,6 +46,10 @@ def _against_plain(row: Row, rows: Sequence[Row]) -> str:
     return "" if found is None else number(1 / found)
 
 
+def _error(row: Row, _: Sequence[Row]) -> str:
+    return "unjudged" if row.get("error") is None else number(row["error"])
+
+
 def _runs(row: Row, _: Sequence[Row]) -> str:
     return " ".join(x for x in (row.get("implementation"), row.get("blocks")) if x)
 
@@ -63,7 +67,7 @@ COLUMNS = (
     _value("peak MB", "peak_bytes", 1e6),
     _value("GFLOP", "flops", 1e9),
     _value("compile s", "compile_seconds"),
-    _value("error / allowed", "error"),
+    Column("error / allowed", _error),
     Column("runs", _runs),
 )
 
