@@ -282,11 +282,11 @@ def number_of(scale: float | Array | None, H: int) -> float | None:
     array. Raises ValueError for a number that is not finite."""
     if scale is None:
         return H**-0.5
-    if not isinstance(scale, (int, float)):
+    if not isinstance(scale, (int, float, np.integer, np.floating)):
         return None
     if not np.isfinite(scale):
         raise ValueError(f"scale: expected a finite number, got {scale}")
-    return scale
+    return float(scale)
 
 
 def scaled(q: Float[Array, "*B T N H"], scale: float | Array | None) -> Float[Array, "*B T N H"]:

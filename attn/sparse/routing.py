@@ -123,7 +123,8 @@ def updated_centroids(
         count += near.sum((0, 2))
     mean = total / jnp.maximum(count, 1)[..., None]
     new = jnp.where(count[..., None] > 0, decay * old + (1 - decay) * mean, old)
-    return new / jnp.maximum(jnp.linalg.norm(new, axis=-1, keepdims=True), 1e-12)
+    new = new / jnp.maximum(jnp.linalg.norm(new, axis=-1, keepdims=True), 1e-12)
+    return new.astype(centroids.dtype)
 
 
 def _checked(q, k, v, mask, bias, centroids, window) -> Padding | None:

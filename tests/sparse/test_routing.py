@@ -190,3 +190,9 @@ def test_tiny_lengths_and_more_clusters_than_tokens(T, S):
     out = attend(q, k, v, c, window=9)
     want = definition(q, k, v, c, window=9, asks=np.ones((2, T), bool), seen=np.ones((2, S), bool))
     np.testing.assert_allclose(out, want, atol=1e-5)
+
+
+def test_updated_centroids_keep_their_dtype():
+    x = jnp.ones((1, 5, 2, 4), jnp.bfloat16)
+    centroids = jax.random.normal(jax.random.key(0), (2, 3, 4), jnp.bfloat16)
+    assert updated_centroids(centroids, x, x).dtype == jnp.bfloat16
