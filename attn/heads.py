@@ -84,7 +84,7 @@ def multi_head_by_head(
 
     Raises NotImplementedError for a mechanism that knows its heads by their number or mixes them
     (`Mechanism.heads_alike`), which one head alone cannot show; a function of your own says so by
-    an attribute of that name, False.
+    an attribute of that name: False, or a function of the settings bound by `functools.partial`.
     """
     _check_alike(attend)
     N, K = _check(x, wq, wk, wv, wo, num_heads, num_kv_heads, context)
@@ -101,9 +101,12 @@ def multi_head_by_head(
 
 
 def _check_alike(attend):
+    settings = {}
     while isinstance(attend, functools.partial):
+        settings = attend.keywords | settings  # the outer partial is what the call hears
         attend = attend.func
-    if not getattr(attend, "heads_alike", True):
+    alike = getattr(attend, "heads_alike", True)
+    if not (alike(**settings) if callable(alike) else alike):
         name = getattr(attend, "name", None) or attend.__name__
         raise NotImplementedError(
             f"attend: {name} does not treat all heads alike, so one alone is not the same; use "

@@ -119,6 +119,11 @@ def test_heads_that_are_alike_say_so(name):
         attn.Lightning(),
         attn.lightning_attention,
         functools.partial(functools.partial(attn.retention_attention), chunk=4),
+        functools.partial(attn.strided_attention, stride=3, heads="alternating"),
+        functools.partial(functools.partial(attn.fixed_attention, heads="alternating"), summary=2),
+        attn.dilated_attention,
+        functools.partial(attn.dilated_attention, segments=(4, 8), rates=(1, 2)),
+        functools.partial(attn.block_sparse_attention, pattern=(attn.Window(1, 1), attn.Causal())),
         attn.BlockSparse(masks=(attn.Window(1, 0), attn.Window(9, 0))),
         attn.StridedPattern(heads="alternating"),
         attn.FixedPattern(heads="alternating"),
@@ -130,6 +135,23 @@ def test_heads_that_are_alike_say_so(name):
 def test_heads_that_are_not_alike_have_no_loop(attend):
     with pytest.raises(NotImplementedError, match=r"attend: .* use multi_head"):
         attn.multi_head_by_head(X, *weights(), num_heads=N, attend=attend)
+
+
+@pytest.mark.parametrize(
+    "attend",
+    [
+        functools.partial(attn.strided_attention, stride=3),
+        functools.partial(
+            functools.partial(attn.fixed_attention, heads="alternating"), heads="merged"
+        ),
+        functools.partial(attn.dilated_attention, segments=(4, 8), rates=(1, 1), mask=FULL),
+        functools.partial(attn.block_sparse_attention, pattern=[attn.Window(1, 1)] * 2),
+    ],
+)
+def test_settings_that_make_heads_alike_have_a_loop(attend):
+    w, given = weights(), {"num_heads": N, "attend": attend}
+    fused = attn.multi_head(X, *w, **given)
+    np.testing.assert_allclose(fused, attn.multi_head_by_head(X, *w, **given), **NEAR)
 
 
 def test_any_leading_axes_and_dtype():

@@ -67,6 +67,11 @@ def block_sparse_attention(
     return attend_parts(parts, q, k, v, mask, bias, scale=scale, dropout=dropout, block=block)
 
 
+block_sparse_attention.heads_alike = lambda pattern=(), **_: (
+    isinstance(pattern, Mask) or len(set(pattern)) < 2
+)
+
+
 def attend_parts(
     parts: Sequence[Sequence[Part]],
     q: Float[Array, "*B T N H"],

@@ -49,6 +49,11 @@ def dilated_attention(
     return DilatedSegments(segments=segments, rates=rates)(q, k, v, mask=mask, bias=bias)
 
 
+dilated_attention.heads_alike = lambda mask=None, bias=None, **settings: (
+    DilatedSegments(**settings).heads_alike
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DilatedSegments(Cached):
     """Softmax over segments, the longer the thinner, other tokens for other heads (LongNet, Ding et

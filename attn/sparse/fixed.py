@@ -38,6 +38,9 @@ def fixed_attention(
     return record(q, k, v, mask=mask, bias=bias)
 
 
+fixed_attention.heads_alike = lambda heads="merged", **_: heads == "merged"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedPattern(Patterned):
     """Softmax over the own block and each block's last tokens (Sparse Transformer, Child et al.

@@ -33,6 +33,9 @@ def strided_attention(
     return StridedPattern(stride=stride, heads=heads)(q, k, v, mask=mask, bias=bias)
 
 
+strided_attention.heads_alike = lambda heads="merged", **_: heads == "merged"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StridedPattern(Patterned):
     """Softmax over neighbours and every stride-th token (Sparse Transformer, Child et al. 2019)."""
