@@ -265,9 +265,10 @@ class Luong(Mechanism):
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, self._kept(max_length), dtype)
 
     def prefill(self, q, k, v, *, max_length, bias=None, **learned):
-        fill = _cache.whole if self.local is None else _cache.fill
-        state = fill(k, v, self._kept(max_length))
-        return state, self(q, k, v, mask=Causal(), bias=bias, **learned)
+        kept = self._kept(max_length)
+        out = self(q, k, v, mask=Causal(), bias=bias, **learned)
+        check_count("max_length", max_length, least=k.shape[-3])
+        return _cache.fill(k, v, kept), out
 
     def step(self, state, q, k, v, *, bias=None, **learned):
         check_state(state, _cache.Cache)

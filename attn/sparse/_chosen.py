@@ -16,6 +16,7 @@ from attn import _cache
 from attn._axes import aligned
 from attn._core import (
     attend_materialized,
+    check_count,
     check_qkv,
     check_state,
     dense_scores,
@@ -189,6 +190,7 @@ class Chosen(Mechanism):
 
     def prefill(self, q, k, v, *, max_length):
         out = self(q, k, v, mask=Causal())
+        check_count("max_length", max_length, least=k.shape[-3])
         (*batch, _, K, _), pages = k.shape, -(-max_length // self.size)
 
         def put(x, one):

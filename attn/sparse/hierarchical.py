@@ -168,8 +168,9 @@ class Hierarchical(Mechanism):
         )
 
     def prefill(self, q, k, v, *, max_length):
-        state = _cells.fill(q, k, v, levels(max_length, self.block), self.block)
-        return state, self(q, k, v, mask=Causal())
+        out = self(q, k, v, mask=Causal())
+        check_count("max_length", max_length, least=k.shape[-3])
+        return _cells.fill(q, k, v, levels(max_length, self.block), self.block), out
 
     def step(self, state, q, k, v):
         check_state(state, _cells.Cells)

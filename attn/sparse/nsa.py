@@ -331,6 +331,7 @@ class NSA(Mechanism):
 
     def prefill(self, q, k, v, *, max_length, **arrays):
         out = self(q, k, v, mask=Causal(), **arrays)
+        check_count("max_length", max_length, least=k.shape[-3])
         (*batch, T, K, H), D = k.shape, v.shape[-1]
         sizes = {"num_heads": q.shape[-2], "num_kv_heads": K, "head_dim": H, "value_dim": D}
         draw = lambda: self.init_state(batch, **sizes, max_length=max_length, dtype=k.dtype)

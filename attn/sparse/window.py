@@ -71,8 +71,9 @@ class SlidingWindow(Patterned):
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)
 
     def prefill(self, q, k, v, *, max_length, bias=None):
-        cache = _cache.fill(k, v, self.left * self.rate + 1)
-        return cache, self(q, k, v, mask=Causal(), bias=bias)
+        out = self(q, k, v, mask=Causal(), bias=bias)
+        check_count("max_length", max_length, least=k.shape[-3])
+        return _cache.fill(k, v, self.left * self.rate + 1), out
 
     def step(self, state, q, k, v, *, bias=None):
         check_state(state, _cache.Cache)

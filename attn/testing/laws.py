@@ -409,7 +409,7 @@ def _buffer_shapes(jaxpr):
 
 def steps_equal_parallel(mechanism: Mechanism) -> None:
     """9. Decoding token by token equals the causal parallel form, where the variant decodes; with
-    ALiBi too, where it honours a bias."""
+    ALiBi too, where it honours a bias. A prompt past `max_length` raises ValueError."""
     _decode(mechanism)
     if Bias in mechanism.honours:
         _decode(mechanism, bias=Alibi(jnp.asarray(alibi_slopes(SHAPE["N"]))))
@@ -448,6 +448,9 @@ def _decode(mechanism: Mechanism, **bias: Bias) -> None:
         except NotImplementedError:
             return
         close(out, whole[:, :6], what="prefill of 6 tokens")
+        over = lambda: mechanism.prefill(*tokens(0, 6)[0], max_length=5, **extra)
+        error = _error_of(lambda: jax.eval_shape(over))
+        _expect(ValueError, error, "max_length", "prefill of 6 tokens with max_length=5")
         for t in (6, 7):
             qkv, extra = tokens(t, t + 1)
             state, out = step(state, *qkv, **extra)
