@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn._axes import aligned
 from attn._dropout import Dropout
-from attn._numbers import is_integer
+from attn._numbers import is_integer, is_number
 from attn.biases import Bias, as_bias
 from attn.masks import FULL, Mask
 
@@ -282,7 +282,7 @@ def number_of(scale: float | Array | None, H: int) -> float | None:
     array. Raises ValueError for a number that is not finite."""
     if scale is None:
         return H**-0.5
-    if not isinstance(scale, (int, float, np.integer, np.floating)):
+    if not is_number(scale):
         return None
     if not np.isfinite(scale):
         raise ValueError(f"scale: expected a finite number, got {scale}")

@@ -282,6 +282,12 @@ def test_mutant_is_caught(mutant, law):
     assert not verdict.broken.startswith("raised"), verdict.broken
 
 
+def test_one_law_may_be_named_alone():
+    (verdict,) = check(attn.Softmax(), only="sees_nothing_gives_zero").verdicts
+    assert verdict.law == "sees_nothing_gives_zero"
+    assert not verdict.broken
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("law", sorted({law for _, law in MUTANTS} - {"memory_is_linear"}))
 def test_the_unchanged_one_passes(law):

@@ -1,5 +1,6 @@
 """What every outside kernel refuses, and how: with the argument's name and the reason."""
 
+from attn._numbers import is_number
 from attn.kernels.call import Call
 
 
@@ -23,7 +24,7 @@ def common_refusal(call: Call, name: str) -> str | None:
 
 def scale_refusal(call: Call, name: str) -> str | None:
     """Why a kernel that takes the scale as a constant cannot run the call, or None."""
-    fixed = call.scale is None or isinstance(call.scale, (int, float))
+    fixed = call.scale is None or is_number(call.scale)
     return None if fixed else f"scale: {name} takes one Python number, got an array"
 
 

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Int
 
 from attn._axes import aligned, conjunction
 from attn._core import scaled
+from attn._numbers import is_number
 from attn.kernels.band import Band, names, split
 from attn.kernels.call import Call
 from attn.kernels.guard import flat, guarded
@@ -90,7 +91,7 @@ def _scaled(q, k, scale):
     off by 2.8 eps at logits of 8: what is rounded off goes beside it, against a second k."""
     wide = scaled(q, scale)
     near = wide.astype(q.dtype)
-    fixed = scale is None or isinstance(scale, (int, float))
+    fixed = scale is None or is_number(scale)
     number = q.shape[-1] ** -0.5 if scale is None else scale
     if q.dtype == wide.dtype or (fixed and abs(math.frexp(number)[0]) in (0, 0.5)):
         return near, k

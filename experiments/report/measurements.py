@@ -47,6 +47,8 @@ def _against_plain(row: Row, rows: Sequence[Row]) -> str:
 
 
 def _error(row: Row, _: Sequence[Row]) -> str:
+    if row["contender"] == COPY:
+        return ""  # a copy has no result
     return "unjudged" if row.get("error") is None else number(row["error"])
 
 

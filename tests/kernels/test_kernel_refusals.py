@@ -99,6 +99,7 @@ OPTIONS = {
         {"cudnn": "bias", "tokamax": "logit_cap", "splash": "bias"},
     ),
     "scale": ({"scale": -0.3}, {}),
+    "scale of NumPy": ({"scale": np.float32(0.3)}, {}),
     "scale for each head": ({"scale": jnp.ones(4)}, {"cudnn": "scale", "tokamax": "scale"}),
     "return_lse": (
         {"return_lse": True},

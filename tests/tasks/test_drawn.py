@@ -121,7 +121,8 @@ def test_no_row_is_in_two_splits_even_where_little_is_left(task):
     rows = lambda batches: {row.tobytes() for batch in batches for row in batch.tokens}
     validation, test = (rows(task.evaluation(split, 10)) for split in ("validation", "test"))
     trained = rows(task.batch(0, step, 16) for step in range(20))
-    assert min(map(len, (validation, test, trained))) > 0
+    assert len(validation | test) > 50
+    assert trained
     assert not validation & test
     assert not (validation | test) & trained
 
