@@ -60,11 +60,11 @@ class PooledState:
         t, near = self.near.length, _cache.append(self.near, k, v)
         size, room = near.k.shape[-2], self.far.k.shape[-2]
         there = [jnp.arange(room) < self.far.length, jnp.arange(size) <= t % stride]
-        own_k, own_v, _ = _cache.tokens(near)
+        own_k, own_v = map(wide, _cache.tokens(near)[:2])  # as what is pooled is kept
         far_k, far_v, _ = _cache.tokens(self.far)
         keys, values = (jnp.concatenate(x, -3) for x in ((far_k, own_k), (far_v, own_v)))
         mask = Padding(keys=jnp.concatenate(there))
-        out = dense_attention(wide(q), wide(keys), wide(values), mask=mask)
+        out = dense_attention(wide(q), keys, values, mask=mask)
         # past `max_length` the definition sees what was forgotten
         out = jnp.where((t // stride > room) | (t % stride >= size), jnp.nan, out)
         return type(self)(self._after(t, own_k, own_v, kernels, stride), near), out.astype(q.dtype)
@@ -73,7 +73,7 @@ class PooledState:
         """The pooled blocks, with the present one where token t is its last."""
         seen = jnp.ones((1, k.shape[-3]), bool)
         cut = lambda w: w if w is None else w[:, : k.shape[-3]]
-        block = lambda x, w: pool(wide(x)[..., None, :, :, :], seen, cut(w))
+        block = lambda x, w: pool(x[..., None, :, :, :], seen, cut(w))
         grow = lambda far: _cache.append(far, *map(block, (k, v), kernels))
         return lax.cond((t + 1) % stride == 0, grow, lambda far: far, self.far)
 

@@ -211,9 +211,9 @@ class Chosen(Mechanism):
         M, pages, now = math.prod(batch) * K, L // self.size, last // self.size
 
         def grown(x, new, join):
-            old = lax.dynamic_slice_in_dim(x, now, 1, -2)
+            old, new = lax.dynamic_slice_in_dim(x, now, 1, -2), new.astype(x.dtype)
             new = jnp.where(last % self.size == 0, new, join(old, new))
-            return lax.dynamic_update_slice_in_dim(x, new.astype(x.dtype), now, x.ndim - 2)
+            return lax.dynamic_update_slice_in_dim(x, new, now, x.ndim - 2)
 
         new = self.of_key(jnp.swapaxes(isolate(k)[0], -3, -2))  # [*B, K, 1, .]
         summary = tuple(map(grown, state.summary, new, self.joins))

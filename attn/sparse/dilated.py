@@ -98,7 +98,8 @@ class DilatedSegments(Cached):
         """How many segment lengths join query i of head n and key j."""
         pairs = zip(self.segments, self.rates)
         taken = lambda x, r: x % r == n % r
-        return sum(1 * ((i // w == j // w) & taken(i, r) & taken(j, r)) for w, r in pairs)
+        joined = lambda w, r: (i // w == j // w) & taken(i, r) & taken(j, r)
+        return sum(joined(w, r).astype(jnp.int32) for w, r in pairs)
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None):
         mask, bias = check_qkv(q, k, v, mask, bias)

@@ -212,7 +212,8 @@ class Sinkhorn(Mechanism):
         m, i, j = min(self.block_size, max(T, S, 1)), jnp.arange(T)[:, None], jnp.arange(S)[None]
         matrix = sort_matrix(q, k, live, seen, sorting, m, *settings[1:])
         at_place = conjunction(j % m == jnp.arange(m)[:, None], seen[:, None, None, None, None])
-        moved = matrix[..., i[:, 0] // m, :][..., None, j[0] // m] * at_place  # [b, K, g, T, m, S]
+        moved = matrix[..., i[:, 0] // m, :][..., None, j[0] // m]
+        moved = jnp.where(at_place, moved, 0)  # [b, K, g, T, m, S]
         share = moved.sum(-1)
         moved = moved / jnp.where(share > 0, share, 1)[..., None]
         near = conjunction(i // m == j // m, seen[:, None, None, None])

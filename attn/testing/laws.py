@@ -484,9 +484,9 @@ def weights_times_values(mechanism: Mechanism, arrays, mask, *, what: str) -> No
 
 
 def traces_once_and_keeps_dtype(mechanism: Mechanism) -> None:
-    """11. One trace a shape; the dtype is kept under strict promotion and with x64 on; arrays of
-    fewer axes are not broadcast without a word."""
-    _broadcasts_aloud(mechanism)
+    """11. One trace a shape; the dtype is kept under strict promotion and with x64 on; no form
+    broadcasts arrays of fewer axes, or promotes dtypes, without a word."""
+    _promotes_aloud(mechanism)
     q, k, v, learned = inputs(mechanism, T=7, S=7)
     call = functools.partial(mechanism, mask=base_mask(mechanism))
     count = 0
@@ -527,9 +527,20 @@ def traces_once_and_keeps_dtype(mechanism: Mechanism) -> None:
             )
 
 
-def _broadcasts_aloud(mechanism):
-    """Every form is traced where `jax.numpy_rank_promotion` raises."""
-    q, k, v, learned = inputs(mechanism)
+def _promotes_aloud(mechanism):
+    """Every form is traced where jax refuses to broadcast, and to promote dtypes, without a word;
+    in bfloat16 a step goes on from a state of either dtype."""
+    for dtype in (jnp.float32, jnp.bfloat16):
+        for what, form in _forms(mechanism, dtype).items():
+            with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+                error = _error_of(lambda: jax.eval_shape(form))
+            if error is not None and not isinstance(error, NotImplementedError):
+                raise BrokenLaw(f"{what}, {jnp.dtype(dtype).name}: {error!r}") from error
+
+
+def _forms(mechanism, dtype):
+    """Each way to call a mechanism, by name, on arrays of one dtype."""
+    q, k, v, learned = inputs(mechanism, dtype=dtype)
     named = masks_for(mechanism, T=q.shape[1], S=k.shape[1])
     mask = named.get("all joined", named.get("Padding", base_mask(mechanism)))
     bias = Alibi(jnp.asarray(alibi_slopes(SHAPE["N"]))) if Bias in mechanism.honours else None
@@ -537,20 +548,16 @@ def _broadcasts_aloud(mechanism):
     gates = set(mechanism.gates(**sizes))
     sizes |= {"value_dim": v.shape[-1], "max_length": k.shape[1] + 1}
 
-    def step():
+    def step(kept):
         once = {name: x[:, :1] if name in gates else x for name, x in learned.items()}
-        state = mechanism.init_state(q.shape[:1], **sizes)
+        state = mechanism.init_state(q.shape[:1], **sizes, dtype=kept)
         return mechanism.step(state, q[:, :1], k[:, :1], v[:, :1], **once)[1]
 
-    forms = {
+    return {
         "call and gradients": lambda: _with_gradients(mechanism)((q, k, v, learned), mask, bias),
         "reference": lambda: mechanism.reference(q, k, v, mask=mask, **learned),
         "weights": lambda: mechanism.weights(q, k, mask=mask, **learned),
-        "step": step,
         "prefill": lambda: mechanism.prefill(q, k, v, max_length=sizes["max_length"], **learned)[1],
+        "step": lambda: step(dtype),
+        "step from a float32 state": lambda: step(jnp.float32),
     }
-    for what, form in forms.items():
-        with jax.numpy_rank_promotion("raise"):
-            error = _error_of(lambda: jax.eval_shape(form))
-        if error is not None and not isinstance(error, NotImplementedError):
-            raise BrokenLaw(f"{what}: {error!r}") from error
