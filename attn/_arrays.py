@@ -39,13 +39,24 @@ def check_arrays(
         raise TypeError(f"{array}: {name} takes {takes} with these settings")
     for array in sorted(wanted.keys() - arrays.keys()):
         raise ValueError(f"{array}: expected {list(wanted[array])}, got nothing")
+    check_floats(**arrays)
     for array, x in arrays.items():
-        if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.floating):
-            came = getattr(x, "dtype", type(x).__name__)
-            raise TypeError(f"{array}: expected an array of floats, got {came}")
         shape = known[array]
         fits = len(x.shape) == len(shape) and all(
             want in (size, GROWS) for want, size in zip(shape, x.shape)
         )
         if not fits:
             raise ValueError(f"{array}: expected {list(shape)}, got {list(x.shape)}")
+
+
+def is_floats(x) -> bool:
+    """Whether x is an array of floats."""
+    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def check_floats(**arrays) -> None:
+    """Raise TypeError, by name, for what is no array of floats."""
+    for name, x in arrays.items():
+        if not is_floats(x):
+            came = getattr(x, "dtype", type(x).__name__)
+            raise TypeError(f"{name}: expected an array of floats, got {came}")

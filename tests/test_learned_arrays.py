@@ -1,5 +1,7 @@
 """Learned arrays and gates of a size the record did not ask for are refused, by name."""
 
+import functools
+import inspect
 import re
 
 import jax
@@ -85,3 +87,25 @@ def test_missing_superfluous_and_foreign_arrays_are_named():
         record(q, k, v, **learned, sinks=jnp.ones(4))
     with pytest.raises(TypeError, match=r"^key_projection: expected an array of floats, got int32"):
         record(q, k, v, **{**learned, "key_projection": jnp.ones((2, 3, 22), int)})
+
+
+def _of_functions():
+    """Each function that takes learned arrays, its record and those arrays' names."""
+    for name, kind in MECHANISMS.items():
+        record, call = kind.examples()[0], getattr(attn, f"{name}_attention", None)
+        if call is None or not (learned := inputs(record)[3]):
+            continue
+        for array in sorted(learned):
+            yield pytest.param(record, call, array, id=f"{name}-{array}")
+
+
+@pytest.mark.parametrize(("record", "call", "array"), list(_of_functions()))
+def test_functions_refuse_what_is_no_array_of_floats(record, call, array):
+    q, k, v, learned = inputs(record)
+    settings = inspect.signature(call).parameters.keys() & vars(record).keys()
+    run = functools.partial(call, q, k, v, mask=base_mask(record), **learned)
+    run = functools.partial(run, **{name: getattr(record, name) for name in settings})
+    x, optional = learned[array], inspect.signature(call).parameters[array].default is None
+    for wrong in (x.tolist(), *map(x.astype, (int, bool, complex)), *([] if optional else [None])):
+        with pytest.raises((TypeError, ValueError), match=f"^{array}: expected "):
+            run(**{array: wrong})

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn._arrays import check_floats
 from attn._blockwise import blockwise, visited_scores
 from attn._core import check_qkv, dense_attention, dots, masked_softmax, refuse_rest, wide
 from attn._tokens import clean, seen_tokens, to_heads
@@ -13,7 +14,8 @@ HONOURS = (Padding,)
 
 
 def check_rows(name: str, rows: Float[Array, "K P H"], k) -> None:
-    """Raise ValueError unless these are learned rows for k."""
+    """Raise ValueError or TypeError unless these are learned rows for k."""
+    check_floats(**{name: rows})
     K, H = k.shape[-2:]
     if rows.ndim != 3 or rows.shape[::2] != (K, H) or rows.shape[1] == 0:
         raise ValueError(f"{name}: expected {[K, 'P', H]}, got {list(rows.shape)}")

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from attn._arrays import check_floats
 from attn._axes import conjunction
 from attn._core import (
     apply_weights,
@@ -64,6 +65,7 @@ def abc_attention(
 
 
 def _check_control(control, k):
+    check_floats(control=control)
     K, H = k.shape[-2:]
     if control.ndim != 3 or control.shape[:2] != (K, H) or control.shape[2] == 0:
         raise ValueError(f"control: expected {[K, H, 'M']}, got {list(control.shape)}")

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn._arrays import check_floats
 from attn._axes import aligned, conjunction
 from attn._core import (
     check_count,
@@ -60,6 +61,7 @@ def linformer_attention(
 def _projections(S, K, key_projection, value_projection=None):
     """E and F, checked and cut to S columns, [K, R, S]."""
     value_projection = key_projection if value_projection is None else value_projection
+    check_floats(key_projection=key_projection, value_projection=value_projection)
     for name, x in (("key_projection", key_projection), ("value_projection", value_projection)):
         if x.ndim != 3 or x.shape[0] not in (1, K) or x.shape[2] < S or x.shape[1] == 0:
             raise ValueError(

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from attn._arrays import check_floats
 from attn._axes import aligned
 from attn._core import (
     apply_weights,
@@ -51,8 +52,10 @@ def nystrom_attention(
     (padding,), rest = mask.take(*HONOURS)
     refuse_rest("nystrom", rest, bias, HONOURS)
     (*batch, T, N, H), (S, K, D) = q.shape, v.shape[-3:]
-    if conv is not None and (conv.ndim != 2 or len(conv) != K or conv.shape[1] % 2 == 0):
-        raise ValueError(f"conv: expected [{K}, an odd number of taps], got {list(conv.shape)}")
+    if conv is not None:
+        check_floats(conv=conv)
+        if conv.ndim != 2 or len(conv) != K or conv.shape[1] % 2 == 0:
+            raise ValueError(f"conv: expected [{K}, an odd number of taps], got {list(conv.shape)}")
     if 0 in (*batch, T, S):
         return jnp.zeros((*batch, T, N, D), q.dtype)
     asks, seen = seen_tokens(padding, tuple(batch), T, S)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn._arrays import check_floats
 from attn._axes import conjunction
 from attn._blockwise import blockwise
 from attn._cache import check_one_token
@@ -98,10 +99,12 @@ def pooled_attention(
 def _checked(stride, k, v, key_kernel=None, value_kernel=None):
     if (key_kernel is None) != (value_kernel is None):
         raise ValueError("value_kernel: expected key_kernel and value_kernel, or neither")
-    for name, w, x in (("key_kernel", key_kernel, k), ("value_kernel", value_kernel, v)):
-        want = [x.shape[-2], stride, x.shape[-1], x.shape[-1]]
-        if w is not None and list(w.shape) != want:
-            raise ValueError(f"{name}: expected {want}, got {list(w.shape)}")
+    if key_kernel is not None:
+        check_floats(key_kernel=key_kernel, value_kernel=value_kernel)
+        for name, w, x in (("key_kernel", key_kernel, k), ("value_kernel", value_kernel, v)):
+            want = [x.shape[-2], stride, x.shape[-1], x.shape[-1]]
+            if list(w.shape) != want:
+                raise ValueError(f"{name}: expected {want}, got {list(w.shape)}")
     return key_kernel, value_kernel
 
 

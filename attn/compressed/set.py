@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn._arrays import check_floats
 from attn._core import check_count, check_qkv
 from attn.compressed import _twice
 from attn.masks import FULL, Mask
@@ -35,6 +36,7 @@ def set_attention(
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     _twice.check_rows("inducing_points", inducing_points, k)
+    check_floats(key_map=key_map)
     want = [k.shape[-2], v.shape[-1], k.shape[-1]]
     if list(key_map.shape) != want:
         raise ValueError(f"key_map: expected {want}, got {list(key_map.shape)}")

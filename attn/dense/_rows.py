@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from attn._arrays import check_floats
 from attn._axes import aligned
 from attn._core import (
     apply_weights,
@@ -215,11 +216,18 @@ def whole(s, q, k, v, *, mask, bias, dropout, weigh=masked_softmax) -> Float[Arr
 
 
 def check_arrays(given: dict[str, Array | None], wanted: dict[str, tuple[int, ...]]) -> None:
-    """Raise ValueError unless each wanted array is there in its shape, and no other."""
+    """Raise ValueError unless each wanted array is there in its shape, and no other; TypeError for
+    what is no array of floats."""
     for name, x in given.items():
         if (x is None) != (name not in wanted):
             want, got = ("None", "an array") if name not in wanted else ("an array", "None")
             raise ValueError(f"{name}: expected {want} with these settings, got {got}")
+    check_floats(**{name: given[name] for name in wanted})
     for name, shape in wanted.items():
         if given[name].shape != shape:
             raise ValueError(f"{name}: expected {list(shape)}, got {list(given[name].shape)}")
+
+
+def last_sizes(x: Array | None, count: int) -> tuple[int, ...]:
+    """Of the last axes of an array; 0 where there are none, of which `check_arrays` tells."""
+    return (*(0,) * count, *getattr(x, "shape", ()))[-count:]

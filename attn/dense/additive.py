@@ -41,7 +41,8 @@ def additive_attention(
 
 
 def _form(q, k, query_projection, key_projection, score_vector):
-    N, H, K, A = *q.shape[-2:], k.shape[-2], query_projection.shape[-1]
+    N, H, K = *q.shape[-2:], k.shape[-2]
+    (A,) = _rows.last_sizes(query_projection, 1)
     arrays = {
         "query_projection": query_projection,
         "key_projection": key_projection,

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn._arrays import check_floats
 from attn._cached import Cached
 from attn._core import check_block, check_qkv, dense_attention, dense_weights, isolate, wide
 from attn._dropout import as_dropout, check_rate, dropout_of
@@ -74,9 +75,10 @@ def _lambda(q, lambda_q1, lambda_k1, lambda_q2, lambda_k2, lambda_init) -> Float
     if H % 2:
         raise ValueError(f"q: expected an even head width, to split it in halves, got {H}")
     vectors = lambda_q1, lambda_k1, lambda_q2, lambda_k2
+    check_floats(**dict(zip(NAMES, vectors)))
     for name, x in zip(NAMES, vectors):
-        if jnp.shape(x) != (H // 2,):
-            got = list(jnp.shape(x))
+        if x.shape != (H // 2,):
+            got = list(x.shape)
             raise ValueError(f"{name}: expected [{H // 2}], half of q's width, got {got}")
     q1, k1, q2, k2 = (wide(x) for x in vectors)
     return (jnp.exp((q1 * k1).sum()) - jnp.exp((q2 * k2).sum()) + lambda_init).astype(wide(q).dtype)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
+from attn._arrays import check_floats, is_floats
 from attn._axes import aligned
 from attn._cached import Cached
 from attn._core import (
@@ -106,9 +107,7 @@ def _call(q, k, v, mask, bias, scale, cap, rate, key, block, *, return_lse) -> C
 
 def _drain(out, lse, sinks):
     """The share of each row that its sink leaves: exp(lse) / (exp(lse) + exp(sink))."""
-    if not _is_float(sinks):
-        got = getattr(sinks, "dtype", type(sinks).__name__)
-        raise TypeError(f"sinks: expected an array of floats, got {got}")
+    check_floats(sinks=sinks)
     sinks, dtype = wide(jnp.asarray(sinks)).astype(lse.dtype), out.dtype
     if sinks.shape != lse.shape[-1:]:
         raise ValueError(f"sinks: expected [{lse.shape[-1]}], got {list(sinks.shape)}")
@@ -138,7 +137,7 @@ def merge(
     if not parts:
         raise ValueError("parts: expected at least one (output, log-sum-exp), got none")
     for n, part in enumerate(parts):
-        if not (isinstance(part, (tuple, list)) and len(part) == 2 and all(map(_is_float, part))):
+        if not (isinstance(part, (tuple, list)) and len(part) == 2 and all(map(is_floats, part))):
             got = type(part).__name__
             raise TypeError(f"parts[{n}]: expected (output, log-sum-exp), float arrays, got {got}")
         got, want = [list(x.shape) for x in part], list(parts[0][0].shape)
@@ -148,10 +147,6 @@ def merge(
                 f"[*B, T, N], {want} and {want[:-1]}, got {got[0]} and {got[1]}"
             )
     return merged(parts)
-
-
-def _is_float(x) -> bool:
-    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
 
 
 def check_cap(logit_cap: float | None) -> None:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
+from attn._arrays import check_floats
 from attn._blockwise import blockwise
 from attn._core import (
     check_block,
@@ -67,25 +68,20 @@ def _refuse(bias):
 
 def _decay(q, k, log_decay, mask) -> Decay | None:
     T, S = q.shape[-3], k.shape[-3]
-    _check_shape(q, k, log_decay)
+    _check_decay(q, k, log_decay)
     if S == 0:
         return None
-    total = running(_logarithms(log_decay).astype(wide(q).dtype))
+    total = running(wide(log_decay).astype(wide(q).dtype))
     (causal,), _ = mask.take(Causal)
     at = jnp.arange(T) + (0 if causal is None else causal.offset)
     return Decay(jnp.take(total, jnp.clip(at, 0, S - 1), axis=-3), total)
 
 
-def _check_shape(q, k, log_decay):
+def _check_decay(q, k, log_decay):
+    check_floats(log_decay=log_decay)
     wanted = (*k.shape[:-2], q.shape[-2])
-    if jnp.shape(log_decay) != wanted:
-        raise ValueError(f"log_decay: expected {list(wanted)}, got {list(jnp.shape(log_decay))}")
-
-
-def _logarithms(log_decay):
-    if not jnp.issubdtype(dtype := jnp.result_type(log_decay), jnp.floating):
-        raise TypeError(f"log_decay: expected floats, got {dtype}")
-    return wide(jnp.asarray(log_decay))
+    if log_decay.shape != wanted:
+        raise ValueError(f"log_decay: expected {list(wanted)}, got {list(log_decay.shape)}")
 
 
 @jax.tree_util.register_dataclass
@@ -161,18 +157,18 @@ class Forgetting(Mechanism):
 
     def prefill(self, q, k, v, *, max_length, log_decay) -> tuple[State, Any]:
         out = self(q, k, v, mask=Causal(), log_decay=log_decay)
-        total = running(_logarithms(log_decay).astype(wide(q).dtype))
+        total = running(wide(log_decay).astype(wide(q).dtype))
         after = [(0, 0)] * (total.ndim - 3) + [(0, max_length - total.shape[-3]), (0, 0), (0, 0)]
         return State(_cache.whole(k, v, max_length), jnp.pad(total, after)), out
 
     def step(self, state, q, k, v, *, log_decay):
         check_state(state, State)
         check_qkv(q, k, v, FULL)
-        _check_shape(q, k, log_decay)
+        _check_decay(q, k, log_decay)
         L = state.total.shape[-3]
         at = state.cache.length
         before = jax.lax.dynamic_slice_in_dim(state.total, (at - 1) % L, 1, axis=-3)
-        now = followed(jnp.where(at == 0, 0, before), _logarithms(log_decay))
+        now = followed(jnp.where(at == 0, 0, before), wide(log_decay))
         total = jax.lax.dynamic_update_slice_in_dim(state.total, now, at % L, axis=-3)
         first = lambda x: jnp.moveaxis(x, -1, 0)
         bias = jnp.swapaxes(between(first(now), first(total)), -1, -2)[

@@ -143,14 +143,13 @@ def _check(score, local, window):
 
 def _check_arrays(q, k, score, local, arrays):
     (N, H), K = q.shape[-2:], k.shape[-2]
-    width = lambda name: 0 if arrays[name] is None else arrays[name].shape[-1]
     wanted = {"score_projection": (N, H, H)} if score == "general" else {}
     if score == "concat":
-        A = width("score_vector")
+        (A,) = _rows.last_sizes(arrays["score_vector"], 1)
         wanted |= {"query_projection": (N, H, A), "key_projection": (K, H, A)}
         wanted |= {"score_vector": (N, A)}
     if local == "p":
-        P = width("position_vector")
+        (P,) = _rows.last_sizes(arrays["position_vector"], 1)
         wanted |= {"position_projection": (N, H, P), "position_vector": (N, P)}
     _rows.check_arrays(arrays, wanted)
 

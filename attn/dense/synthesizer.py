@@ -69,10 +69,10 @@ def _form(q, k, *, w1=None, b1=None, w2=None, b2=None, logits=None):
     arrays = {"w1": w1, "b1": b1, "w2": w2, "b2": b2, "logits": logits}
     (T, N, H), S = q.shape[-3:], k.shape[-3]
     if logits is not None:
-        R, L = logits.shape[-2:]
+        R, L = _rows.last_sizes(logits, 2)
         wanted = {"logits": (N, R, L)}
     else:
-        R, (A, L) = T, (0, 0) if w2 is None else w2.shape[-2:]
+        R, (A, L) = T, _rows.last_sizes(w2, 2)
         wanted = {"w1": (N, H, A), "b1": (N, A), "w2": (N, A, L), "b2": (N, L)}
     _rows.check_arrays(arrays, wanted)
     for name, length, most in (("k", S, L), ("q", T, R)):

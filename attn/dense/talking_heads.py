@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn._arrays import check_floats
 from attn._cached import Cached
 from attn._core import (
     apply_weights,
@@ -87,10 +88,11 @@ def _mix_outputs(out, v, weight_mixing) -> Float[Array, "*B T N D"]:
 
 
 def _check(q, logit_mixing, weight_mixing):
+    check_floats(logit_mixing=logit_mixing, weight_mixing=weight_mixing)
     N = q.shape[-2]
     for name, x in (("logit_mixing", logit_mixing), ("weight_mixing", weight_mixing)):
-        if jnp.shape(x) != (N, N):
-            raise ValueError(f"{name}: expected [{N}, {N}] for {N} heads, got {list(jnp.shape(x))}")
+        if x.shape != (N, N):
+            raise ValueError(f"{name}: expected [{N}, {N}] for {N} heads, got {list(x.shape)}")
 
 
 def _dense_weights(q, k, mask, bias, logit_mixing, weight_mixing, dropout=None):

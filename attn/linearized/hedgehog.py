@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn._arrays import check_floats
 from attn._core import check_count
 from attn.linearized._family import Linearized
 from attn.linearized._recurrence import Terms
@@ -33,7 +34,8 @@ def hedgehog_attention(
     what it is trained by. O(T) time and memory. Honours `Causal`, `Padding`, `Segments` joined by
     `&`, else NotImplementedError. Raises ValueError for maps of the wrong shape.
     """
-    shape = jnp.shape(query_map)
+    check_floats(query_map=query_map)
+    shape = query_map.shape
     if len(shape) != 3 or shape[-1] == 0:
         raise ValueError(f"query_map: expected [heads, head width, features], got {list(shape)}")
     record = Hedgehog(activation=activation, features=shape[-1], chunk=chunk)

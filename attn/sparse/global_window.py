@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from attn._arrays import check_floats
 from attn._axes import aligned
 from attn._core import check_count, check_qkv, dense_attention
 from attn._dropout import dropout_of
@@ -121,9 +122,10 @@ class GlobalWindow(Patterned):
             wanted = ", ".join(NAMES) if self.separate else "none, without `separate`"
             raise ValueError(f"{self.name}: expected the arrays {wanted}, got {sorted(given)}")
         arrays = tuple(given[name] for name in NAMES)
+        check_floats(**given)
         for name, x, like in zip(NAMES, arrays, (q, k, v)):
-            if jnp.shape(x) != like.shape:
-                raise ValueError(f"{name}: expected {list(like.shape)}, got {list(jnp.shape(x))}")
+            if x.shape != like.shape:
+                raise ValueError(f"{name}: expected {list(like.shape)}, got {list(x.shape)}")
         arrays = tuple(x.astype(q.dtype) for x in arrays)
         check_qkv(*arrays, mask, bias)
         return arrays

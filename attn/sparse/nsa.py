@@ -10,6 +10,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from attn import _cache
+from attn._arrays import check_arrays
 from attn._axes import aligned
 from attn._blockwise import blockwise, visited_scores
 from attn._core import (
@@ -173,12 +174,8 @@ class NSA(Mechanism):
         wanted = {name: x.shape for name, x in jax.eval_shape(draw, jax.random.key(0)).items()}
         if self.separate:
             wanted |= dict.fromkeys(KEYS, k.shape) | dict.fromkeys(VALUES, v.shape)
-        if missing := sorted(wanted.keys() ^ arrays.keys()):
-            raise ValueError(f"nsa: expected arrays {', '.join(wanted)}; see {', '.join(missing)}")
-        for name, shape in (*wanted.items(), ("gate", (*batch, S, N, 3))):
-            got = {"gate": gate, **arrays}[name].shape
-            if got != shape:
-                raise ValueError(f"{name}: expected shape {list(shape)}, got {list(got)}")
+        wanted["gate"] = (*batch, S, N, 3)
+        check_arrays(self.name, {"gate": gate, **arrays}, wanted)
         return mask, padding, last_seen(T, S, K, causal, padding, batch)
 
     def _window_of(self, mask) -> Mask:

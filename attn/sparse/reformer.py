@@ -16,6 +16,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from attn import _cache
+from attn._arrays import check_floats
 from attn._axes import aligned, conjunction
 from attn._cached import Cached
 from attn._core import (
@@ -163,7 +164,8 @@ def _checked(q, k, v, mask, bias, rotations, chunk):
     taken, rest = mask.take(*HONOURS)
     refuse_rest("reformer", rest, bias, HONOURS)
     K, H = k.shape[-2:]
-    shape = jnp.shape(rotations)
+    check_floats(rotations=rotations)
+    shape = rotations.shape
     if len(shape) != 4 or (shape[0], shape[2]) != (K, H) or 0 in shape:
         raise ValueError(
             f"rotations: expected [{K} key heads, rounds, width {H}, buckets / 2], as `init` makes "

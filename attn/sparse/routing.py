@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from attn._arrays import check_floats
 from attn._axes import aligned
 from attn._core import (
     apply_weights,
@@ -137,8 +138,8 @@ def _checked(q, k, v, mask, bias, centroids, window) -> Padding | None:
             "an earlier one out of its cluster; use reformer, whose buckets depend on the past only"
         )
     refuse_rest("routing", rest, bias, HONOURS)
-    K, H = k.shape[-2:]
-    shape = jnp.shape(centroids)
+    check_floats(centroids=centroids)
+    (K, H), shape = k.shape[-2:], centroids.shape
     if len(shape) != 3 or (shape[0], shape[2]) != (K, H) or 0 in shape:
         raise ValueError(
             f"centroids: expected [{K} key heads, clusters, width {H}], as `init` makes them, got "

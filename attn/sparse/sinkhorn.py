@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from attn._arrays import check_floats
 from attn._axes import conjunction
 from attn._core import (
     apply_weights,
@@ -163,9 +164,10 @@ def _checked(q, k, v, mask, bias, sorting, block_size, iterations, temperature) 
             "other block, later ones too; use reformer or a fixed pattern"
         )
     refuse_rest("sinkhorn", rest, bias, HONOURS)
+    check_floats(sorting=sorting)
     K, H = k.shape[-2:]
-    if jnp.shape(sorting) != (K, H, H):
-        raise ValueError(f"sorting: expected {[K, H, H]}, got {list(jnp.shape(sorting))}")
+    if sorting.shape != (K, H, H):
+        raise ValueError(f"sorting: expected {[K, H, H]}, got {list(sorting.shape)}")
     return padding
 
 

@@ -78,5 +78,5 @@ def test_it_decodes_in_float64_after_hard_gates():
 
 def test_gates_that_are_not_floats_are_named():
     q, k, v, log_decay = drawn(3)
-    with pytest.raises(TypeError, match="log_decay: expected floats, got int32"):
+    with pytest.raises(TypeError, match="log_decay: expected an array of floats, got int32"):
         attend(q, k, v, log_decay.astype(int))
