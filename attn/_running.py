@@ -13,7 +13,7 @@ LEAST = -1e5  # beside logits of 1e4
 
 def running(x: Float[Array, "*B S N"]) -> Float[Array, "*B S N 3"]:
     """Sums of logarithms up to each token: the sum, what rounding left out of it, and how many
-    summands were not numbers, which are left out. One below -1e5, -inf too, counts as -1e5:
+    summands were NaN or above 0, which are left out. One below -1e5, -inf too, counts as -1e5:
     exp(-1e5) is 0."""
     x, bad = _counted(x)
     total = jnp.cumsum(x, -2)
@@ -32,7 +32,8 @@ def followed(sums: Float[Array, "*B 1 N 3"], x: Float[Array, "*B 1 N"]) -> Float
 
 def _counted(x):
     """The logarithms that count, and 1 for each that is none."""
-    bad = jnp.isnan(x) | (x == jnp.inf)
+    # above 0 sums would not fall, and `between` could not tell which came first
+    bad = jnp.isnan(x) | (x > 0)
     x = jnp.where(bad, 0, x)
     return jnp.where(x < LEAST, LEAST, x), bad.astype(x.dtype)
 
@@ -48,7 +49,7 @@ def _add_exactly(x, y):
 
 
 def between(a: Float[Array, "3 ..."], c: Float[Array, "3 ..."]) -> Float[Array, "..."]:
-    """-|a - c| of running sums; NaN if what was not a number lies between."""
+    """-|a - c| of running sums; NaN if what was left out lies between."""
     d = (a[0] - c[0]) + (a[1] - c[1])
     d = jnp.where(a[2] == c[2], d, jnp.nan)
     # not -abs(d): its derivative at a NaN that nobody sees is 0 * NaN

@@ -46,9 +46,10 @@ def forgetting_attention(
     The paper is causal; a key after its query is forgotten by the sum over i < l <= j, so that the
     encoder's form is symmetric. Query i stands at key position i, or i + offset under
     `Causal(offset)`; before the first and after the last key there is nothing to forget. A
-    log_decay below -1e5, -inf too, counts as -1e5. O(T S) time, O(T + S) memory: the decay is a
-    bias computed from running sums, block by block. Raises NotImplementedError for another bias,
-    ValueError for a log_decay of another shape, TypeError for one that is not of floats.
+    log_decay below -1e5, -inf too, counts as -1e5; past one that is NaN or above 0 a row that sees
+    keys on its other side is NaN. O(T S) time, O(T + S) memory: the decay is a bias computed from
+    running sums, block by block. Raises NotImplementedError for another bias, ValueError for a
+    log_decay of another shape, TypeError for one that is not of floats.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     _refuse(bias)

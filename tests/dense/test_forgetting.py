@@ -51,10 +51,11 @@ def test_after_a_hard_gate_it_is_as_if_nothing_was_before(gate):
     assert all(np.isfinite(g).all() for g in grads)
 
 
-def test_a_gate_that_is_no_number_reaches_what_forgets_by_it_alone():
+@pytest.mark.parametrize("gate", [np.nan, np.inf, 0.5])
+def test_a_gate_that_is_none_reaches_what_forgets_by_it_alone(gate):
     q, k, v, log_decay = drawn(12)
     ids = jnp.asarray([[0] * 5 + [1] * 7])
-    broken = log_decay.at[:, 2].set(jnp.nan)
+    broken = log_decay.at[:, 2].set(gate)
     mask = CAUSAL & Segments(ids, ids)
     out, clean = attend(q, k, v, broken, mask), attend(q, k, v, log_decay, mask)
     np.testing.assert_array_equal(out[:, :2], clean[:, :2])
