@@ -173,7 +173,8 @@ def _checked(q, k, v, mask, bias, sorting, block_size, iterations, temperature) 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sinkhorn(Mechanism):
-    """Each block sees itself and a block of keys sorted to it by a learned net (Tay et al. 2020).
+    """Each block sees itself and a block of keys sorted to it by a learned net (Tay et al. 2020,
+    scores ours).
 
     Without the paper's Gumbel noise: a call is deterministic.
     """
