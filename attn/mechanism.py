@@ -116,10 +116,6 @@ class Mechanism(abc.ABC):
         """If not None, the layer puts an RMSNorm on each head's output and multiplies by this."""
         return None
 
-    def io_bytes(self, T: int, S: int, N: int, K: int, H: int, D: int, itemsize: int = 4) -> int:
-        """Bytes that must move: q, k, v read once, the output written once."""
-        return itemsize * (T * N * (H + D) + S * K * (H + D))
-
     def init(
         self,
         key: jax.Array,

@@ -125,11 +125,11 @@ def small_softmax(
 
 
 def padded(n: int, most: int) -> int:
-    """On how many items `in_blocks` works for n of them."""
+    """On how many items `map_in_blocks` works for n of them."""
     return n if n <= most else -(-n // most) * most
 
 
-def in_blocks(attend, arrays: tuple[Array, ...], most: int):
+def map_in_blocks(attend, arrays: tuple[Array, ...], most: int):
     """attend(*arrays), `most` of the first axis at a time; a backward pass makes each anew.
 
     All blocks run the same code, so that where an item stands changes no bit of its result.

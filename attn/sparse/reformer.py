@@ -104,7 +104,7 @@ def _head(q, k, v, q_lost, lost, codes, alone, *, hidden, buckets, size, cells):
         window = jnp.concatenate(window, axis=1)  # [query_chunks, 2 size]
         columns = [_buckets.pick(x, window) for x in (k, v, lost)]
         arrays = (rows, window, _buckets.pick(q, rows), *columns)
-        out, lse, bad = _buckets.in_blocks(attend, arrays, _at_once(cells, size))
+        out, lse, bad = _buckets.map_in_blocks(attend, arrays, _at_once(cells, size))
         slot = jnp.where(place < 0, -1, place * size + rank % size)
         back = lambda x, fill: _buckets.pick(x.reshape(-1, *x.shape[2:]), slot, fill)
         return back(out, 0), back(lse, -jnp.inf), back(bad, False)

@@ -79,7 +79,7 @@ def _head(q, k, v, q_lost, lost, rows, columns):
     taken = [_buckets.pick(x, rows) for x in (q, q_lost)]
     asked = [_buckets.pick(x, columns) for x in (k, v, lost)]
     arrays = (rows, columns, taken[0], *asked[:2], taken[1], asked[2])
-    out, bad = _buckets.in_blocks(attend, arrays, AT_ONCE)
+    out, bad = _buckets.map_in_blocks(attend, arrays, AT_ONCE)
     add = lambda x: jnp.zeros((Tg, *x.shape[2:]), x.dtype).at[rows].add(x, mode="drop")
     clusters = jnp.maximum(add(jnp.ones(rows.shape, out.dtype)), 1)
     nan = jnp.where(add(bad.astype(out.dtype)) > 0, jnp.nan, 0).astype(out.dtype)

@@ -21,6 +21,7 @@ from attn._core import (
     wide,
 )
 from attn._numbers import is_number
+from attn._tokens import in_blocks
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _buckets
@@ -68,7 +69,7 @@ def sinkhorn_attention(
     )
     matrix = sort_matrix(q, k, live, seen, sorting, m, iterations, temperature)
     Q = matrix.shape[-2]
-    cut = lambda x, axis: _in_blocks(x, m, axis)
+    cut = lambda x, axis: in_blocks(x, m, axis)
     x = cut(q * q.shape[-1] ** -0.5, 1).reshape(b, Q, m, K, N // K, -1)
     x = jnp.moveaxis(x, (3, 4), (1, 2))  # [b, K, g, Q, m, H]
     y, z = (jnp.moveaxis(cut(a, 1), 3, 1) for a in (k, v))  # [b, K, U, m, H]
@@ -109,8 +110,8 @@ def sort_matrix(
     (b, _, N, H), K = q.shape, k.shape[2]
 
     def pooled(x, there):
-        count = _in_blocks(there, block_size, 1).sum(2)
-        total = _in_blocks(x, block_size, 1).sum(2)
+        count = in_blocks(there, block_size, 1).sum(2)
+        total = in_blocks(x, block_size, 1).sum(2)
         return total / jnp.maximum(count, 1).astype(x.dtype)[..., None, None], count > 0
 
     (x, rows), (y, columns) = pooled(q, live), pooled(k, seen)
@@ -134,13 +135,6 @@ def _clean(x, there, batch):
     x = wide(x).reshape(len(there), *x.shape[len(batch) :])
     x, poison = isolate(jnp.where(there[..., None, None], x, 0))
     return x, jnp.isnan(poison).any(1)
-
-
-def _in_blocks(x, size, axis):
-    """x with its axis cut in blocks, the last filled with zeros."""
-    blocks = -(-x.shape[axis] // size)
-    x = _resized(x, blocks * size, axis)
-    return x.reshape(*x.shape[:axis], blocks, size, *x.shape[axis + 1 :])
 
 
 def _resized(x, length, axis):

@@ -172,8 +172,8 @@ def test_blocks_of_chunks_change_nothing(monkeypatch):
 
     q, k, v, rotations = draw(17, 17)
     options = {"mask": Causal(), "chunk": 2}
-    out, whole = attend(q, k, v, rotations, **options), _buckets.in_blocks
-    monkeypatch.setattr(_buckets, "in_blocks", lambda f, arrays, most: whole(f, arrays, 2))
+    out, whole = attend(q, k, v, rotations, **options), _buckets.map_in_blocks
+    monkeypatch.setattr(_buckets, "map_in_blocks", lambda f, arrays, most: whole(f, arrays, 2))
     np.testing.assert_allclose(attend(q, k, v, rotations, **options), out, atol=1e-6)
 
 
