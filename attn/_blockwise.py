@@ -54,9 +54,11 @@ def blockwise(
     *batch, T, N, H = q.shape
     S, K, D = *k.shape[-3:-1], v.shape[-1]
     B = math.prod(batch)
-    if B == 0 or T == 0 or S == 0 or D == 0:
+    if B == 0 or T == 0 or S == 0:
         out = jnp.zeros((*batch, T, N, D), q.dtype)
         return out, jnp.full((*batch, T, N), -jnp.inf, wide(q).dtype)
+    if D == 0:  # no output, but log-sum-exps all the same
+        v = jnp.zeros_like(k[..., :1])
     form = "loops"
     known = B if isinstance(B, int) else 1  # `jax.export` may keep the batch as a symbol
     if block is None:
@@ -79,11 +81,12 @@ def blockwise(
     if dropout is not None:
         flat = lambda x, L: x.reshape(B, L, -1)
         dropout = Dropout(flat(dropout.rows, T), flat(dropout.columns, S), dropout.rate)
-    k, v = k.reshape(B, S, K, H), v.reshape(B, S, K, D)
+    k, v = k.reshape(B, S, K, H), v.reshape(B, S, K, v.shape[-1])
     # jitted also when nothing else is: `shard_map` cannot run the rule of its derivative eagerly
     attend = jax.jit(_attend, static_argnums=(0, 1))
     out, lse = attend(tiling, form, q, k, v, mask, bias, dropout)
-    return out.reshape(*batch, T, N, D).astype(k.dtype), lse.reshape(*batch, T, N)
+    out = out[..., :D].reshape(*batch, T, N, D).astype(k.dtype)
+    return out, lse.reshape(*batch, T, N)
 
 
 # (query block, key block, relative time a visited score takes): `scripts/blocks` on two AMD EPYC

@@ -142,6 +142,20 @@ def test_parts_of_the_keys_merge_to_the_whole():
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("block", [8, None])
+def test_rows_have_their_log_sum_exp_where_values_have_no_width(block):
+    q, k, v, _ = inputs(attn.Softmax(), T=19, S=19, D=0)
+    mask = Causal() & Padding(jnp.asarray([0, 17]))
+
+    def run(implementation):
+        call = functools.partial(attn.dot_product_attention, mask=mask, return_lse=True)
+        out, lse = call(q, k, v, implementation=implementation, block=block)
+        assert out.shape == (2, 19, 4, 0)
+        return lse
+
+    np.testing.assert_allclose(run("blockwise"), run("materialized"), rtol=1e-6)
+
+
 def test_merge_of_parts_that_a_row_does_not_see():
     empty = jnp.zeros((1, 2, 1, 3)), jnp.full((1, 2, 1), -jnp.inf)
     out, lse = attn.merge([empty, empty])
