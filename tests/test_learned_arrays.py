@@ -89,6 +89,22 @@ def test_missing_superfluous_and_foreign_arrays_are_named():
         record(q, k, v, **{**learned, "key_projection": jnp.ones((2, 3, 22), int)})
 
 
+class InSteps(attn.Set):
+    """One learned point for every 64 tokens of `max_length`."""
+
+    def init(self, key, *, max_length, **sizes):
+        return attn.Set(points=-(-max_length // 64)).init(key, max_length=max_length, **sizes)
+
+
+def test_arrays_that_grow_in_steps_of_the_length_come_back():
+    mechanism = InSteps()
+    q, k, v, _ = inputs(mechanism)
+    for max_length in (19, 65, 1000):
+        sizes = dict(num_heads=4, num_kv_heads=2, head_dim=8, value_dim=6, max_length=max_length)
+        learned = mechanism.init(jax.random.key(0), **sizes)
+        assert mechanism(q, k, v, **learned).shape == (*q.shape[:-1], 6)
+
+
 def _of_functions():
     """Each function that takes learned arrays, its record and those arrays' names."""
     for name, kind in MECHANISMS.items():
