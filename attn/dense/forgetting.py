@@ -23,7 +23,7 @@ from attn._core import (
 from attn._dropout import as_dropout, check_rate, dropout_of
 from attn._running import between, followed, running
 from attn.biases import Decay
-from attn.masks import FULL, TERMS, Causal, Mask
+from attn.masks import FULL, TERMS, And, Causal, Mask, Or
 from attn.mechanism import Mechanism, check_requests
 
 
@@ -45,11 +45,12 @@ def forgetting_attention(
 
     The paper is causal; a key after its query is forgotten by the sum over i < l <= j, so that the
     encoder's form is symmetric. Query i stands at key position i, or i + offset under
-    `Causal(offset)`; before the first and after the last key there is nothing to forget. A
-    log_decay below -1e5, -inf too, counts as -1e5; past one that is NaN or above 0 a row that sees
-    keys on its other side is NaN. O(T S) time, O(T + S) memory: the decay is a bias computed from
-    running sums, block by block. Raises NotImplementedError for another bias, ValueError for a
-    log_decay of another shape, TypeError for one that is not of floats.
+    `Causal(offset)`, within | too; before the first and after the last key there is nothing to
+    forget. A log_decay below -1e5, -inf too, counts as -1e5; past one that is NaN or above 0 a row
+    that sees keys on its other side is NaN. O(T S) time, O(T + S) memory: the decay is a bias
+    computed from running sums, block by block. Raises NotImplementedError for another bias and for
+    | of different offsets, ValueError for a log_decay of another shape, TypeError for one that is
+    not of floats.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     _refuse(bias)
@@ -73,9 +74,27 @@ def _decay(q, k, log_decay, mask) -> Decay | None:
     if S == 0:
         return None
     total = running(wide(log_decay).astype(wide(q).dtype))
-    (causal,), _ = mask.take(Causal)
-    at = jnp.arange(T) + (0 if causal is None else causal.offset)
+    at = jnp.arange(T) + _offset(mask)
     return Decay(jnp.take(total, jnp.clip(at, 0, S - 1), axis=-3), total)
+
+
+def _offset(mask) -> int:
+    """Where query 0 stands: what the `Causal` joined by & says, else what those within | agree on.
+    A ~Causal says nothing: it hides the past."""
+    (causal,), _ = mask.take(Causal)
+    offsets = _offsets(mask if causal is None else causal) or {0}
+    if len(offsets) > 1:
+        raise NotImplementedError(
+            "mask: forgetting cannot tell where queries stand under a | of Causal with offsets "
+            f"{sorted(offsets)}; give them one offset, or join the one that is meant by &"
+        )
+    return offsets.pop()
+
+
+def _offsets(mask) -> set[int]:
+    if isinstance(mask, And | Or):
+        return set().union(*map(_offsets, mask.mask_terms))
+    return {mask.offset} if isinstance(mask, Causal) else set()
 
 
 def _check_decay(q, k, log_decay):

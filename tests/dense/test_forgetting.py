@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import Causal, Forgetting, Segments, forgetting_attention
+from attn import Array, Causal, Forgetting, Prefix, Segments, forgetting_attention
 from attn.testing.contract import rms
 
 EPS = 2.0**-23
@@ -81,3 +81,16 @@ def test_gates_that_are_not_floats_are_named():
     q, k, v, log_decay = drawn(3)
     with pytest.raises(TypeError, match="log_decay: expected an array of floats, got int32"):
         attend(q, k, v, log_decay.astype(int))
+
+
+def test_an_offset_within_an_or_says_where_queries_stand():
+    q, k, v, log_decay = drawn(12)
+    last = lambda mask: attend(q[:, 7:], k, v, log_decay, mask)
+    want = attend(q, k, v, log_decay, Causal() | Prefix(10))[:, 7:]
+    np.testing.assert_allclose(last(Causal(7) | Prefix(10)), want, atol=1e-6)
+    with pytest.raises(NotImplementedError, match=r"mask: .* offsets \[0, 7\]; give them one"):
+        last(Causal(7) | (Causal() & Prefix(10)))
+    # the one joined by & says it for all
+    either = Causal() | Prefix(10)
+    shown = Array(either.array(5, 12)[None])
+    np.testing.assert_allclose(last(Causal(7) & either), last(Causal(7) & shown), atol=1e-6)
