@@ -91,3 +91,14 @@ print("light")
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert run.stdout.strip() == "light", run.stderr
+
+
+def test_records_start_no_backend():
+    program = """
+import attn
+from jax._src import xla_bridge
+started = [kind.__name__ for kind in attn.MECHANISMS.values() if kind() and xla_bridge._backends]
+print(started)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.stdout.strip() == "[]", run.stderr or f"JAX starts from {run.stdout} on"

@@ -145,11 +145,15 @@ def _resized(x, length, axis):
     return jnp.pad(x, more)
 
 
-def _checked(q, k, v, mask, bias, sorting, block_size, iterations, temperature) -> Padding | None:
+def _check_settings(block_size, iterations, temperature):
     check_count("block_size", block_size)
     check_count("iterations", iterations)
     if not is_number(temperature) or not 0 < temperature < np.inf:
         raise ValueError(f"temperature: expected a number above 0, got {temperature!r}")
+
+
+def _checked(q, k, v, mask, bias, sorting, *settings) -> Padding | None:
+    _check_settings(*settings)
     mask, bias = check_qkv(q, k, v, mask, bias)
     (padding,), rest = mask.take(*HONOURS)
     if any(isinstance(term, Causal) for term in rest.terms()):
@@ -179,8 +183,7 @@ class Sinkhorn(Mechanism):
     temperature: float = 0.75
 
     def __post_init__(self):
-        q = k = jnp.zeros((1, 1, 1))
-        _checked(q, k, k, FULL, None, q, self.block_size, self.iterations, self.temperature)
+        _check_settings(self.block_size, self.iterations, self.temperature)
 
     @property
     def linear_memory(self):
