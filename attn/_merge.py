@@ -11,8 +11,8 @@ from attn._core import wide
 def merged(parts):
     """The output and log-sum-exp over all keys from those over disjoint parts of them."""
     outs, lses = zip(*parts)
-    out, lse = _merged(tuple(map(wide, outs)), lses)
-    return out.astype(outs[0].dtype), lse
+    out, lse = _merged(tuple(map(wide, outs)), tuple(map(wide, lses)))
+    return out.astype(outs[0].dtype), lse.astype(jnp.result_type(*lses))
 
 
 @jax.custom_vjp

@@ -166,6 +166,18 @@ def test_merge_of_parts_that_a_row_does_not_see():
     np.testing.assert_array_equal(attn.merge(x for x in [empty, empty])[0], out)
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_merge_keeps_narrow_dtypes_in_values_and_gradients(dtype):
+    parts = [(_normal(1, 3, 2, 4), _normal(1, 3, 2)) for _ in range(2)]
+    narrow = jax.tree.map(lambda x: x.astype(dtype), parts)
+    total = lambda parts: sum(x.astype(jnp.float32).sum() for x in attn.merge(parts))
+    for f in (attn.merge, jax.grad(total)):
+        want, got = (jax.tree.leaves(f(x)) for x in (parts, narrow))
+        for x, y in zip(want, got):
+            assert y.dtype == dtype
+            np.testing.assert_allclose(y, x, rtol=0.05, atol=0.05)
+
+
 @pytest.mark.optimised
 def test_what_stands_in_a_part_that_a_row_does_not_see_is_not_asked_for():
     q, k, v, _ = inputs(attn.Softmax(), T=5, S=5)
