@@ -13,6 +13,7 @@ from attn import masks
 from attn.masks import (
     FULL,
     STATIC_TERMS,
+    And,
     Array,
     Axial,
     Blocks,
@@ -23,6 +24,8 @@ from attn.masks import (
     Global,
     Local2D,
     LogDistance,
+    Not,
+    Or,
     Padding,
     Prefix,
     Random,
@@ -344,6 +347,16 @@ def test_composition_simplifies_only_what_is_equal():
     assert (Causal() & Window(1, 1)) & Prefix(2) == Causal() & (Window(1, 1) & Prefix(2))
 
 
+def test_written_out_it_is_what_the_operators_make():
+    a, b, c = Causal(), Window(1, 1), Prefix(2)
+    for kind, want in ((And, a & b & c), (Or, a | b | c)):
+        got = kind([a, kind((b, c))])
+        assert got == want
+        assert hash(got) == hash(want)
+    assert Not(a) == ~a
+    assert And([Prefix(2), And((Causal(), b))]).take(Causal) == ((a,), c & b)
+
+
 def test_outside_of_arrays_nothing_is_seen():
     for mask in (
         Array(jnp.ones((2, 2), bool)),
@@ -391,6 +404,10 @@ def test_a_mask_is_an_argument_of_a_jitted_function(mask):
         (lambda: Array(jnp.ones(3, bool)), ValueError, "Array"),
         (lambda: Array(jnp.ones((2, 2))), TypeError, "booleans"),
         (lambda: Causal() & jnp.ones((2, 2), bool), TypeError, "Array"),
+        (lambda: And(()), ValueError, "mask_terms: expected at least one mask in And, got none"),
+        (lambda: Or([Causal(), 5]), TypeError, "Or: expected a mask, got int"),
+        (lambda: And(Causal()), TypeError, "mask_terms: expected masks, got Causal"),
+        (lambda: Not(5), TypeError, "Not: expected a mask, got int"),
         (lambda: Causal().at(0.5, 1), TypeError, "i: expected integer"),
         (lambda: Causal().array(-1, 2), ValueError, "T"),
         (lambda: Causal() and Window(2, 2), TypeError, "Causal has no truth value: .* with &"),

@@ -5,7 +5,7 @@ import functools
 import json
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -245,8 +245,29 @@ def _mask(op: str, other: Any) -> Mask:
     return other
 
 
+def spelled(mask: Mask) -> str:
+    """The expression, its terms by their kinds alone, for a message: `Causal | ~Prefix`."""
+    inner = lambda m: f"({spelled(m)})" if isinstance(m, And | Or) else spelled(m)
+    if isinstance(mask, Not):
+        return f"~{inner(mask.mask)}"
+    if isinstance(mask, And | Or):
+        return (" & " if isinstance(mask, And) else " | ").join(map(inner, mask.mask_terms))
+    return type(mask).__name__
+
+
 def _flat(kind, mask):
     return mask.mask_terms if isinstance(mask, kind) else (mask,)
+
+
+def _set_terms(mask):
+    """Its terms as one flat tuple, as & and | make it. Raises for what is none or no mask."""
+    kind, terms = type(mask), mask.mask_terms
+    if not isinstance(terms, Iterable):
+        raise TypeError(f"mask_terms: expected masks, got {terms!r}")
+    terms = tuple(t for term in terms for t in _flat(kind, _mask(kind.__name__, term)))
+    if not terms:
+        raise ValueError(f"mask_terms: expected at least one mask in {kind.__name__}, got none")
+    object.__setattr__(mask, "mask_terms", terms)
 
 
 def _same(a, b) -> bool:
@@ -262,6 +283,9 @@ class And(Mask):
     """Seen by every one of `mask_terms`."""
 
     mask_terms: tuple[Mask, ...] = dataclasses.field(metadata={"child": True})
+
+    def __post_init__(self):
+        _set_terms(self)
 
     def _at(self, i, j):
         return conjunction(*(m._at(i, j) for m in self.mask_terms))
@@ -284,6 +308,9 @@ class Or(Mask):
 
     mask_terms: tuple[Mask, ...] = dataclasses.field(metadata={"child": True})
 
+    def __post_init__(self):
+        _set_terms(self)
+
     def _at(self, i, j):
         return functools.reduce(operator.or_, aligned(*(m._at(i, j) for m in self.mask_terms)))
 
@@ -304,6 +331,9 @@ class Not(Mask):
     """Seen where `mask` hides."""
 
     mask: Mask = dataclasses.field(metadata={"child": True})
+
+    def __post_init__(self):
+        _mask("Not", self.mask)
 
     def _at(self, i, j):
         return ~self.mask._at(i, j)
