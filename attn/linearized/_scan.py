@@ -241,7 +241,9 @@ def _chunks_forward(form, chunk, turns, learned, state, tokens):
 
     def body(carry, c):
         state, out = carry
-        after, read = advance(form, learned, state, _cut(tokens, c, chunk))
+        step = lambda learned, state, tokens: advance(form, learned, state, tokens)
+        # `vjp` puts the rules of custom derivatives in their place: what is left has a `jvp`
+        (after, read), _ = jax.vjp(step, learned, state, _cut(tokens, c, chunk))
         return (after, lax.dynamic_update_slice_in_dim(out, read.out(), c * chunk, 1)), state
 
     out = jnp.zeros_like(q, shape=(*q.shape[:-1], v.shape[-1]))
