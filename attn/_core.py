@@ -12,6 +12,7 @@ from attn._dropout import Dropout
 from attn._numbers import is_integer, is_number
 from attn.biases import Bias, as_bias
 from attn.masks import FULL, Mask
+from attn.masks.language import spelled
 
 
 def check_qkv(q, k, v, mask: Mask, bias=None) -> tuple[Mask, Bias | None]:
@@ -60,10 +61,9 @@ def refuse_rest(name: str, rest: Mask, bias: Bias | None, honours) -> None:
     """Raise NotImplementedError naming what is left of a mask, or a bias, that `name` cannot do."""
     can = ", ".join(kind.__name__ for kind in honours) or "none"
     if rest != FULL:
-        left = ", ".join(sorted({type(term).__name__ for term in rest.terms()}))
         raise NotImplementedError(
-            f"mask: {name} cannot honour {left} here (it honours {can}, joined by &); "
-            "use softmax, which honours every mask"
+            f"mask: {name} cannot honour {spelled(rest)} here (it honours {can}, one of each, "
+            "joined by &); use softmax, which honours every mask"
         )
     if bias is not None:
         raise NotImplementedError(
@@ -170,7 +170,8 @@ def dense_weights(
 
 
 def dense_scores(q, k, mask, bias, scale, logit_cap):
-    """The scores [*B, N, T, S] and where they are seen, of checked arguments."""
+    """The scores [*B, N, T, S] and where they are seen, of checked q, k, mask and bias."""
+    check_cap(logit_cap)
     s = scores(scaled(q, scale), wide(k))
     if logit_cap is not None:
         s = logit_cap * jnp.tanh(s / logit_cap)
@@ -254,6 +255,12 @@ def check_state(state, kind: type) -> None:
     """Raise TypeError unless `state` is of the kind that a variant's `init_state` makes."""
     if not isinstance(state, kind):
         raise TypeError(f"state: expected that of `init_state`, got {type(state).__name__}")
+
+
+def check_cap(logit_cap: float | None) -> None:
+    """Raise ValueError unless it is None or a positive number."""
+    if logit_cap is not None and not (is_number(logit_cap) and 0 < logit_cap < 1e30):
+        raise ValueError(f"logit_cap: expected a positive number or None, got {logit_cap}")
 
 
 def check_flags(record) -> None:

@@ -14,6 +14,7 @@ from attn._axes import aligned
 from attn._cached import Cached
 from attn._core import (
     check_block,
+    check_cap,
     check_flags,
     check_qkv,
     check_state,
@@ -149,12 +150,6 @@ def merge(
     return merged(parts)
 
 
-def check_cap(logit_cap: float | None) -> None:
-    """Raise ValueError unless it is None or a positive number."""
-    if logit_cap is not None and not (is_number(logit_cap) and 0 < logit_cap < 1e30):
-        raise ValueError(f"logit_cap: expected a positive number or None, got {logit_cap}")
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Softmax(Cached):
     """Exact softmax over scaled dot products (Vaswani et al. 2017), with the options it has grown.
@@ -266,8 +261,11 @@ class Softmax(Cached):
 
 
 def unit(x: Float[Array, "... H"]) -> Float[Array, "... H"]:
-    """x / rms(x), in its own dtype; 0 stays 0, and a row that is not finite stays as it is."""
+    """x / sqrt(mean(x^2) + 1e-6), in its own dtype; a row that is not finite stays as it is."""
     fine = jnp.isfinite(x).all(-1, keepdims=True)
     y = wide(jnp.where(fine, x, 0))  # its derivative is not NaN, and reaches no row but its own
-    y = y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + 1e-6)
+    # as parts of the largest: in float32 the square of 1e20 is infinite, and its unit would be 0
+    top = jax.lax.stop_gradient(jnp.maximum(jnp.abs(y).max(-1, keepdims=True), 1))
+    y = y / top
+    y = y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + 1e-6 / (top * top))
     return jnp.where(fine, y.astype(x.dtype), x)

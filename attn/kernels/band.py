@@ -96,8 +96,3 @@ def split(mask: Mask, T: int, S: int) -> Band:
     left = None if left >= T - 1 else left
     right = None if right >= S - 1 else right
     return Band(T, S, left, right, padding, segments, rest, others)
-
-
-def names(mask: Mask) -> str:
-    """The kinds of its terms, for a message."""
-    return ", ".join(sorted({type(term).__name__ for term in mask.terms()}))

@@ -11,12 +11,13 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attn.kernels.band import Band, names, split
+from attn.kernels.band import Band, split
 from attn.kernels.call import Call
 from attn.kernels.guard import flat, guarded
 from attn.kernels.refuse import common_refusal, first_reason, scale_refusal
 from attn.kernels.scale import positive_scale
 from attn.masks import FULL
+from attn.masks.language import spelled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +116,7 @@ def _option_refusal(call):
 def _mask_refusal(band: Band):
     knows = "it knows Causal(), Window(left, 0) and Padding(lengths), joined by &"
     return first_reason(
-        (band.rest != FULL, f"mask: cudnn cannot honour {names(band.rest)}; {knows}"),
+        (band.rest != FULL, f"mask: cudnn cannot honour {spelled(band.rest)}; {knows}"),
         (
             band.segments is not None,
             "mask: cudnn cannot honour Segments through jax.nn, which has no argument for them",

@@ -17,11 +17,12 @@ from jaxtyping import Array, Bool, Int
 from attn._axes import aligned, conjunction
 from attn._core import scaled
 from attn._numbers import is_number
-from attn.kernels.band import Band, names, split
+from attn.kernels.band import Band, split
 from attn.kernels.call import Call
 from attn.kernels.guard import flat, guarded
 from attn.kernels.refuse import common_refusal, first_reason
 from attn.masks import FULL, Mask
+from attn.masks.language import spelled
 
 LANES = 128
 BLOCKS = (512, 256, 128)
@@ -187,11 +188,11 @@ def _mask_refusal(band: Band):
         (
             not band.rest.static,
             f"mask: splash knows the arrays of Padding and Segments joined by &, not of "
-            f"{names(band.rest)}",
+            f"{spelled(band.rest)}",
         ),
         (
             band.rest != FULL and (band.segments is not None or band.has_holes),
-            f"mask: splash cannot tell which queries see nothing where {names(band.rest)} meets "
+            f"mask: splash cannot tell which queries see nothing where {spelled(band.rest)} meets "
             "Segments or Padding(keys=...)",
         ),
     )

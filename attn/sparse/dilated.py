@@ -3,6 +3,7 @@ grow."""
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -65,7 +66,9 @@ class DilatedSegments(Cached):
 
     def __post_init__(self):
         for name in ("segments", "rates"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            if not isinstance(given := getattr(self, name), Iterable):
+                raise TypeError(f"{name}: expected integers, got {given!r}")
+            object.__setattr__(self, name, tuple(given))
             for value in getattr(self, name):
                 check_count(name, value)
         if len(self.segments) != len(self.rates) or not self.rates:

@@ -59,7 +59,7 @@ class GlobalWindow(Patterned):
     def __post_init__(self):
         super().__post_init__()
         check_count("window", self.window, least=0)
-        object.__setattr__(self, "positions", Global(tuple(self.positions)).positions)
+        object.__setattr__(self, "positions", Global(self.positions).positions)
 
     def gates(self, *, num_heads, num_kv_heads, head_dim):
         shapes = (num_heads, head_dim), (num_kv_heads, head_dim), (num_kv_heads, head_dim)

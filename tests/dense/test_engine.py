@@ -312,3 +312,23 @@ def test_a_wrong_setting_is_named(name, kind, value):
     q, k, v, _ = inputs(attn.Softmax())
     with pytest.raises(kind, match=name):
         attn.dot_product_attention(q, k, v, **{name: value})
+
+
+def test_the_definition_refuses_a_cap_that_is_none():
+    x = jnp.ones((1, 2, 1, 3))
+    for wrong in (0, -1.0, "2"):
+        with pytest.raises(ValueError, match="logit_cap: expected a positive number or None"):
+            attn.dense_attention(x, x, x, mask=attn.FULL, logit_cap=wrong)
+        with pytest.raises(ValueError, match="logit_cap: expected a positive number or None"):
+            attn.dense_weights(x, x, mask=attn.FULL, logit_cap=wrong)
+
+
+def test_units_of_large_vectors_are_not_zero():
+    x = jax.random.normal(jax.random.key(0), (3, 8))
+    for unit in (attn.dense.dot_product.unit, lambda x: attn.linearized.feature_maps.unit(x)[0]):
+        for much in (1e12, 1e20, 1e30):  # beside which 1e-6 is nothing
+            np.testing.assert_allclose(unit(x * much), unit(x * 1e6), rtol=1e-5)
+        slope = jax.grad(lambda x: unit(x).sum())(x * 1e20)
+        np.testing.assert_allclose(
+            slope * 1e20, jax.grad(lambda x: unit(x).sum())(x * 1e6) * 1e6, rtol=1e-4, atol=1e-6
+        )

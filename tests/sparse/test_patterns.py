@@ -178,6 +178,18 @@ def test_settings_that_mean_nothing_are_named(wrong, match):
         wrong()
 
 
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        (lambda: attn.GlobalWindow(positions=3), "positions: expected integers, got 3"),
+        (lambda: attn.DilatedSegments(segments=5), "segments: expected integers, got 5"),
+    ],
+)
+def test_one_number_for_a_list_is_named(wrong, match):
+    with pytest.raises(TypeError, match=match):
+        wrong()
+
+
 def test_a_records_masks_are_plain_text():
     record = attn.BlockSparse(masks=(attn.Window(2, 2), attn.Strided(4)))
     assert record == attn.BlockSparse(masks=record.masks)
