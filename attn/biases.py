@@ -16,19 +16,37 @@ from jaxtyping import Array, Float, Int
 from attn._integers import apart
 from attn._places import Places
 from attn._running import between
+from attn.masks.language import array_field as array_field
 from attn.positions import t5_bucket
 
 
 class Bias:
-    """A number added to the score of (query i, key j), per head."""
+    """A number added to the score of (query i, key j), per head.
+
+    One of your own is a class with fields and `at`, under `term`, its arrays by `array_field`:
+
+        @attn.biases.term
+        class Distance(attn.Bias):
+            slope: Float[Array, ""] = attn.biases.array_field(0)
+
+            def at(self, i, j):
+                return -self.slope * jnp.log1p(jnp.abs(i - j))[None]
+    """
 
     def at(self, i: Int[Array, "..."], j: Int[Array, "..."]) -> Float[Array, "..."]:
-        """The bias at integer indices that broadcast: [*B, N, *broadcast(i, j)]."""
+        """The bias at integer indices that broadcast: [*B, N, *broadcast(i, j)], with 1 for N where
+        all heads have the same."""
         raise NotImplementedError(f"{type(self).__name__} must define at(i, j)")
 
     def check(self, batch: tuple[int, ...], N: int, T: int, S: int) -> None:
-        """Raise ValueError unless it fits [*batch, N, T, S]."""
-        raise NotImplementedError(f"{type(self).__name__} must define check")
+        """Raise ValueError unless it fits [*batch, N, T, S]. (Here: of one without batch axes.)"""
+        index = np.zeros((1, 1), np.int32)
+        got = jax.eval_shape(lambda: self.at(jnp.asarray(index), jnp.asarray(index))).shape
+        if got not in ((N, 1, 1), (1, 1, 1)):
+            raise ValueError(
+                f"bias: expected {type(self).__name__}.at to give {[N, 1, 1]} or [1, 1, 1] for one "
+                f"query and key, as [heads, *broadcast(i, j)], got {list(got)}"
+            )
 
     def array(self, T: int, S: int) -> Float[Array, "*B N T S"]:
         """The whole bias: O(T S) memory."""
@@ -63,12 +81,16 @@ class Bias:
 
     def add_tile(self, total: "Bias", d: Float[Array, "R N b c"], i, j) -> "Bias":
         """`total` (a gradient of this bias) plus what the gradient d of a tile gives."""
-        _, pull = jax.vjp(lambda bias: bias.at(i, j).astype(d.dtype), self)
+        of_heads = lambda bias: jnp.broadcast_to(bias.at(i, j), d.shape[1:]).astype(d.dtype)
+        _, pull = jax.vjp(of_heads, self)
         return jax.tree.map(jnp.add, total, pull(d.sum(0))[0])
 
 
-def _bias(cls):
-    """Frozen dataclass and pytree; `metadata={"rank": r}` marks an array of r axes after B."""
+def term(cls: type[Bias]) -> type[Bias]:
+    """A class of biases as a frozen dataclass and pytree; its arrays are fields by `array_field`.
+    Raises TypeError for what is no Bias."""
+    if not (isinstance(cls, type) and issubclass(cls, Bias)):
+        raise TypeError(f"term: expected a subclass of Bias, got {cls!r}")
     cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
     fields = dataclasses.fields(cls)
     data = [f.name for f in fields if "rank" in f.metadata]
@@ -76,7 +98,7 @@ def _bias(cls):
     return jax.tree_util.register_dataclass(cls, data, meta)
 
 
-@_bias
+@term
 class Alibi(Bias):
     """-slope_n |i - j| (Press et al. 2021, arXiv:2108.12409), symmetric for encoders.
 
@@ -84,7 +106,7 @@ class Alibi(Bias):
     `alibi.array(S, S)[None, :, -T:]`.
     """
 
-    slopes: Float[Array, " N"] = dataclasses.field(metadata={"rank": 1})
+    slopes: Float[Array, " N"] = array_field(1)
 
     def check(self, batch, N, T, S):
         if jnp.shape(self.slopes) != (N,):
@@ -98,12 +120,12 @@ class Alibi(Bias):
         return Alibi(self.slopes[heads])
 
 
-@_bias
+@term
 class Relative(Bias):
     """table[bucket(j - i), n]: T5's learned relative position (Raffel et al. 2019,
     arXiv:1910.10683). From i, whatever the offset of a `Causal` mask."""
 
-    table: Float[Array, "buckets N"] = dataclasses.field(metadata={"rank": 2})
+    table: Float[Array, "buckets N"] = array_field(2)
     max_distance: int = 128
     bidirectional: bool = True
 
@@ -131,12 +153,12 @@ class Relative(Bias):
         return Strip(_strip(vector, block[0])[None], near)
 
 
-@_bias
+@term
 class Strip(Bias):
     """A bias that depends on i - j alone and changes no more from `near` on, for the rows of one
     block: what `Relative` becomes in the blockwise engine."""
 
-    values: Float[Array, "1 N b X"] = dataclasses.field(metadata={"rank": 3})
+    values: Float[Array, "1 N b X"] = array_field(3)
     near: int = 0
 
     def tile(self, i, j):
@@ -160,11 +182,11 @@ def _strip(x: Float[Array, "N X"], rows: int) -> Float[Array, "N rows X-rows"]:
     return flat.reshape(N, rows, X - 1)[..., : X - rows]
 
 
-@_bias
+@term
 class Reordered(Bias):
     """`bias` of tokens that stand in another order."""
 
-    bias: Bias = dataclasses.field(metadata={"rank": 0})
+    bias: Bias = array_field(0)
     queries: Places
     keys: Places
 
@@ -173,11 +195,11 @@ class Reordered(Bias):
         return self.bias.at(look(self.queries, i), look(self.keys, j))
 
 
-@_bias
+@term
 class ArrayBias(Bias):
     """Any array that broadcasts to [*B, N, T, S] (all axes present, 1 where it broadcasts)."""
 
-    values: Float[Array, "*B N T S"] = dataclasses.field(metadata={"rank": 3})
+    values: Float[Array, "*B N T S"] = array_field(3)
 
     def check(self, batch, N, T, S):
         shape, want = jnp.shape(self.values), (*batch, N, T, S)
@@ -222,13 +244,13 @@ class ArrayBias(Bias):
         return ArrayBias(lax.dynamic_update_slice(total.values, new, start))
 
 
-@_bias
+@term
 class Decay(Bias):
     """-|a_i - c_j|: what is forgotten between key j and query i, from running sums of logarithms
     (Lin et al. 2025, arXiv:2503.02130) as `_running.py` has them."""
 
-    queries: Float[Array, "*B T N 3"] = dataclasses.field(metadata={"rank": 3})
-    keys: Float[Array, "*B S N 3"] = dataclasses.field(metadata={"rank": 3})
+    queries: Float[Array, "*B T N 3"] = array_field(3)
+    keys: Float[Array, "*B S N 3"] = array_field(3)
 
     def check(self, batch, N, T, S):
         for name, length in (("queries", T), ("keys", S)):

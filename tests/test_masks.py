@@ -420,6 +420,7 @@ def test_a_mask_is_an_argument_of_a_jitted_function(mask):
         (lambda: from_json("[1]"), ValueError, "term"),
         (lambda: Padding(jnp.array([1, 2])).check((3,), 4, 4), ValueError, "lengths"),
         (lambda: Array(jnp.ones((4, 4), bool)).check((4,), 4, 4), ValueError, "Padding"),
+        (lambda: Array(jnp.ones((2, 3, 4, 4), bool)).check((2,), 4, 4), ValueError, "all heads"),
     ],
 )
 def test_bad_input_is_named(build, error, words):

@@ -7,10 +7,10 @@ from jaxtyping import Array, Bool, Float
 from attn._core import part_weights
 from attn._tokens import in_blocks
 from attn.compressed._pooling import pool
-from attn.masks.language import Mask, _natural, _term
+from attn.masks.language import Mask, _natural, term
 
 
-@_term
+@term
 class Within(Mask):
     """Run j, of tokens j stride ... j stride + kernel - 1, lies whole among `left` tokens before
     query i, itself and `right` after it."""
@@ -24,11 +24,11 @@ class Within(Mask):
         for name, least in (("kernel", 1), ("stride", 1), ("left", 0), ("right", 0)):
             object.__setattr__(self, name, _natural(name, getattr(self, name), least))
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         first, last = self._ends(j)
         return (first >= i - self.left) & (last <= i + self.right)
 
-    def _tiles(self, i0, i1, j0, j1):
+    def tiles(self, i0, i1, j0, j1):
         (first, last), (late_first, late_last) = self._ends(j0), self._ends(j1)
         some = (late_first >= i0 - self.left) & (last <= i1 + self.right)
         return some, (first >= i1 - self.left) & (late_last <= i0 + self.right)

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool
 
-from attn.masks.language import Mask, _natural, _term
+from attn.masks.language import Mask, _natural, term
 
 
-@_term
+@term
 class Blocks(Mask):
     """layout[i // size][j // size]; outside the layout nothing is seen."""
 
@@ -31,17 +31,17 @@ class Blocks(Mask):
         object.__setattr__(self, "layout", rows)
         object.__setattr__(self, "size", _natural("size", self.size, 1))
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         return _look_up(self._grid(), self.size, i, j)
 
-    def _tiles(self, i0, i1, j0, j1):
+    def tiles(self, i0, i1, j0, j1):
         return _layout_tiles(_sums(self._grid()), self.size, i0, i1, j0, j1)
 
     def _grid(self):
         return np.asarray(self.layout, bool).reshape(len(self.layout), -1 if self.layout else 0)
 
 
-@_term
+@term
 class Coarse(Mask):
     """Blocks of `size` queries and keys as `mask` has them: (i, j) is (i // size, j // size)."""
 
@@ -56,14 +56,14 @@ class Coarse(Mask):
     def sized(self, T, S):
         return Coarse(self.mask.sized(-(-T // self.size), -(-S // self.size)), self.size)
 
-    def _at(self, i, j):
-        return self.mask._at(i // self.size, j // self.size)
+    def sees(self, i, j):
+        return self.mask.sees(i // self.size, j // self.size)
 
-    def _tiles(self, *bounds):
-        return self.mask._tiles(*(x // self.size for x in bounds))
+    def tiles(self, *bounds):
+        return self.mask.tiles(*(x // self.size for x in bounds))
 
 
-@_term
+@term
 class Random(Mask):
     """Each block of queries sees `per_row` blocks of keys, drawn without replacement over the
     whole sequence (BigBird, Zaheer et al. 2020, arXiv:2007.14062).
@@ -98,10 +98,10 @@ class Random(Mask):
             )
         return _draw_blocks(self)
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         return _look_up(self.layout(), self.block, i, j)
 
-    def _tiles(self, i0, i1, j0, j1):
+    def tiles(self, i0, i1, j0, j1):
         self.layout()  # refuses one without a size
         return _layout_tiles(_drawn_sums(self), self.block, i0, i1, j0, j1)
 

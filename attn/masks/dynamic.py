@@ -8,17 +8,17 @@ from jaxtyping import Bool, Int
 
 from attn._axes import aligned, conjunction
 from attn._integers import check_fits
-from attn.masks.language import Mask, _array, _term
+from attn.masks.language import Mask, array_field, term
 
 
-@_term
+@term
 class Padding(Mask):
     """Keys at or past `lengths` are unseen; or, in boolean form, keys where `keys` is False are
     unseen and queries where `queries` is False see nothing."""
 
-    lengths: Int[JaxArray, "*B"] | None = _array(0, default=None)
-    keys: Bool[JaxArray, "*B S"] | None = _array(1, default=None, kw_only=True)
-    queries: Bool[JaxArray, "*B T"] | None = _array(1, default=None, kw_only=True)
+    lengths: Int[JaxArray, "*B"] | None = array_field(0, default=None)
+    keys: Bool[JaxArray, "*B S"] | None = array_field(1, default=None, kw_only=True)
+    queries: Bool[JaxArray, "*B T"] | None = array_field(1, default=None, kw_only=True)
 
     def __post_init__(self):
         if self.lengths is None and self.keys is None and self.queries is None:
@@ -44,7 +44,7 @@ class Padding(Mask):
         _fits("Padding.keys", self.keys, batch, (S,))
         _fits("Padding.queries", self.queries, batch, (T,))
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         seen = []
         if self.lengths is not None:
             lengths = self.lengths.reshape(self.lengths.shape + (1,) * j.ndim)
@@ -70,12 +70,12 @@ class Padding(Mask):
         return jnp.ones(T, bool) if self.queries is None else self.queries
 
 
-@_term
+@term
 class Segments(Mask):
     """query_ids[i] == key_ids[j]: packed documents see only themselves."""
 
-    query_ids: Int[JaxArray, "*B T"] = _array(1)
-    key_ids: Int[JaxArray, "*B S"] = _array(1)
+    query_ids: Int[JaxArray, "*B T"] = array_field(1)
+    key_ids: Int[JaxArray, "*B S"] = array_field(1)
 
     def __post_init__(self):
         _as_array(self, "query_ids", np.integer)
@@ -88,13 +88,13 @@ class Segments(Mask):
         _fits("Segments.query_ids", self.query_ids, batch, (T,))
         _fits("Segments.key_ids", self.key_ids, batch, (S,))
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         inside = _inside(i, self.query_ids.shape[-1]) & _inside(j, self.key_ids.shape[-1])
         same = jnp.equal(*aligned(_look(self.query_ids, i), _look(self.key_ids, j)))
         return conjunction(same, inside)
 
 
-@_term
+@term
 class Array(Mask):
     """Any boolean array [*B, T, S], True where seen; outside it nothing is seen.
 
@@ -102,7 +102,7 @@ class Array(Mask):
     ambiguous when B == T and is refused.
     """
 
-    seen: Bool[JaxArray, "*B T S"] = _array(2)
+    seen: Bool[JaxArray, "*B T S"] = array_field(2)
 
     def __post_init__(self):
         _as_array(self, "seen", np.bool_)
@@ -112,13 +112,19 @@ class Array(Mask):
     def _check(self, batch, T, S):
         x = self.seen
         if x.ndim != len(batch) + 2:
+            advice = (
+                "a mask is the same for all heads: call once for each, or give a bias that is -inf "
+                "where a head sees nothing"
+                if x.ndim > len(batch) + 2
+                else "write Array(m[None]) for one mask over the batch, Padding(keys=m) for [B, S]"
+            )
             raise ValueError(
                 f"Array: expected {len(batch) + 2} axes {[*batch, T, S]}, got {list(x.shape)}; "
-                "write Array(m[None]) for one mask over the batch, Padding(keys=m) for [B, S]"
+                + advice
             )
         _fits("Array", x, batch, (T, S))
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         T, S = self.seen.shape[-2:]
         if T == 0 or S == 0:
             return jnp.zeros(np.broadcast_shapes(i.shape, j.shape), bool)

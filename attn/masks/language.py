@@ -17,7 +17,17 @@ from attn._axes import aligned, conjunction
 
 
 class Mask:
-    """A predicate on (i, j): True where query i may see key j."""
+    """A predicate on (i, j): True where query i may see key j.
+
+    One of your own is a class with fields and `sees`, under `term`:
+
+        @attn.masks.term
+        class EveryOther(attn.Mask):
+            period: int = 2
+
+            def sees(self, i, j):
+                return (i - j) % self.period == 0
+    """
 
     def at(self, i: Int[Any, "..."], j: Int[Any, "..."]) -> Bool[Any, "..."]:
         """The mask at integer indices `i`, `j` (any shapes that broadcast).
@@ -33,14 +43,15 @@ class Mask:
                 raise TypeError(f"{name}: expected integer indices, got {index.dtype}")
         # unsigned and short integers would wrap around in i - j
         i, j = (x if x.dtype in (np.int32, np.int64) else x.astype(np.int32) for x in (i, j))
-        seen = self._at(i, j)
+        seen = self.sees(i, j)
         return xp.broadcast_to(seen, np.broadcast_shapes(seen.shape, i.shape, j.shape))
 
-    def _at(self, i, j):
-        """`at` of indices with as many axes each."""
-        raise NotImplementedError(f"{type(self).__name__} must define _at(i, j)")
+    def sees(self, i, j):
+        """Whether query i sees key j, of integer indices with as many axes each that broadcast: a
+        boolean array [*B, *broadcast(i, j)] by NumPy's operators, of NumPy's or of JAX's arrays."""
+        raise NotImplementedError(f"{type(self).__name__} must define sees(i, j)")
 
-    def _tiles(self, i0, i1, j0, j1):
+    def tiles(self, i0, i1, j0, j1):
         """(some, every): whether any, and whether all, of rows i0..i1 x columns j0..j1 is seen.
 
         Inclusive NumPy bounds. It may err only to the side of work: some=True, every=False.
@@ -103,7 +114,7 @@ class Mask:
         j0 = np.arange(0, S, block_k)[None, :]
         i1 = np.minimum(i0 + block_q, T) - 1
         j1 = np.minimum(j0 + block_k, S) - 1
-        some, every = self.sized(T, S)._tiles(i0, i1, j0, j1)
+        some, every = self.sized(T, S).tiles(i0, i1, j0, j1)
         return np.array(some), np.array(every)
 
     def density(self, T: int, S: int) -> float:
@@ -199,8 +210,22 @@ class Mask:
         return self
 
 
-def _term(cls):
-    """Frozen dataclass and pytree: fields with `child` in their metadata are its children."""
+KINDS: dict[str, type[Mask]] = {}  # by the name that JSON has
+
+
+def term(cls: type[Mask]) -> type[Mask]:
+    """A class of masks as a frozen dataclass and pytree, which JSON knows by its name.
+
+    Its fields are plain values, or arrays as `array_field`: with none it is static, hashable and
+    known at trace time. Raises TypeError for what is no Mask, ValueError for the name of another.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, Mask)):
+        raise TypeError(f"term: expected a subclass of Mask, got {cls!r}")
+    known = KINDS.get(cls.__name__, cls)  # a notebook may define its own again
+    if known.__module__ != cls.__module__:
+        raise ValueError(
+            f"term: {cls.__name__} is a mask of {known.__module__} already; take another name"
+        )
     cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
     child = [bool(f.metadata.get("child")) for f in dataclasses.fields(cls)]
     keys = [f.name for f in dataclasses.fields(cls)]
@@ -215,11 +240,13 @@ def _term(cls):
         return cls._build([next(kids) if c else next(aux) for c in child])
 
     jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
+    KINDS[cls.__name__] = cls
     return cls
 
 
-def _array(rank: int, **kwargs):
-    """A field that holds an array whose last `rank` axes are indexed, the others batch axes."""
+def array_field(rank: int, **kwargs):
+    """A field of a mask or a bias that holds an array, whose last `rank` axes are indexed; in a
+    mask those before them are batch axes."""
     return dataclasses.field(metadata={"child": True, "rank": rank}, **kwargs)
 
 
@@ -278,7 +305,7 @@ def _same(a, b) -> bool:
     return a == b
 
 
-@_term
+@term
 class And(Mask):
     """Seen by every one of `mask_terms`."""
 
@@ -287,11 +314,11 @@ class And(Mask):
     def __post_init__(self):
         _set_terms(self)
 
-    def _at(self, i, j):
-        return conjunction(*(m._at(i, j) for m in self.mask_terms))
+    def sees(self, i, j):
+        return conjunction(*(m.sees(i, j) for m in self.mask_terms))
 
-    def _tiles(self, *bounds):
-        some, every = zip(*(m._tiles(*bounds) for m in self.mask_terms))
+    def tiles(self, *bounds):
+        some, every = zip(*(m.tiles(*bounds) for m in self.mask_terms))
         return functools.reduce(np.logical_and, some), functools.reduce(np.logical_and, every)
 
     def terms(self):
@@ -302,7 +329,7 @@ class And(Mask):
         return And(tuple(m.sized(T, S) for m in self.mask_terms))
 
 
-@_term
+@term
 class Or(Mask):
     """Seen by any one of `mask_terms`."""
 
@@ -311,11 +338,11 @@ class Or(Mask):
     def __post_init__(self):
         _set_terms(self)
 
-    def _at(self, i, j):
-        return functools.reduce(operator.or_, aligned(*(m._at(i, j) for m in self.mask_terms)))
+    def sees(self, i, j):
+        return functools.reduce(operator.or_, aligned(*(m.sees(i, j) for m in self.mask_terms)))
 
-    def _tiles(self, *bounds):
-        some, every = zip(*(m._tiles(*bounds) for m in self.mask_terms))
+    def tiles(self, *bounds):
+        some, every = zip(*(m.tiles(*bounds) for m in self.mask_terms))
         return functools.reduce(np.logical_or, some), functools.reduce(np.logical_or, every)
 
     def terms(self):
@@ -326,7 +353,7 @@ class Or(Mask):
         return Or(tuple(m.sized(T, S) for m in self.mask_terms))
 
 
-@_term
+@term
 class Not(Mask):
     """Seen where `mask` hides."""
 
@@ -335,11 +362,11 @@ class Not(Mask):
     def __post_init__(self):
         _mask("Not", self.mask)
 
-    def _at(self, i, j):
-        return ~self.mask._at(i, j)
+    def sees(self, i, j):
+        return ~self.mask.sees(i, j)
 
-    def _tiles(self, *bounds):
-        some, every = self.mask._tiles(*bounds)
+    def tiles(self, *bounds):
+        some, every = self.mask.tiles(*bounds)
         return ~every, ~some
 
     def terms(self):
@@ -349,14 +376,14 @@ class Not(Mask):
         return Not(self.mask.sized(T, S))
 
 
-@_term
+@term
 class Full(Mask):
     """Every query sees every key."""
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         return (i == i) & (j == j)
 
-    def _tiles(self, i0, i1, j0, j1):
+    def tiles(self, i0, i1, j0, j1):
         return np.broadcast_arrays(np.bool_(True), np.bool_(True), i0 + j0)[:2]
 
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from attn.masks.language import Mask, _natural, _term
+from attn.masks.language import Mask, _natural, term
 from attn.masks.strided import has_multiple
 
 
-@_term
+@term
 class Local2D(Mask):
     """At most `reach` rows and columns away in a height x width raster (Parmar et al. 2018,
     arXiv:1802.05751, in squares); positions past the raster see nothing."""
@@ -20,20 +20,20 @@ class Local2D(Mask):
         object.__setattr__(self, "width", _natural("width", self.width, 1))
         object.__setattr__(self, "reach", _natural("reach", self.reach))
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         w, size = self.width, self.height * self.width
         inside = (i >= 0) & (i < size) & (j >= 0) & (j < size)
         near = (abs(i // w - j // w) <= self.reach) & (abs(i % w - j % w) <= self.reach)
         return inside & near
 
-    def _tiles(self, i0, i1, j0, j1):
+    def tiles(self, i0, i1, j0, j1):
         w, size = self.width, self.height * self.width
         apart = np.maximum(i0 // w - j1 // w, j0 // w - i1 // w)
         some = (apart <= self.reach) & (i0 < size) & (j0 < size)
         return some, some & False
 
 
-@_term
+@term
 class Axial(Mask):
     """The same row or the same column of a height x width raster (Ho et al. 2019,
     arXiv:1912.12180); positions past the raster see nothing."""
@@ -45,12 +45,12 @@ class Axial(Mask):
         object.__setattr__(self, "height", _natural("height", self.height, 1))
         object.__setattr__(self, "width", _natural("width", self.width, 1))
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         w, size = self.width, self.height * self.width
         inside = (i >= 0) & (i < size) & (j >= 0) & (j < size)
         return inside & ((i // w == j // w) | ((i - j) % w == 0))
 
-    def _tiles(self, i0, i1, j0, j1):
+    def tiles(self, i0, i1, j0, j1):
         w, size = self.width, self.height * self.width
         inside = (i1 < size) & (j1 < size)
         row = (i0 // w <= j1 // w) & (j0 // w <= i1 // w)

@@ -8,7 +8,7 @@ import numpy as np
 
 from attn.masks.blocks import Blocks, Coarse, Random
 from attn.masks.dynamic import Array, Padding, Segments
-from attn.masks.language import FULL, And, Full, Mask, Not, Or
+from attn.masks.language import FULL, KINDS, Full, Mask
 from attn.masks.raster import Axial, Local2D
 from attn.masks.static import Causal, Global, Prefix, Window
 from attn.masks.strided import Dilated, Fixed, LogDistance, Strided, Summary
@@ -31,7 +31,6 @@ STATIC_TERMS = (
     Summary,
 )
 TERMS = (*STATIC_TERMS, Padding, Segments, Array)
-_KINDS = {kind.__name__: kind for kind in (And, Or, Not, *TERMS)}
 
 
 def _decode(value):
@@ -40,14 +39,15 @@ def _decode(value):
     if not isinstance(value, dict):
         return value
     if "dtype" in value:
-        values = value["values"]
-        if not isinstance(values, list) or not all(isinstance(x, bool | int) for x in values):
-            raise ValueError(f"values: expected booleans or integers, got {values!r:.60}")
-        return jnp.asarray(np.array(values, value["dtype"]).reshape(value["shape"]))
+        values, dtype = value["values"], jnp.dtype(value["dtype"])
+        kinds = (bool, int, float) if jnp.issubdtype(dtype, jnp.floating) else (bool, int)
+        if not isinstance(values, list) or not all(isinstance(x, kinds) for x in values):
+            raise ValueError(f"values: expected numbers of {dtype}, got {values!r:.60}")
+        return jnp.asarray(np.array(values, dtype).reshape(value["shape"]))
     fields = {name: _decode(v) for name, v in value.items() if name != "term"}
-    kind = _KINDS.get(value.get("term"))
+    kind = KINDS.get(value.get("term"))
     if kind is None:
-        raise ValueError(f"term: expected one of {sorted(_KINDS)}, got {value.get('term')!r}")
+        raise ValueError(f"term: expected one of {sorted(KINDS)}, got {value.get('term')!r}")
     names = {f.name for f in dataclasses.fields(kind)}
     if set(fields) != names:
         raise ValueError(f"{kind.__name__}: expected fields {sorted(names)}, got {sorted(fields)}")

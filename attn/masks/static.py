@@ -5,10 +5,10 @@ from collections.abc import Iterable
 import jax.numpy as jnp
 import numpy as np
 
-from attn.masks.language import LARGEST, Mask, _natural, _term
+from attn.masks.language import LARGEST, Mask, _natural, term
 
 
-@_term
+@term
 class Causal(Mask):
     """j <= i + offset. Top-left aligned at offset 0; `Causal(S - T)` is bottom-right aligned.
 
@@ -25,14 +25,14 @@ class Causal(Mask):
     def _meet(self, other):
         return Causal(min(self.offset, other.offset)) if isinstance(other, Causal) else None
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         return j <= i + self.offset
 
-    def _tiles(self, i0, i1, j0, j1):
+    def tiles(self, i0, i1, j0, j1):
         return j0 <= i1 + self.offset, j1 <= i0 + self.offset
 
 
-@_term
+@term
 class Window(Mask):
     """i - left <= j <= i + right, both ends inclusive: Window(5, 0) sees itself and five before.
 
@@ -46,15 +46,15 @@ class Window(Mask):
         for name in ("left", "right"):
             object.__setattr__(self, name, _natural(name, getattr(self, name)))
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         return (j >= i - self.left) & (j <= i + self.right)
 
-    def _tiles(self, i0, i1, j0, j1):
+    def tiles(self, i0, i1, j0, j1):
         some = (j1 >= i0 - self.left) & (j0 <= i1 + self.right)
         return some, (j0 >= i1 - self.left) & (j1 <= i0 + self.right)
 
 
-@_term
+@term
 class Prefix(Mask):
     """j < n: the first n keys are seen by all (prefix language models: `Causal() | Prefix(n)`)."""
 
@@ -63,14 +63,14 @@ class Prefix(Mask):
     def __post_init__(self):
         object.__setattr__(self, "n", _natural("n", self.n))
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         return (j < self.n) & (i == i)
 
-    def _tiles(self, i0, i1, j0, j1):
+    def tiles(self, i0, i1, j0, j1):
         return (j0 < self.n) & (i0 == i0), (j1 < self.n) & (i0 == i0)
 
 
-@_term
+@term
 class Global(Mask):
     """i or j is one of `positions`: a global token sees all and is seen by all."""
 
@@ -82,12 +82,12 @@ class Global(Mask):
         positions = sorted({_natural("positions", p) for p in self.positions})
         object.__setattr__(self, "positions", tuple(positions))
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         xp = np if isinstance(i, np.ndarray) and isinstance(j, np.ndarray) else jnp
         positions = np.asarray(self.positions, np.int32)
         return xp.isin(i, positions) | xp.isin(j, positions)
 
-    def _tiles(self, i0, i1, j0, j1):
+    def tiles(self, i0, i1, j0, j1):
         count = lambda a, b: (
             np.searchsorted(self.positions, b, "right") - np.searchsorted(self.positions, a, "left")
         )

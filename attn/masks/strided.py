@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from attn.masks.language import Mask, _natural, _term
+from attn.masks.language import Mask, _natural, term
 
 
-@_term
+@term
 class Dilated(Mask):
     """Itself and `window` keys on each side, `rate` apart (Longformer, Beltagy et al. 2020,
     arXiv:2004.05150)."""
@@ -17,18 +17,18 @@ class Dilated(Mask):
         object.__setattr__(self, "window", _natural("window", self.window))
         object.__setattr__(self, "rate", _natural("rate", self.rate, 1))
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         reach = self.window * self.rate
         return (j >= i - reach) & (j <= i + reach) & ((i - j) % self.rate == 0)
 
-    def _tiles(self, i0, i1, j0, j1):
+    def tiles(self, i0, i1, j0, j1):
         reach = self.window * self.rate
         lo, hi = np.maximum(i0 - j1, -reach), np.minimum(i1 - j0, reach)
         inside = (i0 - j1 >= -reach) & (i1 - j0 <= reach)
         return (lo <= hi) & has_multiple(lo, hi, self.rate), inside & (self.rate == 1)
 
 
-@_term
+@term
 class Strided(Mask):
     """(i - j) is a multiple of `stride` (Child et al. 2019, arXiv:1904.10509)."""
 
@@ -37,15 +37,15 @@ class Strided(Mask):
     def __post_init__(self):
         object.__setattr__(self, "stride", _natural("stride", self.stride, 1))
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         return (i - j) % self.stride == 0
 
-    def _tiles(self, i0, i1, j0, j1):
+    def tiles(self, i0, i1, j0, j1):
         some = has_multiple(i0 - j1, i1 - j0, self.stride)
         return some, np.full_like(some, self.stride == 1)
 
 
-@_term
+@term
 class Fixed(Mask):
     """The same block, or one of the last `summary` keys of any block (Sparse Transformer's fixed
     pattern, Child et al. 2019, arXiv:1904.10509). `Fixed(b, 0)` is block-local."""
@@ -59,10 +59,10 @@ class Fixed(Mask):
         if self.summary > self.block:
             raise ValueError(f"summary: expected at most block={self.block}, got {self.summary}")
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         return (i // self.block == j // self.block) | (j % self.block >= self.block - self.summary)
 
-    def _tiles(self, i0, i1, j0, j1):
+    def tiles(self, i0, i1, j0, j1):
         b, c = self.block, self.summary
         overlap = (i0 // b <= j1 // b) & (j0 // b <= i1 // b)
         # a summary column in [j0, j1]: it ends past its block's first b - c columns
@@ -72,7 +72,7 @@ class Fixed(Mask):
         return overlap | (summary & (i0 == i0)), same | (every & (i0 == i0)) | (c == b)
 
 
-@_term
+@term
 class Summary(Mask):
     """Keys that are among the last `summary` of their block (Child et al. 2019)."""
 
@@ -82,25 +82,25 @@ class Summary(Mask):
     def __post_init__(self):
         Fixed(self.block, self.summary)  # refuses the same
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         return (i == i) & (j % self.block >= self.block - self.summary)
 
-    def _tiles(self, i0, i1, j0, j1):
+    def tiles(self, i0, i1, j0, j1):
         b, c = self.block, self.summary
         some = (j1 % b >= b - c) | ((j1 // b > j0 // b) & (c > 0))
         every = (j0 // b == j1 // b) & (j0 % b >= b - c) | (c == b)
         return np.broadcast_arrays(some, every, i0 + j0)[:2]
 
 
-@_term
+@term
 class LogDistance(Mask):
     """|i - j| is 0 or a power of two (LogSparse, Li et al. 2019, arXiv:1907.00235)."""
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         apart = abs(i - j)
         return (apart & (apart - 1)) == 0
 
-    def _tiles(self, i0, i1, j0, j1):
+    def tiles(self, i0, i1, j0, j1):
         # distances in the block reach from `least` to `most`
         least = np.maximum(np.maximum(i0 - j1, j0 - i1), 0)
         most = np.maximum(i1 - j0, j1 - i0)

@@ -16,10 +16,10 @@ from attn._dropout import Dropout
 from attn._places import Places
 from attn.biases import Bias
 from attn.masks import FULL, Mask
-from attn.masks.language import _term
+from attn.masks.language import term
 
 
-@_term
+@term
 class Reordered(Mask):
     """`mask` of tokens that stand in another order: (i, j) is (queries[i], keys[j]) of it."""
 
@@ -27,42 +27,42 @@ class Reordered(Mask):
     queries: Places
     keys: Places
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         xp = np if isinstance(i, np.ndarray) and isinstance(j, np.ndarray) else jnp
         there, places = [], []
         for index, at in ((i, self.queries.array()), (j, self.keys.array())):
             there.append(index < len(at))
             places.append(xp.asarray(at)[xp.minimum(index, len(at) - 1)])
-        return conjunction(self.mask._at(*places), *there)
+        return conjunction(self.mask.sees(*places), *there)
 
-    def _tiles(self, i0, i1, j0, j1):
+    def tiles(self, i0, i1, j0, j1):
         # by the rectangle of positions around each block
         (i0, i1), (j0, j1) = _around(self.queries, i0, i1), _around(self.keys, j0, j1)
-        some, every = self.mask._tiles(i0, i1, j0, j1)
+        some, every = self.mask.tiles(i0, i1, j0, j1)
         return some, every
 
     def terms(self):
         yield from self.mask.terms()
 
 
-@_term
+@term
 class SameGroup(Mask):
     """Query and key of one number; where numbers are sorted, the groups are blocks."""
 
     queries: Places
     keys: Places
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         xp = np if isinstance(i, np.ndarray) and isinstance(j, np.ndarray) else jnp
         look = lambda x, index: xp.asarray(x)[xp.minimum(index, len(x) - 1)]
         return look(self.queries.array(), i) == look(self.keys.array(), j)
 
-    def _tiles(self, i0, i1, j0, j1):
+    def tiles(self, i0, i1, j0, j1):
         (i0, i1), (j0, j1) = _around(self.queries, i0, i1), _around(self.keys, j0, j1)
         return (i0 <= j1) & (j0 <= i1), (i0 == i1) & (j0 == j1) & (i0 == j0)
 
 
-@_term
+@term
 class Around(Mask):
     """Points of a plane at most `reach` apart in both coordinates."""
 
@@ -70,13 +70,13 @@ class Around(Mask):
     keys: tuple[Places, Places]
     reach: int
 
-    def _at(self, i, j):
+    def sees(self, i, j):
         xp = np if isinstance(i, np.ndarray) and isinstance(j, np.ndarray) else jnp
         look = lambda x, index: xp.asarray(x.array())[xp.minimum(index, len(x) - 1)]
         apart = [abs(look(a, i) - look(b, j)) for a, b in zip(self.queries, self.keys)]
         return (apart[0] <= self.reach) & (apart[1] <= self.reach)
 
-    def _tiles(self, i0, i1, j0, j1):
+    def tiles(self, i0, i1, j0, j1):
         some, every = True, True
         for rows, columns in zip(self.queries, self.keys):
             (a0, a1), (b0, b1) = _around(rows, i0, i1), _around(columns, j0, j1)
