@@ -15,6 +15,7 @@ from attn.mechanism import Mechanism
 from attn.testing import laws
 from attn.testing.cases import base_mask, inputs, masks_for, widen
 from attn.testing.contract import BrokenLaw, assert_close, assert_same_bits, rms
+from attn.testing.trying import compare, error_of, expect, with_gradients
 
 TINY = {"T": 9, "S": 9, "H": 4, "D": 3}  # one token more than the blocks of most examples
 FAR = {**TINY, "T": 600, "S": 600, "batch": (1,), "N": 2, "K": 1}  # longer than a short sequence
@@ -80,19 +81,17 @@ def segments(mechanism):
 
 def bias(mechanism):
     values = np.random.default_rng(0).normal(size=(1, 4, TINY["T"], TINY["S"]))
-    _compare(mechanism, base_mask(mechanism), bias=jnp.asarray(values, jnp.float32))
+    _equals(mechanism, base_mask(mechanism), bias=jnp.asarray(values, jnp.float32))
 
 
-def _compare(mechanism, mask, *, dtype=jnp.float32, bias=None, scales=(1.0,)):
+def _equals(mechanism, mask, *, dtype=jnp.float32, bias=None, scales=(1.0,)):
     """The output and all gradients against the reference's in float64."""
-    run = jax.jit(laws._with_gradients(mechanism))
+    run = jax.jit(with_gradients(mechanism))
     for scale in scales:
         arrays = inputs(mechanism, dtype=dtype, scale=scale, **TINY)
         arrays = widen(arrays) if dtype == jnp.float64 else arrays
         what = f"{jnp.dtype(dtype).name}, logit scale {scale:g}"
-        laws._compare(
-            mechanism, run, arrays, mask, bias, dtype=dtype, what=what, jit_reference=True
-        )
+        compare(mechanism, run, arrays, mask, bias, dtype=dtype, what=what, jit_reference=True)
 
 
 def dropout(mechanism):
@@ -103,8 +102,8 @@ def dropout(mechanism):
     try:
         dropping = dataclasses.replace(mechanism, dropout_rate=0.4)
     except TypeError as error:  # no such field: nor may the key be swallowed
-        unused = laws._error_of(lambda: call(mechanism))
-        laws._expect((TypeError, ValueError), unused, "dropout_key", "a dropout_key")
+        unused = error_of(lambda: call(mechanism))
+        expect((TypeError, ValueError), unused, "dropout_key", "a dropout_key")
         raise NotImplementedError(str(error)) from error
     out = call(dropping)
     want = _definition(dropping, arrays, mask, dropout_key=key)  # it drops the same weights
@@ -135,7 +134,7 @@ def weights(mechanism):
 def in_dtype(name):
     def check(mechanism):
         with jax.enable_x64(name == "float64"):
-            _compare(mechanism, base_mask(mechanism), dtype=jnp.dtype(name))
+            _equals(mechanism, base_mask(mechanism), dtype=jnp.dtype(name))
 
     return check
 
@@ -143,7 +142,7 @@ def in_dtype(name):
 def gradient(mechanism):
     named = masks_for(mechanism, T=TINY["T"], S=TINY["S"])
     mask = named.get("all joined", named.get("Padding", base_mask(mechanism)))
-    _compare(mechanism, mask, scales=(1.0, 8.0))
+    _equals(mechanism, mask, scales=(1.0, 8.0))
 
 
 def second_order(mechanism):
@@ -153,7 +152,7 @@ def second_order(mechanism):
     mechanism = looped[0] if looped else mechanism
     with jax.enable_x64(True):
         arrays, along = (widen(inputs(mechanism, seed=seed, **TINY)) for seed in (0, 5))
-        slope = lambda x: laws._with_gradients(mechanism)(x, base_mask(mechanism), None)[1][0]
+        slope = lambda x: with_gradients(mechanism)(x, base_mask(mechanism), None)[1][0]
         moved = lambda step: jax.tree.map(lambda x, d: x + step * d, arrays, along)
         far, held = widen(inputs(mechanism, **FAR)), []
         for way, derivative in {"forward": _forward, "reverse": _reverse}.items():

@@ -13,7 +13,7 @@ from attn.masks import FULL
 from attn.mechanism import Mechanism
 from attn.testing.cases import SHAPE, inputs, masks_for
 from attn.testing.contract import BrokenLaw, assert_same_bits
-from attn.testing.laws import _buffer_shapes, _compare, _precise, _with_gradients
+from attn.testing.trying import buffer_shapes, compare, precise, with_gradients
 
 RATE, DRAWS = 0.4, 64
 
@@ -28,7 +28,7 @@ def drops_fairly(mechanism: Mechanism) -> None:
     _rates_are_checked(at_rate)
     _memory_stays_linear(at_rate(dropout_rate=RATE))
     dropping, still = at_rate(dropout_rate=RATE), at_rate(dropout_rate=0.0)
-    with _precise():
+    with precise():
         _a_key_decides(dropping)
         _rows_and_heads_drop_their_own(dropping)
         _the_mean_stays(dropping, still)
@@ -48,8 +48,8 @@ def _memory_stays_linear(dropping):
         return
     T = 4096
     arrays = inputs(dropping, batch=(1,), T=T, S=T, N=2, K=1, H=8, D=8)
-    run = _with_gradients(functools.partial(dropping, dropout_key=jax.random.key(0)))
-    for shape in _buffer_shapes(jax.make_jaxpr(run)(arrays, FULL, None).jaxpr):
+    run = with_gradients(functools.partial(dropping, dropout_key=jax.random.key(0)))
+    for shape in buffer_shapes(jax.make_jaxpr(run)(arrays, FULL, None).jaxpr):
         if np.prod(shape, dtype=float) >= T * T // 2:
             raise BrokenLaw(f"dropout at T = S = {T} holds an array of shape {list(shape)}")
 
@@ -59,7 +59,7 @@ def _a_key_decides(dropping):
     arrays = inputs(dropping, **shape)
     named = masks_for(dropping, **shape)
     mask, key = named.get("all joined", FULL), jax.random.key(5)
-    run = jax.jit(_with_gradients(functools.partial(dropping, dropout_key=key)))
+    run = jax.jit(with_gradients(functools.partial(dropping, dropout_key=key)))
     again = jax.tree.leaves(run(arrays, mask, None))
     for a, b in zip(again, jax.tree.leaves(run(arrays, mask, None))):
         assert_same_bits(a, b, what="the same key twice")
@@ -68,7 +68,7 @@ def _a_key_decides(dropping):
         reference=functools.partial(dropping.reference, dropout_key=key), room=dropping.room
     )
     what = {"what": "dropout with one key", "dtype": jnp.float32, "jit_reference": True}
-    _compare(definition, run, arrays, mask, None, **what)
+    compare(definition, run, arrays, mask, None, **what)
     q, k, v, learned = arrays
     other = jax.jit(dropping)(q, k, v, mask=mask, dropout_key=jax.random.key(6), **learned)
     if (np.asarray(other) == np.asarray(again[0])).all():

@@ -13,64 +13,15 @@ from attn.mechanism import Mechanism
 from attn.positions import alibi_slopes
 from attn.testing.cases import SHAPE, base_mask, inputs, masks_for, term_examples, widen
 from attn.testing.contract import BrokenLaw, assert_close, assert_same_bits, assert_zero
-
-
-def _with_gradients(call):
-    """(output, gradients of a fixed random projection of it with respect to every array)."""
-
-    def run(arrays, mask, bias):
-        def loss(arrays, bias):
-            q, k, v, learned = arrays
-            out = call(q, k, v, mask=mask, bias=bias, **learned)
-            # odd weights that no symmetry of the output can cancel
-            direction = np.sin(np.arange(out.size) * 0.7 + 0.3).astype(np.float32)
-            wide = out.astype(jnp.float64 if out.dtype == jnp.float64 else jnp.float32)
-            return (wide * jnp.asarray(direction, wide.dtype).reshape(out.shape)).sum(), out
-
-        grad = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
-        (_, out), gradients = grad(arrays, bias)
-        return out, gradients
-
-    return run
-
-
-@functools.lru_cache(maxsize=4)
-def _jitted(reference):
-    """Compiled once for the dtypes that a variant is tried in: the definition is in float64."""
-    return jax.jit(_with_gradients(reference))
-
-
-def _compare(mechanism, run, arrays, mask, bias, *, dtype, what, jit_reference=False):
-    """Output and every gradient of a jitted `run` against the float64 reference (compiled only
-    where shapes change from call to call: eager operations of one shape are cached)."""
-    out, gradients = run(arrays, mask, bias)
-    reference = (_jitted if jit_reference else _with_gradients)(mechanism.reference)
-    with jax.enable_x64(True):
-        oracle, exact = reference(widen(arrays), mask, widen(bias))
-        oracle, exact = jax.tree.map(np.asarray, (oracle, exact))
-    if out.dtype != dtype:
-        raise BrokenLaw(f"{what}: expected dtype {jnp.dtype(dtype).name}, got {out.dtype}")
-    room = mechanism.room
-    assert_close(out, oracle, dtype=dtype, what=what, room=room)
-    names = jax.tree_util.tree_leaves_with_path(gradients)
-    for (path, got), want in zip(names, jax.tree.leaves(exact), strict=True):
-        name = "q k v learned".split()[path[1].idx] if path[0].idx == 0 else "bias"
-        # learned arrays stay float32 beside narrow inputs: what reaches them is as rough as those
-        assert_close(
-            got, want, dtype=dtype, kind="gradient", room=room, what=f"{what}, gradient of {name}"
-        )
-
-
-def _precise():
-    return jax.default_matmul_precision("highest")
+from attn.testing.trying import buffer_shapes, compare, error_of, expect, precise, with_gradients
 
 
 def equals_reference(mechanism: Mechanism) -> None:
     """1. Output and every gradient equal the definition in float64: for every honoured mask at
     logit scale 8; for two of them at scale 1 and in bfloat16, for one in float16 too."""
-    run = jax.jit(_with_gradients(mechanism))
+    run = jax.jit(with_gradients(mechanism))
     shape = {"T": 19, "S": 23}
-    with _precise():
+    with precise():
         named = masks_for(mechanism, **shape)
         few = {"FULL", "all joined"} & set(named)
         if "Causal, later" in named:  # that and all joined: the same again would tell no more
@@ -79,18 +30,18 @@ def equals_reference(mechanism: Mechanism) -> None:
             for scale in (1.0, 8.0) if name in few else (8.0,):
                 arrays = inputs(mechanism, scale=scale, **shape)
                 what = f"mask {name}, logit scale {scale:g}"
-                _compare(mechanism, run, arrays, mask, None, dtype=jnp.float32, what=what)
+                compare(mechanism, run, arrays, mask, None, dtype=jnp.float32, what=what)
         for dtype, names in ((jnp.bfloat16, sorted(few)), (jnp.float16, sorted(few)[-1:])):
             for name in names:
                 for scale in (1.0, 8.0):
                     arrays = inputs(mechanism, dtype=dtype, scale=scale, **shape)
                     what = f"mask {name}, logit scale {scale:g}, {jnp.dtype(dtype).name}"
-                    _compare(mechanism, run, arrays, named[name], None, dtype=dtype, what=what)
+                    compare(mechanism, run, arrays, named[name], None, dtype=dtype, what=what)
         if Bias in mechanism.honours:
             bias = Alibi(jnp.asarray(alibi_slopes(SHAPE["N"])))
             arrays = inputs(mechanism, **shape)
             mask = named.get("Padding", base_mask(mechanism))
-            _compare(mechanism, run, arrays, mask, bias, dtype=jnp.float32, what="ALiBi bias")
+            compare(mechanism, run, arrays, mask, bias, dtype=jnp.float32, what="ALiBi bias")
 
 
 def refuses_the_rest(mechanism: Mechanism) -> None:
@@ -104,19 +55,19 @@ def refuses_the_rest(mechanism: Mechanism) -> None:
         honoured = name in {kind.__name__ for kind in mechanism.honours}
         mask = mask if isinstance(mask, Causal) else base_mask(mechanism) & mask
         with jax.numpy_rank_promotion("raise"):
-            error = _error_of(lambda: jax.eval_shape(lambda q: call(q, k, v, mask=mask), q))
+            error = error_of(lambda: jax.eval_shape(lambda q: call(q, k, v, mask=mask), q))
         if honoured and error is not None:
             raise BrokenLaw(f"{name} is declared and yet raises {error!r}")
         if not honoured:
-            _expect(NotImplementedError, error, name, f"mask {name}, not declared")
+            expect(NotImplementedError, error, name, f"mask {name}, not declared")
     for kind in mechanism.requires:
-        error = _error_of(lambda: call(q, k, v))
-        _expect(NotImplementedError, error, kind.__name__, f"no {kind.__name__}, though required")
+        error = error_of(lambda: call(q, k, v))
+        expect(NotImplementedError, error, kind.__name__, f"no {kind.__name__}, though required")
     call = functools.partial(call, mask=base_mask(mechanism))
     if Bias not in mechanism.honours:
         bias = jnp.zeros((1, 1, T, S))
-        error = _error_of(lambda: call(q, k, v, bias=bias))
-        _expect(NotImplementedError, error, "bias", "a bias, not declared")
+        error = error_of(lambda: call(q, k, v, bias=bias))
+        expect(NotImplementedError, error, "bias", "a bias, not declared")
     wrong = {
         "rank-2 mask": (TypeError, "mask", lambda: call(q, k, v, mask=jnp.ones((T, S), bool))),
         "integer q": (TypeError, "q", lambda: call(q.astype(int), k, v)),
@@ -129,24 +80,7 @@ def refuses_the_rest(mechanism: Mechanism) -> None:
         "an integer bias": (TypeError, "bias", lambda: call(q, k, v, bias=jnp.ones((1, 1), int))),
     }
     for what, (kind, name, attempt) in wrong.items():
-        _expect(kind, _error_of(attempt), name, what)
-
-
-def _error_of(attempt):
-    try:
-        attempt()
-    except Exception as error:
-        return error
-    return None
-
-
-def _expect(kind, error, name, what):
-    if error is None:
-        raise BrokenLaw(f"{what}: accepted without a word")
-    if not isinstance(error, kind):
-        raise BrokenLaw(f"{what}: expected {kind.__name__}, got {error!r}")
-    if name not in str(error):
-        raise BrokenLaw(f"{what}: the message does not name {name!r}: {error}")
+        expect(kind, error_of(attempt), name, what)
 
 
 def is_strictly_causal(mechanism: Mechanism) -> None:
@@ -196,7 +130,7 @@ def does_not_leak(mechanism: Mechanism) -> None:
     base = base_mask(mechanism)
     again = call(spoil(q), spoil(k), spoil(v), base)
     assert_same_bits(again[0], call(q, k, v, base)[0], what=what)
-    run = jax.jit(_with_gradients(mechanism))
+    run = jax.jit(with_gradients(mechanism))
     bases = {} if mechanism.requires else {"": FULL}
     bases |= {" with Causal": Causal()} if Causal in mechanism.honours else {}
     for also, base in bases.items():
@@ -238,7 +172,7 @@ def does_not_leak(mechanism: Mechanism) -> None:
 
 def sees_nothing_gives_zero(mechanism: Mechanism) -> None:
     """5. A query that sees nothing gets exactly 0 with zero gradients; S, T or B may be 0."""
-    run = jax.jit(_with_gradients(mechanism))
+    run = jax.jit(with_gradients(mechanism))
     q, k, v, learned = inputs(mechanism)
     if Padding in mechanism.honours:
         base = base_mask(mechanism)
@@ -270,13 +204,13 @@ def any_length_works(mechanism: Mechanism) -> None:
     """6. Lengths 1, one less and more than a block, two blocks and one more, a prime."""
     block = next((getattr(mechanism, n) for n in ("block", "chunk") if hasattr(mechanism, n)), 8)
     block = min(block[0] if isinstance(block, tuple) else block or 8, 16)
-    run = jax.jit(_with_gradients(mechanism))
-    with _precise():
+    run = jax.jit(with_gradients(mechanism))
+    with precise():
         for T in sorted({1, block - 1, block, block + 1, 2 * block + 1, 31} - {0}):
             mask = masks_for(mechanism, T=T, S=T).get("Causal", base_mask(mechanism))
             arrays = inputs(mechanism, T=T, S=T)
             what = {"what": f"T = S = {T}", "dtype": jnp.float32, "jit_reference": True}
-            _compare(mechanism, run, arrays, mask, None, **what)
+            compare(mechanism, run, arrays, mask, None, **what)
 
 
 def transforms_agree(mechanism: Mechanism) -> None:
@@ -287,7 +221,7 @@ def transforms_agree(mechanism: Mechanism) -> None:
     mask = named.get("all joined", named.get("Padding", base_mask(mechanism)))
     close = functools.partial(assert_close, dtype=jnp.float32, room=mechanism.room)
     call = jax.jit(lambda q, k, v, g, mask: mechanism(q, k, v, mask=mask, **g))
-    with _precise():
+    with precise():
         out = call(q, k, v, learned, mask)
         close(mechanism(q, k, v, mask=mask, **learned), out, what="eager against jit")
 
@@ -375,11 +309,11 @@ def memory_is_linear(mechanism: Mechanism) -> None:
 
     def traced(T):
         arrays = inputs(mechanism, T=T, S=T, **small)
-        return jax.jit(lambda a: _with_gradients(mechanism)(a, mask, None)), arrays
+        return jax.jit(lambda a: with_gradients(mechanism)(a, mask, None)), arrays
 
     run, arrays = traced(4096)
     most = 4096 * 4096 // 2
-    for shape in _buffer_shapes(jax.make_jaxpr(run)(arrays).jaxpr):
+    for shape in buffer_shapes(jax.make_jaxpr(run)(arrays).jaxpr):
         if np.prod(shape, dtype=float) >= most:
             raise BrokenLaw(f"at T = S = 4096 the program holds an array of shape {list(shape)}")
     sizes = []
@@ -394,17 +328,6 @@ def memory_is_linear(mechanism: Mechanism) -> None:
         )
     if sizes[1] > 2.3 * sizes[0]:
         raise BrokenLaw(f"bytes grow {sizes[1] / sizes[0]:.2f}x from T = 2048 to 4096: {sizes}")
-
-
-def _buffer_shapes(jaxpr):
-    """Shapes of every value in a jaxpr and in those inside it."""
-    for equation in jaxpr.eqns:
-        for variable in equation.outvars:
-            yield getattr(variable.aval, "shape", ())
-        for value in jax.tree.leaves(list(equation.params.values())):
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                yield from _buffer_shapes(inner)
 
 
 def steps_equal_parallel(mechanism: Mechanism) -> None:
@@ -435,7 +358,7 @@ def _decode(mechanism: Mechanism, **bias: Bias) -> None:
         cut = lambda x: x[:, start:stop]
         return map(cut, (q, k, v)), {n: cut(x) if n in gates else x for n, x in learned.items()}
 
-    with _precise():
+    with precise():
         whole = jax.jit(mechanism.reference)(q, k, v, mask=Causal(), **learned)
         close = functools.partial(assert_close, dtype=q.dtype, room=mechanism.room)
         for t in range(T):
@@ -449,8 +372,8 @@ def _decode(mechanism: Mechanism, **bias: Bias) -> None:
             return
         close(out, whole[:, :6], what="prefill of 6 tokens")
         over = lambda: mechanism.prefill(*tokens(0, 6)[0], max_length=5, **extra)
-        error = _error_of(lambda: jax.eval_shape(over))
-        _expect(ValueError, error, "max_length", "prefill of 6 tokens with max_length=5")
+        error = error_of(lambda: jax.eval_shape(over))
+        expect(ValueError, error, "max_length", "prefill of 6 tokens with max_length=5")
         for t in (6, 7):
             qkv, extra = tokens(t, t + 1)
             state, out = step(state, *qkv, **extra)
@@ -471,7 +394,7 @@ def weights_give_output(mechanism: Mechanism) -> None:
 def weights_times_values(mechanism: Mechanism, arrays, mask, *, what: str) -> None:
     """`weights` @ v equals the output under one mask."""
     q, k, v, learned = arrays
-    with _precise():
+    with precise():
         w = jax.jit(mechanism.weights)(q, k, mask=mask, **learned)
         shape = (*q.shape[:-3], q.shape[-2], q.shape[-3], k.shape[-3])
         if w.shape != shape:
@@ -533,7 +456,7 @@ def _promotes_aloud(mechanism):
     for dtype in (jnp.float32, jnp.bfloat16):
         for what, form in _forms(mechanism, dtype).items():
             with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
-                error = _error_of(lambda: jax.eval_shape(form))
+                error = error_of(lambda: jax.eval_shape(form))
             if error is not None and not isinstance(error, NotImplementedError):
                 raise BrokenLaw(f"{what}, {jnp.dtype(dtype).name}: {error!r}") from error
 
@@ -554,7 +477,7 @@ def _forms(mechanism, dtype):
         return mechanism.step(state, q[:, :1], k[:, :1], v[:, :1], **once)[1]
 
     return {
-        "call and gradients": lambda: _with_gradients(mechanism)((q, k, v, learned), mask, bias),
+        "call and gradients": lambda: with_gradients(mechanism)((q, k, v, learned), mask, bias),
         "reference": lambda: mechanism.reference(q, k, v, mask=mask, **learned),
         "weights": lambda: mechanism.weights(q, k, mask=mask, **learned),
         "prefill": lambda: mechanism.prefill(q, k, v, max_length=sizes["max_length"], **learned)[1],

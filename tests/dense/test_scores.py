@@ -14,7 +14,7 @@ from attn import FULL, Causal, Padding, Prefix, Segments, Window
 from attn._core import dots
 from attn.dense import _rows, luong
 from attn.testing import inputs, rms
-from attn.testing.laws import _buffer_shapes, _with_gradients
+from attn.testing.trying import buffer_shapes, with_gradients
 
 T, S = 9, 12
 LENGTHS = np.array([7, 12])
@@ -119,7 +119,7 @@ def test_blocks_change_nothing(mechanism, mask):
     def run(block):
         sized = dataclasses.replace(mechanism, block=block, dropout_rate=0.3)
         call = functools.partial(sized, dropout_key=jax.random.key(0))
-        return jax.jit(lambda arrays: _with_gradients(call)(arrays, mask, bias))(arrays)
+        return jax.jit(lambda arrays: with_gradients(call)(arrays, mask, bias))(arrays)
 
     for one, two in zip(jax.tree.leaves(run(None)), jax.tree.leaves(run(2))):
         assert rms(one - two) <= 64 * 2**-23 * rms(one)
@@ -195,8 +195,8 @@ def test_additive_never_holds_a_hidden_layer_of_all_pairs(hidden):
     length = 2048
     mechanism = attn.Additive(hidden=hidden)
     q, k, v, learned = inputs(mechanism, T=length, S=length, batch=(1,), N=2, K=1)
-    run = lambda *a: _with_gradients(mechanism)(a, Causal(), None)
-    shapes = list(_buffer_shapes(jax.make_jaxpr(run)(q, k, v, learned).jaxpr))
+    run = lambda *a: with_gradients(mechanism)(a, Causal(), None)
+    shapes = list(buffer_shapes(jax.make_jaxpr(run)(q, k, v, learned).jaxpr))
     assert max(np.prod(shape, dtype=float) for shape in shapes) < length * length / 4
 
 

@@ -1,0 +1,88 @@
+"""How a law tries a mechanism: with its gradients, against the definition, or to see it refuse."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attn.testing.cases import widen
+from attn.testing.contract import BrokenLaw, assert_close
+
+
+def with_gradients(call):
+    """(output, gradients of a fixed random projection of it with respect to every array)."""
+
+    def run(arrays, mask, bias):
+        def loss(arrays, bias):
+            q, k, v, learned = arrays
+            out = call(q, k, v, mask=mask, bias=bias, **learned)
+            # odd weights that no symmetry of the output can cancel
+            direction = np.sin(np.arange(out.size) * 0.7 + 0.3).astype(np.float32)
+            wide = out.astype(jnp.float64 if out.dtype == jnp.float64 else jnp.float32)
+            return (wide * jnp.asarray(direction, wide.dtype).reshape(out.shape)).sum(), out
+
+        grad = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
+        (_, out), gradients = grad(arrays, bias)
+        return out, gradients
+
+    return run
+
+
+@functools.lru_cache(maxsize=4)
+def _jitted(reference):
+    """Compiled once for the dtypes that a variant is tried in: the definition is in float64."""
+    return jax.jit(with_gradients(reference))
+
+
+def compare(mechanism, run, arrays, mask, bias, *, dtype, what, jit_reference=False):
+    """Output and every gradient of a jitted `run` against the float64 reference (compiled only
+    where shapes change from call to call: eager operations of one shape are cached)."""
+    out, gradients = run(arrays, mask, bias)
+    reference = (_jitted if jit_reference else with_gradients)(mechanism.reference)
+    with jax.enable_x64(True):
+        oracle, exact = reference(widen(arrays), mask, widen(bias))
+        oracle, exact = jax.tree.map(np.asarray, (oracle, exact))
+    if out.dtype != dtype:
+        raise BrokenLaw(f"{what}: expected dtype {jnp.dtype(dtype).name}, got {out.dtype}")
+    room = mechanism.room
+    assert_close(out, oracle, dtype=dtype, what=what, room=room)
+    names = jax.tree_util.tree_leaves_with_path(gradients)
+    for (path, got), want in zip(names, jax.tree.leaves(exact), strict=True):
+        name = "q k v learned".split()[path[1].idx] if path[0].idx == 0 else "bias"
+        # learned arrays stay float32 beside narrow inputs: what reaches them is as rough as those
+        assert_close(
+            got, want, dtype=dtype, kind="gradient", room=room, what=f"{what}, gradient of {name}"
+        )
+
+
+def precise():
+    return jax.default_matmul_precision("highest")
+
+
+def error_of(attempt):
+    try:
+        attempt()
+    except Exception as error:
+        return error
+    return None
+
+
+def expect(kind, error, name, what):
+    if error is None:
+        raise BrokenLaw(f"{what}: accepted without a word")
+    if not isinstance(error, kind):
+        raise BrokenLaw(f"{what}: expected {kind.__name__}, got {error!r}")
+    if name not in str(error):
+        raise BrokenLaw(f"{what}: the message does not name {name!r}: {error}")
+
+
+def buffer_shapes(jaxpr):
+    """Shapes of every value in a jaxpr and in those inside it."""
+    for equation in jaxpr.eqns:
+        for variable in equation.outvars:
+            yield getattr(variable.aval, "shape", ())
+        for value in jax.tree.leaves(list(equation.params.values())):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from buffer_shapes(inner)
