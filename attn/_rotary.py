@@ -27,7 +27,7 @@ def rotary(
     `scale` (Su et al. 2021, arXiv:2104.09864, half-split layout).
 
     `rates` [R/2] are base^(-2c/H) with R = H by default; with fewer, the channels from R on stay as
-    they are. Angles in float32, the result in x's dtype. Raises ValueError if H is odd and there
+    they are. Angles in at least float32, the result in x's dtype. Raises ValueError if H is odd and there
     are no rates, for more rates than pairs and for positions that do not fit, TypeError for x
     that is not of floats and for positions that are no array.
     """
@@ -42,12 +42,12 @@ def rotary(
     turned = 2 * len(rates)
     if turned > x.shape[-1]:
         raise ValueError(f"rates: expected at most {x.shape[-1] // 2}, got {len(rates)}")
-    positions, rates = positions.astype(jnp.float32), jnp.asarray(rates, jnp.float32)
+    wide = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
+    positions, rates = positions.astype(wide), jnp.asarray(rates, wide)
     x, positions, rates = aligned(x, positions[..., None, None], rates)
     angle = positions * rates  # [*B, T, 1, R/2]
     if jnp.ndim(scale):
         _, scale = aligned(x, scale)
-    wide = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
     cos, sin = (jnp.cos(angle) * scale).astype(wide), (jnp.sin(angle) * scale).astype(wide)
     a, b = jnp.split(x[..., :turned].astype(wide), 2, axis=-1)
     pairs = jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1).astype(x.dtype)

@@ -317,6 +317,13 @@ def test_random_reaches_the_whole_sequence_with_per_row_blocks_each():
     assert not (layout == Random(1, 3, 1).array(400, 400)).all()
 
 
+def test_the_density_of_an_array_is_exact():
+    """A mean in float32 would round away one pair of 2^24."""
+    seen = np.ones((4099, 4099), bool)
+    seen[0, 0] = False
+    assert Array(jnp.asarray(seen)).density(4099, 4099) == 1 - 1 / 4099**2
+
+
 def test_random_without_lengths_is_refused():
     with pytest.raises(ValueError, match="sized"):
         Random(2, 1, 0).at(0, 0)

@@ -75,6 +75,13 @@ def test_it_is_its_definition_and_scores_depend_on_the_distance_only(form, centr
     assert abs(np.einsum("inh,jnh->nij", q, k) - scores).max() > 0.1
 
 
+def test_angles_of_float64_are_float64():
+    t = np.array([100_003])
+    with jax.enable_x64(True):
+        got = rotary(jnp.asarray(Q[:1]), jnp.asarray(t))
+    np.testing.assert_allclose(got, turned(Q[:1], t, Rotary()), rtol=0, atol=1e-10)
+
+
 def test_the_plain_record_is_the_plain_function():
     x, t = jnp.asarray(Q, jnp.float32), jnp.arange(23)
     np.testing.assert_allclose(Rotary(base=77.0)(x, x, t)[0], rotary(x, t, base=77.0), atol=1e-6)
