@@ -27,10 +27,10 @@ def huge(dtype) -> float:
 
 
 def in_base_2(bias):
-    """LOG2E * bias; of one that is about the least number, what is left when that would be -inf,
-    which hides a key."""
-    least = -huge(bias.dtype) / 2
-    return jnp.where(bias == -jnp.inf, bias, jnp.maximum(LOG2E * bias, least))
+    """LOG2E * bias; of one about the least or the largest number, what is left when that would be
+    infinite: -inf hides a key, inf is none."""
+    most = huge(bias.dtype) / 2
+    return jnp.where(jnp.isinf(bias), bias, jnp.clip(LOG2E * bias, -most, most))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -53,10 +53,12 @@ FORMS = {  # in short rows, in loops, in strips
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("offset", [-1e4, -1e9, np.finfo(np.float32).min])
-def test_a_row_that_is_pushed_down_as_a_whole_weighs_as_before(form, offset):
+@pytest.mark.parametrize(
+    "offset", [-1e4, -1e9, np.finfo(np.float32).min, 1.5e38, np.finfo(np.float32).max]
+)
+def test_a_row_that_is_moved_as_a_whole_weighs_as_before(form, offset):
     """An additive mask that hides a padded row's every key by a large number: weights sum to 1, in
-    the gradients too."""
+    the gradients too. Nor does one so large the other way, that shows them."""
     T = 600 if form == "strips" else 16
     v, do = (jax.random.normal(key, (1, T, 1, 4)) for key in jax.random.split(jax.random.key(0)))
     bias = jnp.full((1, 1, T, T), offset, jnp.float32)
