@@ -27,8 +27,8 @@ def rotary(
     `scale` (Su et al. 2021, arXiv:2104.09864, half-split layout).
 
     `rates` [R/2] are base^(-2c/H) with R = H by default; with fewer, the channels from R on stay as
-    they are. Angles in at least float32, the result in x's dtype. Raises ValueError if H is odd and there
-    are no rates, for more rates than pairs and for positions that do not fit, TypeError for x
+    they are. Angles in at least float32, the result in x's dtype. Raises ValueError if H is odd and
+    there are no rates, for more rates than pairs and for positions that do not fit, TypeError for x
     that is not of floats and for positions that are no array.
     """
     if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.floating):
