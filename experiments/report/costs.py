@@ -14,7 +14,7 @@ from experiments.kept import Kept
 from experiments.manifest import digest
 from experiments.measure import cost
 from experiments.measure.flops import counted
-from experiments.quantities import Layer, Step, in_turns, layers, state_bytes
+from experiments.quantities import Layer, Step, in_turns, is_causal, layers, state_bytes
 from experiments.validation import to_dict
 
 HELD = 4e9  # bytes of all steps that are timed in turns
@@ -41,13 +41,18 @@ def costs(
         name: {
             **step,
             **_mean([alone[layer] for layer in layers(experiments[name])]),
-            "decode_state_bytes": state_bytes(experiments[name]),
+            "decode_state_bytes": decoding(experiments[name]),
         }
         for name, step in _steps(experiments, kept or Kept()).items()
     }
     with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not results
         disk.write_json(cache, {"key": key, "costs": measured})
     return measured
+
+
+def decoding(experiment: Experiment) -> int | None:
+    """Bytes of state; None beside the accuracy of a model that does not decode as it is trained."""
+    return state_bytes(experiment) if is_causal(experiment) else None
 
 
 def _before(cache: Path, key: str) -> dict[str, Costs] | None:
