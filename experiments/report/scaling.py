@@ -22,7 +22,12 @@ def pictures(name: str, rows: Sequence[Row], known: Sequence[str] = ()) -> Itera
                     continue
                 code = f"{name}-{mode}-{key}".replace(" ", "").replace("+", "-")
                 ours = series.get(OURS, ([], []))
-                meet = {x: crossover.crossings(ours, c) for x, c in series.items() if x != OURS}
+                noisy = crossover.within_noise(some, mode, key)
+                meet = {
+                    x: crossover.crossings(ours, curve, noisy.get(x, ()))
+                    for x, curve in series.items()
+                    if x != OURS
+                }
                 svg = scaling(
                     series, style, ylabel=f"{mode}, {quantity.unit}", name=code, meet=meet
                 )

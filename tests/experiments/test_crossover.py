@@ -45,6 +45,38 @@ def test_curves_that_meet_twice_name_both():
     assert told == "curves cross at T ≈ 724, 2,896, faster beyond"
 
 
+def noisy(spread, *slower):
+    """attn beside a peer that takes 1 ms, 10% slower at some lengths and faster at the others."""
+    rows = []
+    for T in LENGTHS:
+        least = 1.1 if T in slower else 0.9
+        rows += [row(T, "attn", least, high=least + spread), row(T, "torch", 1.0, high=1 + spread)]
+    return rows
+
+
+def test_a_crossing_within_noise_is_not_told(tmp_path):
+    """Two were printed about a length at which the medians differed by a tenth of their spread."""
+    told = lambda rows: crossover.crossovers(rows)[0][2]["torch"]
+    assert told(noisy(0.01, 1024)) == "curves cross at T ≈ 737, 1,423, faster beyond"
+    assert told(noisy(0.3, 1024)) == "within noise at every T, 512..4,096"
+    for one in (rows := noisy(0.01, 1024)):
+        one["high"] += 0.3 * (one["T"] == 1024)
+    assert told(rows) == "faster at every T, 512..4,096 (but within noise at 1,024)"
+    assert crossover.within_noise(rows, "forward", "minimum") == {"torch": {1024}}
+    for one in (rows := noisy(0.01, 1024, 512)):
+        one["high"] += 0.3 * (one["T"] == 1024)
+    assert told(rows) == "faster from T ≈ 512..2,048 (but within noise at 1,024)"
+    suites = {"softmax": {"title": "softmax", "rows": rows}}
+    page = benchmark.write(suites, {"command": "c"}, tmp_path).read_text()
+    assert "Rings: where attn crosses" not in page
+    assert "within noise: Of two times" in (tmp_path / "benchmark.md").read_text()
+
+
+def test_bytes_have_no_noise():
+    rows = [{**one, "temporary_bytes": one["minimum"] * 1e6} for one in noisy(0.3, 512)]
+    assert crossover.crossovers(rows)[1][1:] == ("memory", {"torch": "smaller from T ≈ 712"})
+
+
 def test_exponents_are_fitted():
     assert crossover.exponent(*curve(2, 3)) == pytest.approx(2)
     assert crossover.exponent([512], [1.0]) is None
