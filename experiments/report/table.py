@@ -59,6 +59,17 @@ def _cost(key: str, per: float = 1) -> Callable[[Variant], float | None]:
     return lambda variant: None if variant.cost.get(key) is None else variant.cost[key] / per
 
 
+def _time(what: str) -> Callable[[Variant], str]:
+    """Milliseconds, and how far half of the rounds lie around them, to as many digits."""
+
+    def show(variant: Variant) -> str:
+        text, spread = number(_cost(f"{what}_ms")(variant)), variant.cost.get(f"{what}_ms_spread")
+        digits = len(text.partition(".")[2])
+        return text if spread is None else f"{text} ± {spread / 2:,.{digits}f}"
+
+    return show
+
+
 def _work(what: str) -> Callable[[Variant], str]:
     """GFLOP; a lower bound where the cost says what it could not count."""
 
@@ -98,12 +109,19 @@ COLUMNS = (
     Column("fairness", "steps", "", lambda v: None, _note("steps")),
     Column("model", "parameters", "", lambda v: v.mean("parameters"), _whole("parameters")),
     Column(STEP, "speed", "steps/s", lambda v: v.mean("steps_per_second")),
-    Column(STEP, "in turns", "ms", _cost("step_ms"), short=True),
+    Column(STEP, "in turns", "ms", _cost("step_ms"), _time("step"), short=True),
     Column(STEP, "compile", "s", _cost("step_compile_seconds")),
     Column(STEP, "peak", "MB", _cost("step_peak_bytes", 1e6)),
     Column(STEP, "work", "GFLOP", _cost("step_flops", 1e9), _work("step")),
-    Column(ATTENTION, "forward", "ms", _cost("forward_ms")),
-    Column(ATTENTION, "fwd + bwd", "ms", _cost("forward_backward_ms"), short=True),
+    Column(ATTENTION, "forward", "ms", _cost("forward_ms"), _time("forward")),
+    Column(
+        ATTENTION,
+        "fwd + bwd",
+        "ms",
+        _cost("forward_backward_ms"),
+        _time("forward_backward"),
+        short=True,
+    ),
     Column(ATTENTION, "peak", "MB", _cost("attention_peak_bytes", 1e6)),
     Column(ATTENTION, "work", "GFLOP", _cost("attention_flops", 1e9), _work("attention")),
     Column("decoding", "state", "KB/sequence", _cost("decode_state_bytes", 1e3)),
@@ -116,11 +134,12 @@ NOTES = {
     "paired by seed and by row, with Holm's correction for so many variants; a tie from 0.05.",
     STEP: "Forward, backward and update of the whole model on one batch. Speed is that of training "
     "beside whatever else ran; in turns: medians over rounds in which all variants of one "
-    "comparison take turns.",
+    "comparison take turns, ± half of the range in which the middle half of the rounds lies. "
+    "Compiling is measured once.",
     ATTENTION: "The mechanism on q, k and v as in training, without projections; the mean over the "
     "layers that attend, a dash where none does. Milliseconds are medians over rounds in which all "
-    "variants of one comparison take turns; peak and work are of fwd + bwd, which is forward and "
-    "backward.",
+    "variants of one comparison take turns, ± as of a step; peak and work are of fwd + bwd, which "
+    "is forward and backward.",
     "fairness": "What was solved to match the first variant, how far off it is; what was chosen "
     "on validation, from how many trials; the steps that the budget pays for.",
     "peak": "Arguments + outputs - aliased + temporaries of the compiled program.",
@@ -184,7 +203,8 @@ def comma_separated(rows: Sequence[Variant]) -> str:
 def terminal(rows: Sequence[Variant]) -> Table:
     """The table as it is printed; the rest is in the report."""
     table = Table(
-        caption="± 95% of seeds and test rows; in turns: a train step; fwd + bwd: attention alone",
+        caption="accuracy ± 95% of seeds and test rows; ms: medians ± of half of the rounds, "
+        "in turns: a train step, fwd + bwd: attention alone",
         caption_justify="left",
     )
     table.add_column("variant", no_wrap=True)

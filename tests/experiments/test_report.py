@@ -285,6 +285,20 @@ def test_a_lower_bound_is_marked():
     assert "≥ 1.20" in markdown([row], {})
 
 
+def test_times_stand_beside_their_spread():
+    """Half of the rounds of one step were within 6 ms of 21; the table said 20.6 and no more."""
+    timed = {"step_ms": 20.6156, "step_ms_spread": 6.648, "forward_ms_spread": 0.04}
+    rows = variants([cell("softmax", 0), cell("linear", 0)], {"softmax": COSTS | timed})
+    table = markdown(rows, {})
+    assert "| 20.6 ± 3.3 |" in table
+    assert "| 0.500 ± 0.020 |" in table
+    assert "| 1.50 |" in table  # of an older version
+    assert "± half of the range" in table
+    shown = io.StringIO()
+    rich.console.Console(file=shown, width=80).print(terminal(rows))
+    assert "20.6 ± 3.3" in shown.getvalue()
+
+
 @pytest.mark.parametrize(
     ("x", "shown"),
     [
