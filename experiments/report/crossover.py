@@ -8,6 +8,7 @@ import numpy as np
 
 from experiments.report.measurements import COPY, OURS, Row
 from experiments.report.plots import Curve
+from experiments.report.powers import power
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,13 +39,6 @@ def scaling(rows: Sequence[Row], mode: str, key: str) -> dict[str, Curve]:
     return series
 
 
-def exponent(lengths: Sequence[float], values: Sequence[float]) -> float | None:
-    """p of the power law T^p through the points, by least squares in logarithms."""
-    if len(lengths) < 2:
-        return None
-    return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
-
-
 # below it a call's fixed cost counts, if there are lengths enough beyond
 ASYMPTOTIC = 2048
 
@@ -59,11 +53,12 @@ def exponents(rows: Sequence[Row]) -> Iterator[str]:
             steps, values = zip(*far) if len(far) > 2 else curve
             if len(set(steps)) < 3:
                 continue
-            p, amounts = exponent(steps, values), [work[name, T] for T in steps]
-            least = f" by work T^{exponent(steps, amounts):.2f}" if all(amounts) else ""
-            found.append(f"{name} T^{p:.2f}{least} ({min(steps):,}..{max(steps):,})")
+            amounts = [work[name, T] for T in steps]
+            least = f" by work {power(steps, amounts)}" if all(amounts) else ""
+            lengths = f"{min(steps):,}..{max(steps):,}"
+            found.append(f"{name} {power(steps, values)}{least} ({lengths})")
         if found:
-            yield f"Time of {mode} grows as: {', '.join(found)}."
+            yield f"Time of {mode} grows as, ± 95% of the fit: {', '.join(found)}."
 
 
 def gaps(ours: Curve, peer: Curve) -> list[tuple[float, float]]:

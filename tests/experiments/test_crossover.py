@@ -77,16 +77,14 @@ def test_bytes_have_no_noise():
     assert crossover.crossovers(rows)[1][1:] == ("memory", {"torch": "smaller from T ≈ 712"})
 
 
-def test_exponents_are_fitted():
-    assert crossover.exponent(*curve(2, 3)) == pytest.approx(2)
-    assert crossover.exponent([512], [1.0]) is None
-
-
 def test_exponents_of_time_stand_beside_those_of_work():
     rows = [{**row(T, "attn", T**1.5), "work": 7.0 * T} for T in LENGTHS]
     rows += [row(T, "torch", T**2.0) for T in LENGTHS]
-    told = "attn T^1.50 by work T^1.00 (512..4,096), torch T^2.00 (512..4,096)"
-    assert list(crossover.exponents(rows)) == [f"Time of forward grows as: {told}."]
+    rows[-1]["minimum"] *= 4
+    sure = "attn T^1.50 ± 0.00 by work T^1.00 ± 0.00 (512..4,096)"
+    unsure = "torch T^2.60 ± 1.49 (512..4,096)"
+    told = f"Time of forward grows as, ± 95% of the fit: {sure}, {unsure}."
+    assert list(crossover.exponents(rows)) == [told]
 
 
 def test_the_summary_has_ratios_and_what_is_missing():

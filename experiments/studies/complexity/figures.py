@@ -4,8 +4,8 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter
 
 from experiments.report import plots
+from experiments.report.powers import fit
 from experiments.studies.complexity.claims import CLAIMS, growth
-from experiments.studies.complexity.growth import fit
 from experiments.studies.complexity.tables import judged, lengths
 from experiments.studies.record import Figures, saved
 
