@@ -98,7 +98,8 @@ def _run(values: flags.FlagValues) -> None:
                 found[name] = run_loop(console)
             else:
                 suite = known[name]
-                found[name] = {"title": suite.title, "note": suite.note, "rows": []}
+                told = {"title": suite.title, "note": suite.note, "ours": suite.ours}
+                found[name] = {**told, "rows": []}
                 run_suite(suite, options, console, peak, found[name]["rows"])
         finally:
             # the best of the run: something else may have had the machine

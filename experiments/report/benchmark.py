@@ -109,7 +109,7 @@ def sections(
         rows = suite["rows"]
         yield heading(level, suite["title"])
         yield f"<p>{html.escape(suite.get('note', ''))}</p>"
-        if drawn := "".join(pictures(f"{prefix}{name}", rows, known)):
+        if drawn := "".join(pictures(f"{prefix}{name}", rows, known, suite.get("ours", ""))):
             yield f'<div class="figures">{drawn}</div>'
         for text, some in _sections(rows):
             if text:

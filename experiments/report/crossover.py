@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from experiments.report.measurements import COPY, OURS, Row
+from experiments.report.measurements import COPY, OURS, Row, label
 from experiments.report.plots import Curve
 from experiments.report.powers import power
 
@@ -56,7 +56,7 @@ def exponents(rows: Sequence[Row]) -> Iterator[str]:
             amounts = [work[name, T] for T in steps]
             least = f" by work {power(steps, amounts)}" if all(amounts) else ""
             lengths = f"{min(steps):,}..{max(steps):,}"
-            found.append(f"{name} {power(steps, values)}{least} ({lengths})")
+            found.append(f"{label(name)} {power(steps, values)}{least} ({lengths})")
         if found:
             yield f"Time of {mode} grows as, ± 95% of the fit: {', '.join(found)}."
 
@@ -132,7 +132,8 @@ def crossovers(rows: Sequence[Row]) -> list[tuple[str, str, dict[str, str]]]:
             ours = series.pop(OURS, ([], []))
             noisy = within_noise(rows, mode, key)
             found = {
-                name: verdict(ours, peer, key, noisy.get(name, ())) for name, peer in series.items()
+                label(name): verdict(ours, peer, key, noisy.get(name, ()))
+                for name, peer in series.items()
             }
             if found and len(set(ours[0])) > 1:
                 out.append((mode, quantity.name, found))

@@ -12,6 +12,13 @@ from experiments.report.table import number
 
 Row = dict[str, Any]
 OURS, PLAIN, COPY = "attn", "plain", "copy"
+# a key alone would be taken for the library's kernel, which needs a GPU
+READ_AS = {"fla": "fla, naive reference"}
+
+
+def label(contender: str) -> str:
+    """As it is printed."""
+    return READ_AS.get(contender, contender)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,11 +106,11 @@ def details(rows: Sequence[Row], short: bool = False) -> tuple[list[str], list[l
     columns = [c for c in COLUMNS if c.short or not short]
     texts = [[c.text(r, rows) for c in columns] if not r["why"] else [] for r in rows]
     used = [n for n in range(len(columns)) if any(t[n] for t in texts if t)]
-    name = lambda row: row["contender"] + ("*" if row["mark"] else "")
+    name = lambda row: label(row["contender"]) + ("*" if row["mark"] else "")
     return (
         ["contender", *(columns[n].heading for n in used)],
         [
-            [name(r), *(t[n] or "—" for n in used)] if t else [r["contender"], r["why"]]
+            [name(r), *(t[n] or "—" for n in used)] if t else [label(r["contender"]), r["why"]]
             for r, t in zip(rows, texts)
         ],
     )
@@ -115,7 +122,7 @@ def is_bad(row: Row) -> bool:
 
 
 def marks(rows: Sequence[Row]) -> list[str]:
-    return [f"* {r['contender']} is {r['mark']}" for r in rows if r["mark"]]
+    return [f"* {label(r['contender'])} is {r['mark']}" for r in rows if r["mark"]]
 
 
 def terminal(heading: str, rows: Sequence[Row]) -> Table:
@@ -127,7 +134,9 @@ def terminal(heading: str, rows: Sequence[Row]) -> Table:
     notes = Text()
     for row, cells in zip(rows, texts):
         if row["why"]:
-            notes.append(f"{row['contender']}: {row['why']}\n", "red" if is_bad(row) else "dim")
+            notes.append(
+                f"{label(row['contender'])}: {row['why']}\n", "red" if is_bad(row) else "dim"
+            )
         else:
             table.add_row(*cells)
     for mark in marks(rows):

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from experiments.report.measurements import COPY, OURS, PLAIN, Row, groups, ratio
+from experiments.report.measurements import COPY, OURS, PLAIN, Row, groups, label, ratio
 from experiments.report.table import number
 
 # what tells groups apart: heading -> text; those that never change are left out
@@ -54,8 +54,8 @@ def summary(rows: Sequence[Row]) -> Summary | None:
             row.append(number(value) if value else why.partition(":")[0].partition(",")[0] or "—")
         cells.append(row + [_scaled(found.get(name, {}), "temporary_bytes", 1e6) for name in held])
         slow.append(past)
-    compared = [name if base == PLAIN else f"/ {name}" for name in others]
-    memory = [f"MB, {name}" for name in held]
+    compared = [name if base == PLAIN else f"/ {label(name)}" for name in others]
+    memory = [f"MB, {label(name)}" for name in held]
     return Summary([*told, f"{base} ms", *shares, *compared, *memory], cells, slow)
 
 

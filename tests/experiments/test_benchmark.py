@@ -14,7 +14,7 @@ import pytest
 from absl import flags
 from rich.console import Console
 
-from attn import Causal, Padding, Segments
+from attn import MECHANISMS, Causal, Padding, Segments
 from experiments import benchmark, records
 from experiments.errors import ConfigError
 from experiments.measure import commits, cost, decoding, machine, torch_peers
@@ -232,6 +232,12 @@ def test_mistakes_are_one_message_each(capsys):
     assert "--heads=8/3: 8 query heads are no multiple of 3 key heads" in errors
     assert "--rounds=2: expected a whole number in 3..10,000" in errors
     assert "--workdir: is required" in errors
+
+
+def test_every_suite_says_what_ours_is():
+    found = {name: suite.ours for name, suite in suites().items()}
+    assert {*found.values()} <= {*MECHANISMS}
+    assert (found["window"], found["linear"], found["content"]) == ("window", "linear", "reformer")
 
 
 def test_no_suite_is_refused_before_anything_is_measured(tmp_path, capsys):

@@ -6,8 +6,8 @@ import pytest
 from test_gathered import leave, planned
 
 from experiments.report import __main__ as report_command
-from experiments.report import benchmark, crossover
-from experiments.report.measurements import details
+from experiments.report import benchmark, crossover, plots, scaling
+from experiments.report.measurements import details, terminal
 from experiments.report.summary import sharing, summary
 
 LENGTHS = [512, 1024, 2048, 4096]
@@ -122,6 +122,32 @@ def test_several_shapes_share_a_picture_of_how_many_times_faster(tmp_path):
     assert "T ≈ 1,448" in text
     markdown = (tmp_path / "benchmark.md").read_text()
     assert "* forward, time, attn than torch: faster from T ≈ 1,448." in markdown
+
+
+def test_a_peer_is_named_as_what_it_is(tmp_path):
+    """`fla` was taken for the library's kernel, and `attn` was another mechanism in each suite."""
+    rows = [row(T, name, T / 512) for T in LENGTHS for name in ("attn", "fla")]
+    suites = {"linear": {"title": "linear", "ours": "linear", "rows": rows}}
+    page = benchmark.write(suites, {"command": "c"}, tmp_path).read_text()
+    names = re.findall(r">([^<>]+)</text>", page)
+    assert {"attn: linear", "fla, naive reference"} <= {*names}
+    assert not {"attn", "fla"} & {*names}
+    for told in (page, (tmp_path / "benchmark.md").read_text()):
+        assert not re.search(r"\bfla\b(?!, naive reference)", told)
+    assert "fla, naive reference" in terminal("t", rows[:2]).columns[0]._cells
+
+
+def test_lines_of_a_legend_are_long_enough_for_their_dashes():
+    """Behind a marker as wide as what was left of it, every dash looked alike."""
+    dashed = plots.Look("#010101", "--")
+    series = {"attn": curve(1)}
+    names = {"attn": "attn: softmax"}
+    svg = scaling.scaling(series, {"attn": dashed}, names, ylabel="ms", name="x")
+    (legend,) = re.findall(r'id="x-legend_1">.*', svg, re.S)
+    start, end = re.findall(r'd="M ([\d.]+) [\d.]+ \s*L ([\d.]+) [\d.]+ \s*L ([\d.]+)', legend)[0][
+        ::2
+    ]
+    assert float(end) - float(start) > 30  # points; a marker is 4, a dash and its gap 8
 
 
 def test_a_report_of_a_comparison_and_a_benchmark_shows_scaling(tmp_path, capsys):
