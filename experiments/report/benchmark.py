@@ -50,13 +50,14 @@ Suite = dict[str, Any]
 def write(found: dict[str, Suite], environment: dict[str, Any], workdir: Path) -> Path:
     """Write the three files; the path of benchmark.html."""
     write_json(workdir / "benchmark.json", {"environment": environment, "suites": found})
-    write_text(workdir / "benchmark.md", _markdown(found, environment))
+    write_text(workdir / "benchmark.md", markdown(found, environment))
     path = workdir / "benchmark.html"
     write_text(path, _hypertext(found, environment))
     return path
 
 
-def _markdown(found: dict[str, Suite], environment: dict[str, Any]) -> str:
+def markdown(found: dict[str, Suite], environment: dict[str, Any]) -> str:
+    """benchmark.md."""
     out = ["# Benchmark", "", f"    {environment['command']}", ""]
     out += [f"* {name}: {text}" for name, text in NOTES.items()] + [""]
     out += [f"* {name}: {value}" for name, value in environment.items() if name != "command"]
@@ -131,7 +132,7 @@ def read(workdir: Path) -> dict[str, Any]:
     path = workdir / "benchmark.json"
     found = read_object(path) or {}
     try:
-        _markdown(found["suites"], found["environment"])
+        markdown(found["suites"], found["environment"])
     except Exception as error:  # whatever stands there in place of rows
         why = f"{path} is not as experiments.benchmark wrote it: {error!r}; run it again"
         raise RunDirectoryError(why) from None
