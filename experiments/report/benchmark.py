@@ -29,7 +29,8 @@ NOTES = {
     "attn / it": "The ratio of minimum times, below 1 where attn is faster (`/ torch` "
     "in a summary).",
     "within noise": "Of two times at one length: half of the rounds of the one (`half within`) do "
-    "not lie below half of the other's. Where curves cross is told by the other lengths.",
+    "not lie below half of the other's, ~ in a summary. Where curves cross is told by the other "
+    "lengths.",
     "% of peak": "The matrix products that the visible pairs need (2 forward, 5 more backward) per "
     "second, against a float32 product on all cores in the same run; of mechanisms with states or "
     "blocks those that their forward pass makes.",

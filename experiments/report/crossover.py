@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from experiments.report.measurements import COPY, OURS, Row, label
+from experiments.report.measurements import COPY, OURS, Row, label, told_apart
 from experiments.report.plots import Curve
 from experiments.report.powers import power
 
@@ -69,17 +69,15 @@ def gaps(ours: Curve, peer: Curve) -> list[tuple[float, float]]:
 
 
 def within_noise(rows: Sequence[Row], mode: str, key: str) -> dict[str, set[int]]:
-    """contender -> lengths at which attn and it are not told apart: half of the rounds of the one
-    that is faster do not lie below half of the other's. Bytes are counted, without noise."""
+    """contender -> lengths at which attn and it are not told apart; bytes are exact."""
     if key != "minimum":
         return {}
     at = {(r["contender"], r["T"]): r for r in rows if r["mode"] == mode and r.get(key)}
     found: dict[str, set[int]] = {}
     for (name, T), peer in at.items():
-        if (ours := at.get((OURS, T))) and name not in (OURS, COPY):
-            less, more = sorted((ours, peer), key=lambda row: row[key])
-            if less["high"] >= more["low"]:
-                found.setdefault(name, set()).add(T)
+        ours = at.get((OURS, T))
+        if ours and name not in (OURS, COPY) and not told_apart(ours, peer):
+            found.setdefault(name, set()).add(T)
     return found
 
 

@@ -43,6 +43,12 @@ def ratio(row: Row, rows: Sequence[Row], base: str) -> float | None:
     return found["minimum"] / row["minimum"] if found and found is not row else None
 
 
+def told_apart(a: Row, b: Row) -> bool:
+    """Whether half of the rounds of the one of the lesser minimum lie below half of the other's."""
+    less, more = sorted((a, b), key=lambda row: row["minimum"])
+    return less["high"] < more["low"]
+
+
 def _against_ours(row: Row, rows: Sequence[Row]) -> str:
     found = ratio(row, rows, OURS)
     return "" if found is None or row["contender"] == COPY else number(found)

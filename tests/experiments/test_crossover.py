@@ -96,6 +96,16 @@ def test_the_summary_has_ratios_and_what_is_missing():
     assert details(rows[2:])[1][1] == ["torch", "wrong, so not timed: x"]
 
 
+def test_a_ratio_within_noise_is_marked_and_not_called_slow():
+    rows = noisy(0.01, 512) + [one | {"T": 2 * one["T"]} for one in noisy(0.3, 512)[:2]]
+    found = summary(rows[:2] + rows[-2:])
+    assert [cells[2] for cells in found.cells] == ["1.10", "1.10 ~"]
+    assert found.slow == [{2}, set()]
+    plain = summary([row(64, "plain", 1.0, high=1.6), row(64, "cap", 1.5), row(64, "sinks", 1.7)])
+    assert plain.cells == [["64", "1.00", "1.50 ~", "1.70"]]
+    assert plain.slow == [{3}]
+
+
 def test_variants_are_compared_with_plain():
     found = summary([row(512, "plain", 1.0), row(512, "ALiBi", 1.5), row(512, "sinks", 1.2)])
     assert found.headings == ["T", "plain ms", "ALiBi", "sinks"]
