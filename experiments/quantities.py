@@ -125,9 +125,3 @@ def state_bytes(experiment: Experiment) -> int | None:
         cost.mixer_state_bytes(m, c.width, c.dtype) for m in c.mechanisms if isinstance(m, Mixer)
     ]
     return None if None in states else sum(states)
-
-
-def is_causal(experiment: Experiment) -> bool:
-    """Whether tokens see the past alone, by the mask or by what mixes them."""
-    past_only = lambda m: isinstance(m, Mixer) and m.past_only
-    return experiment.model.causal or all(map(past_only, _encoder(experiment).mechanisms))

@@ -14,7 +14,7 @@ from experiments.kept import Kept
 from experiments.manifest import digest
 from experiments.measure import cost
 from experiments.measure.flops import counted
-from experiments.quantities import Layer, Step, in_turns, is_causal, layers, state_bytes
+from experiments.quantities import Layer, Step, in_turns, layers, state_bytes
 from experiments.validation import to_dict
 
 HELD = 4e9  # bytes of all steps that are timed in turns
@@ -52,7 +52,7 @@ def costs(
 
 def decoding(experiment: Experiment) -> int | None:
     """Bytes of state; None beside the accuracy of a model that does not decode as it is trained."""
-    return state_bytes(experiment) if is_causal(experiment) else None
+    return state_bytes(experiment) if experiment.model.sees_past_alone else None
 
 
 def _before(cache: Path, key: str) -> dict[str, Costs] | None:
