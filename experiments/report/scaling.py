@@ -16,6 +16,8 @@ def pictures(
     ours_is = f"{OURS}: {mechanism}" if mechanism else OURS
     several = configurations(rows)
     style = plots.looks(list(dict.fromkeys([*known, *(row["contender"] for row in rows)])))
+    if mechanism in known:
+        style[OURS] = style[mechanism]  # one colour in the whole report
     modes = dict.fromkeys(row["mode"] for row in rows)
     for shape, some in list(several.items())[:1]:
         for mode in modes:

@@ -167,7 +167,7 @@ def test_a_report_of_a_comparison_and_a_benchmark_shows_scaling(tmp_path, capsys
     rows = [row(T, "attn", 1448.0 * T) for T in LENGTHS] + [
         row(T, "softmax", T**2) for T in LENGTHS
     ]
-    suites = {"linearized": {"title": "States & sums", "rows": rows}}
+    suites = {"linearized": {"title": "States & sums", "ours": "linear", "rows": rows}}
     benchmark.write(suites, {"command": "python -m it", "hardware": {"cores": 2}}, times)
     both = [f"--workdir={runs}", f"--workdir={times}", f"--out={out}"]
     assert report_command.main(both) == 0
@@ -176,10 +176,11 @@ def test_a_report_of_a_comparison_and_a_benchmark_shows_scaling(tmp_path, capsys
     assert "States &amp; sums" in page
     assert "faster from T ≈ 1,448" in page
     assert 'id="scaling-0-linearized-forward-minimum-' in page
-    # softmax has one colour in the table and here
-    (colour,) = re.findall(r'style="color:(#\w+)"></span>softmax', page)
+    # softmax has one colour in the table and here, and linear, which is attn here
     figure = page[page.index('id="scaling-0-linearized-forward-minimum-') :]
-    assert colour in figure[: figure.index("</svg>")]
+    for name in ("softmax", "linear"):
+        (colour,) = re.findall(rf'style="color:(#\w+)"></span>{name}<', page)
+        assert colour in figure[: figure.index("</svg>")]
     # alone it is no comparison, and damaged it is refused by name
     assert report_command.main([f"--workdir={times}", f"--out={out}"]) == 2
     assert "benchmarks have a page" in capsys.readouterr().err
