@@ -143,7 +143,8 @@ def test_every_line_of_a_study_has_a_name():
     assert told["extrapolation"].count("chance") == 1
     rungs = {"chance", "any value of the prefix", "k-th question, k-th value"}
     assert rungs <= set(told["recall_state"])
-    assert told["complexity"].count("0") == 1  # steps of what has no loop
+    assert told["complexity"].count("0") == 1 + 1  # steps of what has no loop, and of an exponent
+    assert "counted, ± 95% of the fit" in told["complexity"]
 
 
 def test_a_curve_of_one_point_is_a_point():
