@@ -60,14 +60,25 @@ def _cost(key: str, per: float = 1) -> Callable[[Variant], float | None]:
 
 
 def _time(what: str) -> Callable[[Variant], str]:
-    """Milliseconds, and how far half of the rounds lie around them, to as many digits."""
+    """Milliseconds, and how far half of the rounds lie around them."""
 
     def show(variant: Variant) -> str:
-        text, spread = number(_cost(f"{what}_ms")(variant)), variant.cost.get(f"{what}_ms_spread")
-        digits = len(text.partition(".")[2])
-        return text if spread is None else f"{text} ± {spread / 2:,.{digits}f}"
+        spread = variant.cost.get(f"{what}_ms_spread")
+        return _within(_cost(f"{what}_ms")(variant), spread and spread / 2)
 
     return show
+
+
+def _speed(variant: Variant) -> str:
+    found = variant.results("steps_per_second")
+    half = (max(found) - min(found)) / 2 if len(found) > 1 else None
+    return _within(variant.mean("steps_per_second"), half)
+
+
+def _within(middle: float | None, half: float | None) -> str:
+    """To as many digits as the number in the middle."""
+    text = number(middle)
+    return text if half is None else f"{text} ± {half:,.{len(text.partition('.')[2])}f}"
 
 
 def _work(what: str) -> Callable[[Variant], str]:
@@ -108,7 +119,7 @@ COLUMNS = (
     Column("fairness", "searched", "", lambda v: None, _note("searched")),
     Column("fairness", "steps", "", lambda v: None, _note("steps")),
     Column("model", "parameters", "", lambda v: v.mean("parameters"), _whole("parameters")),
-    Column(STEP, "speed", "steps/s", lambda v: v.mean("steps_per_second")),
+    Column(STEP, "speed", "steps/s", lambda v: v.mean("steps_per_second"), _speed),
     Column(STEP, "in turns", "ms", _cost("step_ms"), _time("step"), short=True),
     Column(STEP, "compile", "s", _cost("step_compile_seconds")),
     Column(STEP, "peak", "MB", _cost("step_peak_bytes", 1e6)),
@@ -133,9 +144,9 @@ NOTES = {
     "none. Against the first variant of its task: the mean difference over seeds, p by a test "
     "paired by seed and by row, with Holm's correction for so many variants; a tie from 0.05.",
     STEP: "Forward, backward and update of the whole model on one batch. Speed is that of training "
-    "beside whatever else ran; in turns: medians over rounds in which all variants of one "
-    "comparison take turns, ± half of the range in which the middle half of the rounds lies. "
-    "Compiling is measured once.",
+    "beside whatever else ran, a mean over seeds ± half of their range; in turns: medians over "
+    "rounds in which all variants of one comparison take turns, ± half of the range in which the "
+    "middle half of the rounds lies. Compiling is measured once.",
     ATTENTION: "The mechanism on q, k and v as in training, without projections; the mean over the "
     "layers that attend, a dash where none does. Milliseconds are medians over rounds in which all "
     "variants of one comparison take turns, ± as of a step; peak and work are of fwd + bwd, which "

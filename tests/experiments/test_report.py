@@ -239,7 +239,7 @@ def test_all_runs_may_have_failed():
 def test_tables_say_mean_interval_seeds_and_failures(comparison):
     table = markdown(variants(comparison.cells, comparison.costs), {"chance": 0.1})
     lines = table.splitlines()
-    assert "| softmax | 82.5 ± 31.8 | 83.5 ± 31.8 | — | 2 | 12,345 | 50.5 |" in table
+    assert "| softmax | 82.5 ± 31.8 | 83.5 ± 31.8 | — | 2 | 12,345 | 50.5 ± 0.5 |" in table
     assert any(line.startswith("| window, seed 0 | failed: ValueError") for line in lines)
     assert any(line.startswith("| *chance* |  | 10.0 |") for line in lines)
     pipes = {line.replace("\\|", "").count("|") for line in lines if line.startswith("|")}
@@ -293,6 +293,7 @@ def test_times_stand_beside_their_spread():
     assert "| 20.6 ± 3.3 |" in table
     assert "| 0.500 ± 0.020 |" in table
     assert "| 1.50 |" in table  # of an older version
+    assert "| 12,345 | 50.0 | 20.6 ± 3.3 |" in table  # one seed has no range
     assert "± half of the range" in table
     shown = io.StringIO()
     rich.console.Console(file=shown, width=80).print(terminal(rows))
