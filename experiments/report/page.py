@@ -66,8 +66,7 @@ dt { color: var(--soft); } dd { margin: 0; max-width: 48rem; }
   p, dd { max-width: none; } h2 { margin-top: 1.4rem; }
   h1, h2, h3, h4, summary { break-after: avoid; } tr, figure, dt, dd { break-inside: avoid; }
   .scroll { overflow: visible; } table { font-size: 7pt; } th, td { padding: .2rem .3rem; }
-  th, td:first-child { white-space: normal; }
-  td[colspan] { white-space: normal; overflow-wrap: anywhere; }
+  th, td { white-space: normal; } td[colspan] { overflow-wrap: anywhere; }
   .sticky th:first-child, .sticky td:first-child { position: static; }
   .figures { grid-template-columns: repeat(2, 1fr); }
   .figures.small { grid-template-columns: repeat(3, 1fr); }
