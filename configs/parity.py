@@ -11,8 +11,8 @@ Two CPU cores (AMD EPYC, shared with much other work), seed 0, test accuracy in 
 negative eigenvalues:
 
     mixing      at once   after modular   modular itself   parameters
-    softmax        50.6            50.3             62.1       75,330
-    positive       48.4            50.3             71.1       86,130
+    softmax        50.6            50.3             62.3       75,330
+    positive       48.4            50.3             71.3       86,130
     negative       50.1           100.0            100.0       86,130
     lstm           50.3           100.0            100.0      116,802
 

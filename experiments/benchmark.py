@@ -16,14 +16,14 @@ for one) runs the same suites there and here in turns and prints ours beside our
 import functools
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 from experiments import cli, records, redact
-from experiments.errors import RunDirectoryError
+from experiments.errors import ConfigError, RunDirectoryError
 from experiments.measure import commits, machine
 from experiments.measure.options import Options, define, parse
 from experiments.measure.suites import Suite, suites
@@ -69,10 +69,11 @@ def _define(values: flags.FlagValues) -> None:
 
 def _run(values: flags.FlagValues) -> None:
     known = suites()
-    peers = {peer for suite in known.values() for peer in suite.against}
+    peers = sorted({peer for suite in known.values() for peer in suite.against})
     refs = [name for name in values.against if name not in peers and commits.commit(name)]
     values.against = [name for name in values.against if name not in refs]
     options = parse(values, [*known, LOOP], peers)
+    _check_peers(options.against, {x: known[x].against for x in values.suite if x in known})
     workdir = Path(values.workdir)
     try:
         workdir.mkdir(parents=True, exist_ok=True)
@@ -81,7 +82,7 @@ def _run(values: flags.FlagValues) -> None:
     console, found = Console(), {}
     if refs:
         for ref in refs:
-            console.print(commits.table(commits.beside(ref, _same(values)), ref))
+            console.print(commits.table(commits.beside(ref, _same(values, known)), ref))
         return
     _check(workdir, values.suite)
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
@@ -97,7 +98,8 @@ def _run(values: flags.FlagValues) -> None:
                 found[name] = run_loop(console)
             else:
                 suite = known[name]
-                found[name] = {"title": suite.title, "note": suite.note, "rows": []}
+                told = {"title": suite.title, "note": suite.note, "ours": suite.ours}
+                found[name] = {**told, "rows": []}
                 run_suite(suite, options, console, peak, found[name]["rows"])
         finally:
             # the best of the run: something else may have had the machine
@@ -124,11 +126,26 @@ def _check(workdir: Path, measured: Sequence[str]) -> None:
         )
 
 
-def _same(values: flags.FlagValues) -> list[str]:
-    """The arguments of this benchmark, against one peer alone, for its processes."""
+def _check_peers(against: Sequence[str], suites: dict[str, Collection[str]]) -> None:
+    """Raises ConfigError for a peer that none of the suites has: ours would be timed alone."""
+    has = [f"{suite} has {', '.join(own) or 'none'}" for suite, own in suites.items()]
+    asked = [name for name in against if not any(name in own for own in suites.values())]
+    if asked:
+        told = "; ".join(has) or "loop has none"
+        what = f"expected a peer of a suite that is measured ({told})"
+        raise ConfigError(
+            [f"--against={name}: {what}; name one, or another --suite" for name in asked]
+        )
+
+
+def _same(values: flags.FlagValues, known: dict[str, Suite]) -> list[str]:
+    """The arguments of this benchmark, against one peer a suite, for its processes."""
     text = lambda value: ",".join(value) if isinstance(value, list) else value
     names = ("suite", "lengths", "dtypes", "heads", "widths", "rounds", "seconds")
-    return [*(f"--{name}={text(getattr(values, name))}" for name in names), "--against=jax.nn"]
+    first = (next(iter(known[x].against), "") for x in values.suite if x in known)
+    peers = ",".join(dict.fromkeys(filter(None, first)))
+    against = [f"--against={peers}"] if peers else []
+    return [*(f"--{name}={text(getattr(values, name))}" for name in names), *against]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -126,6 +126,12 @@ class Model:
         if mistakes:
             raise ValueError("\n".join(mistakes))
 
+    @property
+    def sees_past_alone(self) -> bool:
+        """By the mask, or by what mixes the tokens of every layer."""
+        given = self.attention if isinstance(self.attention, tuple) else (self.attention,)
+        return self.causal or all(isinstance(m, Mixer) and m.past_only for m in given)
+
     def encoder(self, *, head: str, **sizes: int | None) -> EncoderConfig:
         """`sizes` are a task's. Raises ValueError with one line for each mistake."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}

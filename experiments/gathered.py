@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments import records
 from experiments.cells import RESULT, failure
-from experiments.errors import RunDirectoryError
+from experiments.errors import ConfigError, RunDirectoryError
 from experiments.manifest import digest
 from experiments.records import read_object
 from experiments.report import Comparison
@@ -17,7 +17,7 @@ from experiments.report.data import Cell, together
 from experiments.report.sight import Sight
 from experiments.results_file import MEND, Costs, Said, read
 from experiments.sweep import HASH, unlike, variants
-from experiments.validation import flat
+from experiments.validation import flat, from_dict
 
 AT_ONCE = 2  # looks: each keeps about one core busy, and holds its matrices in memory
 LEFT = ("config.json", "environment.json", "metrics.jsonl", RESULT)  # by a run, once it is compiled
@@ -59,13 +59,27 @@ def gathered(workdir: Path) -> Comparison:
         title=said.title or f"Comparison: {workdir}",
         about=" ".join(filter(None, about)),
         cells=on_machines(cells, folder),
-        costs=costs.costs,
+        costs=_of_decoders(costs.costs, {labels[n]: x for n, x in intact.items()}),
         baselines=said.baselines or baselines(cells),
         environment=said.environment or without_run(first),
         command=said.command or first.get("command", ""),
         dates=said.dates or dates(folder, cells, until=_newest(folder)),
         sights=sights(cells, folder, Sight.load),
     )
+
+
+def _of_decoders(costs: dict[str, Any], configs: dict[str, Any]) -> dict[str, Any]:
+    """Without the decode state of what is not causal, which earlier versions measured too."""
+
+    def decodes(variant: str) -> bool:
+        try:
+            return from_dict(configs.get(variant, {})).model.sees_past_alone
+        except ConfigError:
+            return False  # not known, of another version
+
+    key = "decode_state_bytes"
+    wrong = {name for name, x in costs.items() if x.get(key) and not decodes(name)}
+    return {name: x | {key: None} if name in wrong else x for name, x in costs.items()}
 
 
 def is_of(name: str, config: dict[str, Any]) -> bool:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attn import Mask, Mechanism, Softmax, picked
+from experiments.config import name_of
 from experiments.measure import cost, oracle, turns
 from experiments.measure.options import Options
 from experiments.measure.peers import PEERS
@@ -39,6 +40,10 @@ class Attention:
     rounds: int | None = None  # in place of the options'
     note: str = ""
 
+    @property
+    def ours(self) -> str:
+        return name_of(self.mechanism)
+
     def rows(self, options: Options) -> Iterator[list[Row]]:
         for group in self.groups(options):
             yield turns.measure(group, options, self.rounds)
@@ -59,14 +64,14 @@ class Attention:
                 contender = lambda prepare, ours=False: Contender(
                     prepare, verdict, ours, self.work(shape, mode)
                 )
-                ours = functools.partial(self.ours, shape, inputs, mode)
+                ours = functools.partial(self.contender, shape, inputs, mode)
                 others = {
                     name: contender(functools.partial(self.peer, name, shape, inputs, mode))
                     for name in names
                 }
                 yield Group(labels(shape, mode), {OURS: contender(ours, ours=True)} | others)
 
-    def ours(self, shape: cost.Shape, inputs: list[tuple], mode: str) -> Ready:
+    def contender(self, shape: cost.Shape, inputs: list[tuple], mode: str) -> Ready:
         attend, arrays = cost.attention(self.mechanism, shape, self.mask)
         softmax = type(self.mechanism) is Softmax
         facts = runs(shape, mask=self.mask) if softmax else {}

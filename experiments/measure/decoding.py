@@ -23,6 +23,7 @@ class Decoding:
     """`copy` is the machine copying 128 MB, in turns with the others."""
 
     title: str = "decoding a token against a cache"
+    ours: str = "softmax"
     note: str = (
         f"Milliseconds a token, of {STEPS} in a row that update the cache in place. `% of copy` is "
         "the bytes of keys and values that a token must read per second, against the bytes that a "

@@ -30,6 +30,7 @@ class Linearized:
         "with their default settings, and peers. Gradients are those of q, k, v and of each gate. "
         "A variant is held against its own token loop in float64, beyond 16,384 tokens it is not."
     )
+    ours: str = "linear"
     variants: tuple[str, ...] = (
         "performer", "retention", "mamba2", "gla", "delta_net", "gated_delta_net", "kda", "softmax",
     )  # fmt: skip
@@ -48,7 +49,7 @@ class Linearized:
         for dtype, (N, K), width, T, mode in every:
             shape = cost.Shape(2, T, N, K, width, dtype)
             inputs = shape.inputs()
-            ours = {OURS: "linear"} | {name: name for name in self.variants}
+            ours = {OURS: self.ours} | {name: name for name in self.variants}
             contenders = {
                 name: self.variant(MECHANISMS[key](), shape, inputs, mode)
                 for name, key in ours.items()

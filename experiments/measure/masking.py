@@ -84,6 +84,7 @@ def _kept(options: dict[str, Any], inputs: tuple) -> Callable:
 @dataclasses.dataclass(frozen=True)
 class Masking:
     title: str = "masks, biases and options on causal softmax"
+    ours: str = "softmax"
     note: str = (
         "All ours. Gradients are those of q, k and v. `x plain` is the ratio of minimum times to "
         "plain causal attention, in the same turns (in the summary under each name); at most 1.3 "

@@ -1,6 +1,7 @@
 """What the benchmark's flags ask for, all mistakes in them at once."""
 
 import dataclasses
+import difflib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -64,7 +65,7 @@ def parse(values: flags.FlagValues, suites: Sequence[str], peers: Collection[str
         each("dtypes", _one_of(DTYPES)),
         each("heads", _heads),
         each("widths", _whole(1, 1024)),
-        each("against", _one_of(peers)),
+        each("against", _peer(peers)),
         *(each("rounds", _whole(3, 10_000)) or (0,)),
         *(each("seconds", _whole(0, 3600)) or (0,)),
     )
@@ -77,6 +78,19 @@ def _one_of(names: Collection[str]) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in names:
             raise ValueError(f"unknown{nearest(text, names)}")
+        return text
+
+    return read
+
+
+def _peer(names: Collection[str]) -> Callable[[str], str]:
+    """What git has for a commit was taken out before."""
+
+    def read(text: str) -> str:
+        if text not in names:
+            # only what is near: torch is no likely meaning of another word
+            meant = nearest(text, difflib.get_close_matches(text, names))
+            raise ValueError(f"expected a peer ({', '.join(names)}) or a name of a commit{meant}")
         return text
 
     return read

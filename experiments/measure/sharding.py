@@ -31,6 +31,7 @@ SPECS = {OURS: PartitionSpec("x"), "attn by heads": PartitionSpec(None, None, "x
 @dataclasses.dataclass(frozen=True)
 class Sharding:
     title: str = "causal softmax over two CPU devices"
+    ours: str = "softmax"
     note: str = (
         "`shard_map` over the batch (attn) and over the heads, each device a core, against torch "
         "and against one device with all cores, in a process of their own."

@@ -33,12 +33,16 @@ class Sparse:
     modes: tuple[str, ...] = MODES
 
     @property
+    def ours(self) -> str:
+        return next(iter(self.variants))
+
+    @property
     def note(self) -> str:
         T = self.lengths[0]
         settings = "; ".join(f"{name}: {one(T)!r}" for name, one in self.variants.items())
         claims = ", ".join(f"{name} {p}" for name, p in self.claims.items())
         return (
-            f"`{OURS}` is {next(iter(self.variants))}. Claimed: {claims}. At T = {T:,}: "
+            f"`{OURS}` is {self.ours}. Claimed: {claims}. At T = {T:,}: "
             f"{settings}. A variant is held against its own dense definition in float64, beyond "
             f"{self.judged:,} tokens it is not. Work is that of the scores in visited blocks, "
             "where there are blocks: a rate that is the same at all T says that time is "

@@ -53,10 +53,12 @@ CONTENT_CLAIMS = {
 
 
 class Suite(Protocol):
-    """`rows` yields the rows of one group of contenders at a time."""
+    """`rows` yields the rows of one group of contenders at a time, of which `attn` is `ours`, a key
+    of MECHANISMS."""
 
     title: str
     note: str
+    ours: str
     against: dict[str, int]
 
     def rows(self, options: Options) -> Iterator[list[Row]]: ...

@@ -91,8 +91,9 @@ def flex(mask: Mask, inputs: Sequence[tuple], mode: str) -> Ready:
 
 
 def fla(mask: Mask, inputs: Sequence[tuple], mode: str) -> Ready:
-    """flash-linear-attention's chunked torch form of causal linear attention, the one of its forms
-    that runs on a CPU, with features elu + 1 (fla, Yang and Zhang 2024)."""
+    """flash-linear-attention's naive reference of causal linear attention, chunks in torch and not
+    its kernels: the one of its forms that runs on a CPU, with features elu + 1 (Yang and Zhang
+    2024)."""
     torch = load()
     attend = _fla_chunk()
     (_, T, N, _), K = inputs[0][0].shape, inputs[0][1].shape[2]

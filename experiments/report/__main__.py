@@ -36,6 +36,9 @@ def _run(values: flags.FlagValues) -> None:
     folders, out = [Path(x) for x in values.workdir], Path(values.out)
     if len({x.resolve() for x in folders}) < len(folders):
         raise ConfigError(["--workdir: the same directory twice"])
+    if missing := [x for x in folders if not x.is_dir()]:
+        what = "expected a folder of finished runs, and there is no such folder"
+        raise ConfigError([f"--workdir={x}: {what}" for x in missing])
     if (out / "cells").is_dir():
         raise ConfigError([f"--out: {out} holds a comparison; name another folder"])
     for folder in folders:

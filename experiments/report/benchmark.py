@@ -28,6 +28,9 @@ NOTES = {
     "for each other suffer most from whatever else the machine does.",
     "attn / it": "The ratio of minimum times, below 1 where attn is faster (`/ torch` "
     "in a summary).",
+    "within noise": "Of two times at one length: half of the rounds of the one (`half within`) do "
+    "not lie below half of the other's, ~ in a summary. Where curves cross is told by the other "
+    "lengths.",
     "% of peak": "The matrix products that the visible pairs need (2 forward, 5 more backward) per "
     "second, against a float32 product on all cores in the same run; of mechanisms with states or "
     "blocks those that their forward pass makes.",
@@ -48,13 +51,14 @@ Suite = dict[str, Any]
 def write(found: dict[str, Suite], environment: dict[str, Any], workdir: Path) -> Path:
     """Write the three files; the path of benchmark.html."""
     write_json(workdir / "benchmark.json", {"environment": environment, "suites": found})
-    write_text(workdir / "benchmark.md", _markdown(found, environment))
+    write_text(workdir / "benchmark.md", markdown(found, environment))
     path = workdir / "benchmark.html"
     write_text(path, _hypertext(found, environment))
     return path
 
 
-def _markdown(found: dict[str, Suite], environment: dict[str, Any]) -> str:
+def markdown(found: dict[str, Suite], environment: dict[str, Any]) -> str:
+    """benchmark.md."""
     out = ["# Benchmark", "", f"    {environment['command']}", ""]
     out += [f"* {name}: {text}" for name, text in NOTES.items()] + [""]
     out += [f"* {name}: {value}" for name, value in environment.items() if name != "command"]
@@ -107,7 +111,7 @@ def sections(
         rows = suite["rows"]
         yield heading(level, suite["title"])
         yield f"<p>{html.escape(suite.get('note', ''))}</p>"
-        if drawn := "".join(pictures(f"{prefix}{name}", rows, known)):
+        if drawn := "".join(pictures(f"{prefix}{name}", rows, known, suite.get("ours", ""))):
             yield f'<div class="figures">{drawn}</div>'
         for text, some in _sections(rows):
             if text:
@@ -129,7 +133,7 @@ def read(workdir: Path) -> dict[str, Any]:
     path = workdir / "benchmark.json"
     found = read_object(path) or {}
     try:
-        _markdown(found["suites"], found["environment"])
+        markdown(found["suites"], found["environment"])
     except Exception as error:  # whatever stands there in place of rows
         why = f"{path} is not as experiments.benchmark wrote it: {error!r}; run it again"
         raise RunDirectoryError(why) from None

@@ -151,15 +151,16 @@ def _failed(comparison: Comparison) -> list[str]:
 
 
 def _cells(cells: tuple[Cell, ...]) -> Iterator[str]:
-    """Each cell's configuration: first what differs from the first cell, the rest on demand."""
+    """Each cell's configuration: first what differs from the first cell, the rest on demand; on
+    paper the first in full, and of more what differs."""
     first = flat(cells[0].config)
     yield f'<p class="soft">Beside each, what differs from {html.escape(cells[0].name)}.</p>'
-    for cell in cells:
-        own = flat(cell.config)
+    for n, cell in enumerate(cells):
+        own, kind = flat(cell.config), ' class="more"' if n else ""
         changed = [f"{k} = {v}" for k, v in own.items() if k not in first or first[k] != v]
         name, what = html.escape(cell.name), html.escape(", ".join(changed))
         full = html.escape(json.dumps(cell.config, indent=1))
-        yield f"<details><summary><b>{name}</b> {what}</summary><pre>{full}</pre></details>"
+        yield f"<details{kind}><summary><b>{name}</b> {what}</summary><pre>{full}</pre></details>"
 
 
 def _machine(environment: dict[str, Any]) -> str:

@@ -41,13 +41,18 @@ def costs(
         name: {
             **step,
             **_mean([alone[layer] for layer in layers(experiments[name])]),
-            "decode_state_bytes": state_bytes(experiments[name]),
+            "decode_state_bytes": decoding(experiments[name]),
         }
         for name, step in _steps(experiments, kept or Kept()).items()
     }
     with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not results
         disk.write_json(cache, {"key": key, "costs": measured})
     return measured
+
+
+def decoding(experiment: Experiment) -> int | None:
+    """Bytes of state; None beside the accuracy of a model that does not decode as it is trained."""
+    return state_bytes(experiment) if experiment.model.sees_past_alone else None
 
 
 def _before(cache: Path, key: str) -> dict[str, Costs] | None:

@@ -2,12 +2,13 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from experiments.report.measurements import COPY, OURS, Row
+from experiments.report.measurements import COPY, OURS, Row, label, told_apart
 from experiments.report.plots import Curve
+from experiments.report.powers import power
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,13 +39,6 @@ def scaling(rows: Sequence[Row], mode: str, key: str) -> dict[str, Curve]:
     return series
 
 
-def exponent(lengths: Sequence[float], values: Sequence[float]) -> float | None:
-    """p of the power law T^p through the points, by least squares in logarithms."""
-    if len(lengths) < 2:
-        return None
-    return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
-
-
 # below it a call's fixed cost counts, if there are lengths enough beyond
 ASYMPTOTIC = 2048
 
@@ -59,11 +53,12 @@ def exponents(rows: Sequence[Row]) -> Iterator[str]:
             steps, values = zip(*far) if len(far) > 2 else curve
             if len(set(steps)) < 3:
                 continue
-            p, amounts = exponent(steps, values), [work[name, T] for T in steps]
-            least = f" by work T^{exponent(steps, amounts):.2f}" if all(amounts) else ""
-            found.append(f"{name} T^{p:.2f}{least} ({min(steps):,}..{max(steps):,})")
+            amounts = [work[name, T] for T in steps]
+            least = f" by work {power(steps, amounts)}" if all(amounts) else ""
+            lengths = f"{min(steps):,}..{max(steps):,}"
+            found.append(f"{label(name)} {power(steps, values)}{least} ({lengths})")
         if found:
-            yield f"Time of {mode} grows as: {', '.join(found)}."
+            yield f"Time of {mode} grows as, ± 95% of the fit: {', '.join(found)}."
 
 
 def gaps(ours: Curve, peer: Curve) -> list[tuple[float, float]]:
@@ -73,30 +68,57 @@ def gaps(ours: Curve, peer: Curve) -> list[tuple[float, float]]:
     return [(t, float(np.log(x / values[t]))) for t, x in both]
 
 
-def crossings(ours: Curve, peer: Curve) -> list[tuple[float, float]]:
-    """(T, value) where the curves meet, straight between measured lengths in logarithms."""
-    found = []
-    for (s, a), (t, b) in itertools.pairwise(gaps(ours, peer)):
-        if (a < 0) != (b < 0):
-            part = a / (a - b)
-            values = dict(zip(*ours))
-            between = lambda x, y: float(np.exp((1 - part) * np.log(x) + part * np.log(y)))
-            found.append((between(s, t), between(values[s], values[t])))
+def within_noise(rows: Sequence[Row], mode: str, key: str) -> dict[str, set[int]]:
+    """contender -> lengths at which attn and it are not told apart; bytes are exact."""
+    if key != "minimum":
+        return {}
+    at = {(r["contender"], r["T"]): r for r in rows if r["mode"] == mode and r.get(key)}
+    found: dict[str, set[int]] = {}
+    for (name, T), peer in at.items():
+        ours = at.get((OURS, T))
+        if ours and name not in (OURS, COPY) and not told_apart(ours, peer):
+            found.setdefault(name, set()).add(T)
     return found
 
 
-def verdict(ours: Curve, peer: Curve, key: str) -> str:
-    """`faster from T ≈ 730`, or `faster at every T, 512..16,384`."""
-    found, at = gaps(ours, peer), crossings(ours, peer)
-    if not found:
+def crossings(ours: Curve, peer: Curve, noisy: Collection[float] = ()) -> list[tuple[float, float]]:
+    """(T, value) where the curves meet, straight between measured lengths in logarithms; not beside
+    a length at which they are within noise, where they may meet or not."""
+    found, values = [], dict(zip(*ours))
+    for (s, a), (t, b) in itertools.pairwise(gaps(ours, peer)):
+        if (a < 0) != (b < 0) and not {s, t} & {*noisy}:
+            found.append((_meet(a, b, s, t), _meet(a, b, values[s], values[t])))
+    return found
+
+
+def _meet(a: float, b: float, x: float, y: float) -> float:
+    """Of what goes from x to y, in logarithms, where a gap that goes from a to b is 0."""
+    part = a / (a - b)
+    return float(np.exp((1 - part) * np.log(x) + part * np.log(y)))
+
+
+def verdict(ours: Curve, peer: Curve, key: str, noisy: Collection[float] = ()) -> str:
+    """`faster from T ≈ 730`, or `faster at every T, 512..16,384 (but within noise at 1,024)`;
+    between two lengths, `from T ≈ 512..2,048`, where what is between them is within noise."""
+    if not (every := gaps(ours, peer)):
         return "no length in common"
-    ends = MEASURED[key].less if found[-1][1] < 0 else MEASURED[key].more
-    where = ", ".join(f"{t:,.0f}" for t, _ in at)
+    known = [(t, gap) for t, gap in every if t not in noisy]
+    lengths = f"every T, {every[0][0]:,}..{every[-1][0]:,}"
+    if not known:
+        return f"within noise at {lengths}"
+    unknown = ", ".join(f"{t:,}" for t, _ in every if t in noisy)
+    but = f" (but within noise at {unknown})" if unknown else ""
+    ends = MEASURED[key].less if known[-1][1] < 0 else MEASURED[key].more
+    at = []
+    for (s, a), (t, b) in itertools.pairwise(known):
+        if (a < 0) != (b < 0):
+            apart = any(s < x < t for x in noisy)
+            at.append(f"{s:,}..{t:,}" if apart else f"{_meet(a, b, s, t):,.0f}")
     if len(at) == 1:
-        return f"{ends} from T ≈ {where}"
+        return f"{ends} from T ≈ {at[0]}{but}"
     if at:
-        return f"curves cross at T ≈ {where}, {ends} beyond"
-    return f"{ends} at every T, {found[0][0]:,}..{found[-1][0]:,}"
+        return f"curves cross at T ≈ {', '.join(at)}, {ends} beyond{but}"
+    return f"{ends} at {lengths}{but}"
 
 
 def crossovers(rows: Sequence[Row]) -> list[tuple[str, str, dict[str, str]]]:
@@ -106,7 +128,11 @@ def crossovers(rows: Sequence[Row]) -> list[tuple[str, str, dict[str, str]]]:
         for key, quantity in MEASURED.items():
             series = scaling(rows, mode, key)
             ours = series.pop(OURS, ([], []))
-            found = {name: verdict(ours, peer, key) for name, peer in series.items()}
+            noisy = within_noise(rows, mode, key)
+            found = {
+                label(name): verdict(ours, peer, key, noisy.get(name, ()))
+                for name, peer in series.items()
+            }
             if found and len(set(ours[0])) > 1:
                 out.append((mode, quantity.name, found))
     return out

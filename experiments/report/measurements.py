@@ -12,6 +12,13 @@ from experiments.report.table import number
 
 Row = dict[str, Any]
 OURS, PLAIN, COPY = "attn", "plain", "copy"
+# a key alone would be taken for the library's kernel, which needs a GPU
+READ_AS = {"fla": "fla, naive reference"}
+
+
+def label(contender: str) -> str:
+    """As it is printed."""
+    return READ_AS.get(contender, contender)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +41,12 @@ def ratio(row: Row, rows: Sequence[Row], base: str) -> float | None:
     """The time of `base` in the same turns, divided by the row's."""
     found = next((r for r in rows if r["contender"] == base and not r["why"]), None)
     return found["minimum"] / row["minimum"] if found and found is not row else None
+
+
+def told_apart(a: Row, b: Row) -> bool:
+    """Whether half of the rounds of the one of the lesser minimum lie below half of the other's."""
+    less, more = sorted((a, b), key=lambda row: row["minimum"])
+    return less["high"] < more["low"]
 
 
 def _against_ours(row: Row, rows: Sequence[Row]) -> str:
@@ -99,11 +112,11 @@ def details(rows: Sequence[Row], short: bool = False) -> tuple[list[str], list[l
     columns = [c for c in COLUMNS if c.short or not short]
     texts = [[c.text(r, rows) for c in columns] if not r["why"] else [] for r in rows]
     used = [n for n in range(len(columns)) if any(t[n] for t in texts if t)]
-    name = lambda row: row["contender"] + ("*" if row["mark"] else "")
+    name = lambda row: label(row["contender"]) + ("*" if row["mark"] else "")
     return (
         ["contender", *(columns[n].heading for n in used)],
         [
-            [name(r), *(t[n] or "—" for n in used)] if t else [r["contender"], r["why"]]
+            [name(r), *(t[n] or "—" for n in used)] if t else [label(r["contender"]), r["why"]]
             for r, t in zip(rows, texts)
         ],
     )
@@ -115,7 +128,7 @@ def is_bad(row: Row) -> bool:
 
 
 def marks(rows: Sequence[Row]) -> list[str]:
-    return [f"* {r['contender']} is {r['mark']}" for r in rows if r["mark"]]
+    return [f"* {label(r['contender'])} is {r['mark']}" for r in rows if r["mark"]]
 
 
 def terminal(heading: str, rows: Sequence[Row]) -> Table:
@@ -127,7 +140,9 @@ def terminal(heading: str, rows: Sequence[Row]) -> Table:
     notes = Text()
     for row, cells in zip(rows, texts):
         if row["why"]:
-            notes.append(f"{row['contender']}: {row['why']}\n", "red" if is_bad(row) else "dim")
+            notes.append(
+                f"{label(row['contender'])}: {row['why']}\n", "red" if is_bad(row) else "dim"
+            )
         else:
             table.add_row(*cells)
     for mark in marks(rows):

@@ -12,7 +12,7 @@ STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9aa4af; --line: #3a424c;
         --page: #0f1317; --stripe: #181d23; --bad: #ff8a7a; } }
 @media print { :root { color-scheme: light; --ink: #000; --soft: #444; --line: #bbb;
-        --page: #fff; --stripe: #fff; } details::details-content { content-visibility: visible; } }
+        --page: #fff; --stripe: #fff; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1.2rem clamp(.8rem, 3vw, 2rem) 3rem; max-width: 82rem;
        background: var(--page); color: var(--ink); overflow-wrap: anywhere;
@@ -60,6 +60,20 @@ details { margin: .3rem 0; } summary { cursor: pointer; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: .4rem 0; }
 dt { color: var(--soft); } dd { margin: 0; max-width: 48rem; }
 @media (max-width: 40rem) { dl { grid-template-columns: 1fr; } dd { margin: 0 0 .4rem 1rem; } }
+@page { size: A4 landscape; margin: 10mm; }
+@media print {
+  :root { font-size: 11px; } body { max-width: none; padding: 0; font-size: 8.5pt; }
+  p, dd { max-width: none; } h2 { margin-top: 1.4rem; }
+  h1, h2, h3, h4, summary { break-after: avoid; } tr, figure, dt, dd { break-inside: avoid; }
+  .scroll { overflow: visible; } table { font-size: 7pt; } th, td { padding: .2rem .3rem; }
+  th, td { white-space: normal; } td[colspan] { overflow-wrap: anywhere; }
+  .sticky th:first-child, .sticky td:first-child { position: static; }
+  .figures { grid-template-columns: repeat(2, 1fr); }
+  .figures.small { grid-template-columns: repeat(3, 1fr); }
+  figure.wide svg { min-width: 0; }
+  details:not(.more)::details-content { content-visibility: visible; }
+  details pre { columns: 4; font-size: 6.5pt; }
+}
 """
 
 # numbers by data-value; rows without one stay last, whichever way the column is sorted

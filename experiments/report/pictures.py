@@ -11,12 +11,15 @@ Captioned = tuple[Drawing, str]
 TRADEOFF = (
     "Accuracy against speed, area for memory: test accuracy of the checkpoint that is best on "
     "validation (bars: 95% interval of seeds and test rows, with an arrow where it goes on), "
-    "training steps per second, and peak bytes of the whole train step. Baselines, whose "
-    "accuracies are those on validation, are dashed where near enough; all: "
+    "steps per second {measured}, and peak bytes of the whole train step. Baselines, whose "
+    "accuracies are those on validation, are dashed where near enough; all: {baselines}."
 )
+TURNS = "measured in turns (1 / the median of a step)"
+TRAINING = "while training (beside whatever else ran)"
 STATE = (
     "Accuracy against the bytes that all layers hold to decode one sequence as long as in "
-    "training, logarithmic; what does not decode is not here."
+    "training, logarithmic; what does not decode is not here, nor a model that is not causal, "
+    "whose accuracy is that of no decoder."
 )
 SLICES = (
     "Test accuracy, %, by slice of the task, mean over seeds; from 0 (dark blue) to 100 (yellow)."
@@ -34,8 +37,10 @@ def pictures(rows: Sequence[Variant], baselines: dict[str, float]) -> Iterator[C
     looks = plots.looks([row.name for row in rows])
     percent = {name: 100 * x for name, x in baselines.items()}
     named = ", ".join(f"{name} {x:.1f}" for name, x in percent.items()) or "none"
-    if points := _points(rows, lambda row: row.mean("steps_per_second")):
-        yield tradeoff(points, percent, looks), f"{TRADEOFF}{named}."
+    points, measured = _speeds(rows)
+    if points:
+        drawing = tradeoff(points, percent, looks, xlabel=f"steps per second, {measured}")
+        yield drawing, TRADEOFF.format(measured=measured, baselines=named)
     if points := _points(rows, lambda row: row.cost.get("decode_state_bytes")):
         yield state(points, percent, looks), STATE
     if panels := slices.panels(rows):
@@ -46,6 +51,17 @@ def pictures(rows: Sequence[Variant], baselines: dict[str, float]) -> Iterator[C
             name = key.replace(".", "-")
             drawing = plots.curves(series, looks, ylabel=label, name=name, log=scale == 1)
             yield drawing, caption
+
+
+def _speeds(rows: Sequence[Variant]) -> tuple[list[Point], str]:
+    """By the steps that took turns, on an idle device, where all have that; and how measured."""
+    training = _points(rows, lambda row: row.mean("steps_per_second"))
+    turns = _points(rows, _in_turns)
+    return (turns, TURNS) if len(turns) >= len(training) else (training, TRAINING)
+
+
+def _in_turns(row: Variant) -> float | None:
+    return 1000 / ms if (ms := row.cost.get("step_ms")) else None
 
 
 def _points(rows: Sequence[Variant], x: Callable[[Variant], float | None]) -> list[Point]:

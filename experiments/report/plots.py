@@ -184,10 +184,14 @@ def size(number: float) -> str:
     return f"{number / 1024**power:.3g}{' KMGT'[power].strip()}"
 
 
+# of a legend's lines, in letters: shorter ones are all alike behind their marker, dashed or not
+HANDLE = 4.0
+
+
 def legend(fig: Figure, names: Collection[str]) -> None:
     """Above the axes, in as many columns as the longest name leaves room for."""
-    widest = 5.4 * max(map(len, names)) + 34  # points: letters, line and gap
+    widest = 5.4 * max(map(len, names)) + 19 + 8.5 * HANDLE  # points: letters, gap and line
     columns = max(1, min(4, int(72 * fig.get_figwidth() / widest)))
     rows = -(-len(names) // columns)
     fig.set_figheight(fig.get_figheight() + 0.18 * max(0, rows - 2))
-    fig.legend(loc="outside upper center", ncols=columns, handlelength=1.8, columnspacing=1.4)
+    fig.legend(loc="outside upper center", ncols=columns, handlelength=HANDLE, columnspacing=1.4)

@@ -4,15 +4,20 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from experiments.report import crossover, plots
-from experiments.report.measurements import OURS, Row, configurations
+from experiments.report.measurements import OURS, Row, configurations, label
 from experiments.report.page import picture
 
 
-def pictures(name: str, rows: Sequence[Row], known: Sequence[str] = ()) -> Iterator[str]:
+def pictures(
+    name: str, rows: Sequence[Row], known: Sequence[str] = (), mechanism: str = ""
+) -> Iterator[str]:
     """Time and memory of the first configuration, then how many times faster in each; `known`
-    contenders come first where colours are given out."""
+    contenders come first where colours are given out, and attn is named with its mechanism."""
+    ours_is = f"{OURS}: {mechanism}" if mechanism else OURS
     several = configurations(rows)
     style = plots.looks(list(dict.fromkeys([*known, *(row["contender"] for row in rows)])))
+    if mechanism in known:
+        style[OURS] = style[mechanism]  # one colour in the whole report
     modes = dict.fromkeys(row["mode"] for row in rows)
     for shape, some in list(several.items())[:1]:
         for mode in modes:
@@ -22,17 +27,22 @@ def pictures(name: str, rows: Sequence[Row], known: Sequence[str] = ()) -> Itera
                     continue
                 code = f"{name}-{mode}-{key}".replace(" ", "").replace("+", "-")
                 ours = series.get(OURS, ([], []))
-                meet = {x: crossover.crossings(ours, c) for x, c in series.items() if x != OURS}
-                svg = scaling(
-                    series, style, ylabel=f"{mode}, {quantity.unit}", name=code, meet=meet
-                )
-                crossed = " Rings: where attn crosses a peer." if any(meet.values()) else ""
+                noisy = crossover.within_noise(some, mode, key)
+                meet = {
+                    x: crossover.crossings(ours, curve, noisy.get(x, ()))
+                    for x, curve in series.items()
+                    if x != OURS
+                }
+                ylabel = f"{mode}, {quantity.unit}"
+                called = {x: ours_is if x == OURS else label(x) for x in series}
+                svg = scaling(series, style, called, ylabel=ylabel, name=code, meet=meet)
+                crossed = f" Rings: where {ours_is} crosses a peer." if any(meet.values()) else ""
                 yield picture(svg, f"{quantity.unit} of {mode} against length; {shape}.{crossed}")
     if len(several) > 1:
-        yield from _speedups(name, several, style)
+        yield from _speedups(name, several, style, ours_is)
 
 
-def _speedups(name: str, several: dict[str, list[Row]], style: dict) -> Iterator[str]:
+def _speedups(name: str, several: dict[str, list[Row]], style: dict, ours_is: str) -> Iterator[str]:
     panels = {}
     for mode in dict.fromkeys(row["mode"] for some in several.values() for row in some):
         for shape, some in several.items():
@@ -46,25 +56,30 @@ def _speedups(name: str, several: dict[str, list[Row]], style: dict) -> Iterator
                 panels[f"{mode}\n{shape}"] = {k: x for k, x in faster.items() if x}
     if panels:
         svg = ratios(panels, style, name=f"{name}-ratios")
-        text = "How many times faster attn is than each peer, by length; below the line slower."
+        text = (
+            f"How many times faster {ours_is} is than each peer, by length; below the line slower."
+        )
         yield picture(svg, text, wide=True)
 
 
 def scaling(
     series: dict[str, plots.Curve],
     style: dict[str, plots.Look],
+    called: dict[str, str],
     *,
     ylabel: str,
     name: str,
     meet: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> str:
-    """A quantity against length, both logarithmic, one line per contender; `meet` has the points
+    """A quantity against length, both logarithmic, one line per contender, each as it is `called`
+    in the legend; `meet` has the points
     (length, value) where a contender's line is crossed."""
     with plots.figure() as fig:
         ax = fig.add_subplot()
         for contender, (steps, values) in series.items():
             look = style[contender]
-            ax.plot(steps, values, look.dash, color=look.colour, marker="o", ms=4, label=contender)
+            line = {"color": look.colour, "marker": "o", "ms": 4}
+            ax.plot(steps, values, look.dash, label=called[contender], **line)
         _length_axis(ax, {t for steps, _ in series.values() for t in steps})
         ax.set(xlabel="length T", ylabel=ylabel)
         plots.log_axis(ax)
@@ -79,7 +94,7 @@ def scaling(
                 ax.annotate(f"T ≈ {t:,.0f}", (t, floor), color=colour, fontsize=8, **place)
                 rank += 1
         ax.set_ylim(bottom=floor)
-        plots.legend(fig, series)
+        plots.legend(fig, called.values())
         return plots.svg(fig, name)
 
 
@@ -99,7 +114,8 @@ def ratios(
         for ax, (title, peers) in zip(grid.flat, panels.items()):
             for peer, points in peers.items():
                 look = style[peer]
-                ax.plot(*zip(*points), look.dash, color=look.colour, marker="o", ms=3, label=peer)
+                line = {"color": look.colour, "marker": "o", "ms": 3}
+                ax.plot(*zip(*points), look.dash, label=label(peer), **line)
             ax.axhline(1, color=plots.INK, lw=1)
             ax.set_title(title, fontsize=8)
         _length_axis(grid[0, 0], {t for p in panels.values() for x in p.values() for t, _ in x})
@@ -110,7 +126,8 @@ def ratios(
         named = {
             text: line for ax in grid.flat for line, text in zip(*ax.get_legend_handles_labels())
         }
-        fig.legend(named.values(), named, loc="outside upper center", ncols=len(named))
+        place = {"loc": "outside upper center", "ncols": len(named)}
+        fig.legend(named.values(), named, handlelength=plots.HANDLE, **place)
         return plots.svg(fig, name)
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from experiments.report.measurements import COPY, OURS, PLAIN, Row, groups, ratio
+from experiments.report.measurements import COPY, OURS, PLAIN, Row, groups, label, ratio, told_apart
 from experiments.report.table import number
 
 # what tells groups apart: heading -> text; those that never change are left out
@@ -15,6 +15,7 @@ SHAPE = {
     "mode": lambda row: row["mode"],
 }
 SHARES = {"% of peak": "peak_share", "% of copy": "copy_share"}
+NOISE = " ~"  # after a ratio of times that are not told apart
 TARGET = 1.3  # of plain causal attention, for a mask or an option
 
 
@@ -48,14 +49,16 @@ def summary(rows: Sequence[Row]) -> Summary | None:
         past = set()
         for name in others:
             value = _ratio(found, group, name, base)
-            if value and value > (TARGET if base == PLAIN else 1):
+            noise = "" if value is None or told_apart(found[name], ours) else NOISE
+            if value and not noise and value > (TARGET if base == PLAIN else 1):
                 past.add(len(row))
             why = next((r["why"] for r in group if r["contender"] == name), "")
-            row.append(number(value) if value else why.partition(":")[0].partition(",")[0] or "—")
+            short = why.partition(":")[0].partition(",")[0] or "—"
+            row.append(f"{number(value)}{noise}" if value else short)
         cells.append(row + [_scaled(found.get(name, {}), "temporary_bytes", 1e6) for name in held])
         slow.append(past)
-    compared = [name if base == PLAIN else f"/ {name}" for name in others]
-    memory = [f"MB, {name}" for name in held]
+    compared = [name if base == PLAIN else f"/ {label(name)}" for name in others]
+    memory = [f"MB, {label(name)}" for name in held]
     return Summary([*told, f"{base} ms", *shares, *compared, *memory], cells, slow)
 
 

@@ -59,6 +59,28 @@ def _cost(key: str, per: float = 1) -> Callable[[Variant], float | None]:
     return lambda variant: None if variant.cost.get(key) is None else variant.cost[key] / per
 
 
+def _time(what: str) -> Callable[[Variant], str]:
+    """Milliseconds, and how far half of the rounds lie around them."""
+
+    def show(variant: Variant) -> str:
+        spread = variant.cost.get(f"{what}_ms_spread")
+        return _within(_cost(f"{what}_ms")(variant), spread and spread / 2)
+
+    return show
+
+
+def _speed(variant: Variant) -> str:
+    found = variant.results("steps_per_second")
+    half = (max(found) - min(found)) / 2 if len(found) > 1 else None
+    return _within(variant.mean("steps_per_second"), half)
+
+
+def _within(middle: float | None, half: float | None) -> str:
+    """To as many digits as the number in the middle."""
+    text = number(middle)
+    return text if half is None else f"{text} ± {half:,.{len(text.partition('.')[2])}f}"
+
+
 def _work(what: str) -> Callable[[Variant], str]:
     """GFLOP; a lower bound where the cost says what it could not count."""
 
@@ -97,13 +119,20 @@ COLUMNS = (
     Column("fairness", "searched", "", lambda v: None, _note("searched")),
     Column("fairness", "steps", "", lambda v: None, _note("steps")),
     Column("model", "parameters", "", lambda v: v.mean("parameters"), _whole("parameters")),
-    Column(STEP, "speed", "steps/s", lambda v: v.mean("steps_per_second")),
-    Column(STEP, "in turns", "ms", _cost("step_ms"), short=True),
+    Column(STEP, "speed", "steps/s", lambda v: v.mean("steps_per_second"), _speed),
+    Column(STEP, "in turns", "ms", _cost("step_ms"), _time("step"), short=True),
     Column(STEP, "compile", "s", _cost("step_compile_seconds")),
     Column(STEP, "peak", "MB", _cost("step_peak_bytes", 1e6)),
     Column(STEP, "work", "GFLOP", _cost("step_flops", 1e9), _work("step")),
-    Column(ATTENTION, "forward", "ms", _cost("forward_ms")),
-    Column(ATTENTION, "fwd + bwd", "ms", _cost("forward_backward_ms"), short=True),
+    Column(ATTENTION, "forward", "ms", _cost("forward_ms"), _time("forward")),
+    Column(
+        ATTENTION,
+        "fwd + bwd",
+        "ms",
+        _cost("forward_backward_ms"),
+        _time("forward_backward"),
+        short=True,
+    ),
     Column(ATTENTION, "peak", "MB", _cost("attention_peak_bytes", 1e6)),
     Column(ATTENTION, "work", "GFLOP", _cost("attention_flops", 1e9), _work("attention")),
     Column("decoding", "state", "KB/sequence", _cost("decode_state_bytes", 1e3)),
@@ -115,12 +144,13 @@ NOTES = {
     "none. Against the first variant of its task: the mean difference over seeds, p by a test "
     "paired by seed and by row, with Holm's correction for so many variants; a tie from 0.05.",
     STEP: "Forward, backward and update of the whole model on one batch. Speed is that of training "
-    "beside whatever else ran; in turns: medians over rounds in which all variants of one "
-    "comparison take turns.",
+    "beside whatever else ran, a mean over seeds ± half of their range; in turns: medians over "
+    "rounds in which all variants of one comparison take turns, ± half of the range in which the "
+    "middle half of the rounds lies. Compiling is measured once.",
     ATTENTION: "The mechanism on q, k and v as in training, without projections; the mean over the "
     "layers that attend, a dash where none does. Milliseconds are medians over rounds in which all "
-    "variants of one comparison take turns; peak and work are of fwd + bwd, which is forward and "
-    "backward.",
+    "variants of one comparison take turns, ± as of a step; peak and work are of fwd + bwd, which "
+    "is forward and backward.",
     "fairness": "What was solved to match the first variant, how far off it is; what was chosen "
     "on validation, from how many trials; the steps that the budget pays for.",
     "peak": "Arguments + outputs - aliased + temporaries of the compiled program.",
@@ -128,7 +158,8 @@ NOTES = {
     "attention to softmax": "|y - softmax| / |softmax|, in Frobenius' norm, of what a layer makes "
     "of its own q, k and v at the first test example of one run, mean over layers; 100 is that of "
     "answering 0. A dash where a variant does not stand in for softmax: recurrences, other scores.",
-    "decoding": "The state of all layers for decoding one sequence as long as in training.",
+    "decoding": "The state of all layers for decoding one sequence as long as in training; a dash "
+    "where a layer does not decode, or the model is not causal, its accuracy that of none.",
 }
 
 
@@ -183,7 +214,8 @@ def comma_separated(rows: Sequence[Variant]) -> str:
 def terminal(rows: Sequence[Variant]) -> Table:
     """The table as it is printed; the rest is in the report."""
     table = Table(
-        caption="± 95% of seeds and test rows; in turns: a train step; fwd + bwd: attention alone",
+        caption="accuracy ± 95% of seeds and test rows; ms: medians ± of half of the rounds, "
+        "in turns: a train step, fwd + bwd: attention alone",
         caption_justify="left",
     )
     table.add_column("variant", no_wrap=True)

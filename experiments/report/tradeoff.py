@@ -23,16 +23,16 @@ class Point:
 
 
 def tradeoff(
-    points: Sequence[Point], baselines: dict[str, float], style: dict[str, Look]
+    points: Sequence[Point], baselines: dict[str, float], style: dict[str, Look], *, xlabel: str
 ) -> Drawing:
-    """Accuracy against training speed with area for memory, as in Long Range Arena."""
+    """Accuracy against speed with area for memory, as in Long Range Arena."""
     largest = max((p.bytes for p in points if p.bytes), default=1)
     # diameters in points; the smallest stays visible
     size = lambda bytes: max(7.0, 30 * math.sqrt((bytes or 0) / largest))
     with figure() as fig:
         ax = fig.add_subplot()
         ax.set_xlim(0, 1.25 * max(p.x for p in points))
-        ax.set_xlabel("training steps per second")
+        ax.set_xlabel(xlabel)
         if any(p.bytes for p in points):
             for part in (1, 0.25):
                 label = f"{part * largest / 1e6:,.3g} MB"

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from absl import flags
 from rich.console import Console
 
-from attn import Causal, Padding, Segments
+from attn import MECHANISMS, Causal, Padding, Segments
 from experiments import benchmark, records
 from experiments.errors import ConfigError
 from experiments.measure import commits, cost, decoding, machine, torch_peers
@@ -233,6 +234,12 @@ def test_mistakes_are_one_message_each(capsys):
     assert "--workdir: is required" in errors
 
 
+def test_every_suite_says_what_ours_is():
+    found = {name: suite.ours for name, suite in suites().items()}
+    assert {*found.values()} <= {*MECHANISMS}
+    assert (found["window"], found["linear"], found["content"]) == ("window", "linear", "reformer")
+
+
 def test_no_suite_is_refused_before_anything_is_measured(tmp_path, capsys):
     assert benchmark.main([f"--workdir={tmp_path / 'new'}", "--suite="]) == 2
     assert "--suite: expected one or more of softmax,memory," in capsys.readouterr().err
@@ -266,6 +273,39 @@ def test_what_is_neither_peer_nor_commit_is_refused(capsys, tmp_path):
     assert "did you mean 'torch'" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="neither a peer nor a commit"), commits.checkout("nono"):
         pass
+
+
+def test_a_name_that_is_no_peer_is_told_what_is_expected(capsys, tmp_path):
+    """Whatever it was, it was told "did you mean 'torch'?", which may not be installed."""
+    assert benchmark.main(["--suite=content", "--against=nonsuch", f"--workdir={tmp_path}"]) == 2
+    error = capsys.readouterr().err
+    assert "--against=nonsuch: expected a peer (fla, flax.linen, flax.nnx, jax.nn, " in error
+    assert "or a name of a commit" in error
+    assert "did you mean" not in error
+
+
+def test_a_peer_that_no_suite_has_is_refused_before_anything_is_measured(capsys, tmp_path):
+    arguments = ["--suite=content,sharded", "--against=torch,fla", f"--workdir={tmp_path / 'new'}"]
+    assert benchmark.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert "1 mistake:" in error
+    assert "--against=fla: expected a peer of a suite that is measured (content has none; " in error
+    assert "sharded has torch)" in error
+    assert benchmark.main(["--suite=loop", "--against=fla", f"--workdir={tmp_path / 'new'}"]) == 2
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_commit_is_timed_with_peers_that_its_suites_have():
+    values = flags.FlagValues()
+    benchmark._define(values)
+    for suite, against in ("content", []), ("content,linear,softmax", ["token scan,jax.nn"]):
+        values(["", "--workdir=x", f"--suite={suite}"])
+        found = [x.partition("=")[2] for x in benchmark._same(values, suites()) if "against" in x]
+        assert found == against
+        benchmark._check_peers(
+            "".join(found).split(",") if found else [],
+            {x: suites()[x].against for x in values.suite},
+        )
 
 
 @pytest.mark.slow

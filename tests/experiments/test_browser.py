@@ -1,5 +1,6 @@
 """A report in a real browser: no error, every figure, sorting, nothing wider than a phone."""
 
+import dataclasses
 import html
 import json
 import re
@@ -65,9 +66,16 @@ def browse(page, width, column=1):
 def page(tmp_path_factory):
     accuracies = {"softmax": 0.9, "linear": 0.7, "a variant of a very long name, left=127": 0.8}
     cells = [cell(name, seed, x) for name, x in accuracies.items() for seed in (0, 1)]
+    notes = {
+        "matched": "params +0.4%, mlp_width 131",
+        "searched": "learning_rate 0.003 of 3 trials",
+    }
+    cells = [dataclasses.replace(x, notes=notes) for x in cells]
     cells.append(cell("window", 0, error=f"ValueError: {'long ' * 60}{'word' * 60}"))
+    times = {f"{x}_ms{y}": 12.3456 for x in ("step", "forward") for y in ("", "_spread")}
     costs = {
-        name: COSTS | {"decode_state_bytes": 1000 + 9 * n} for n, name in enumerate(accuracies)
+        name: COSTS | times | {"decode_state_bytes": 1000 + 9 * n}
+        for n, name in enumerate(accuracies)
     }
     sight = Sight((np.eye(8), -np.eye(8)), np.tri(8), "best checkpoint, step 3")
     sights = dict.fromkeys(accuracies, sight)
@@ -90,6 +98,19 @@ def test_a_report_works_in_a_browser(page, width):
     assert [x for x in seen["descending"] if x != "window"] == order
     assert [x for x in seen["ascending"] if x != "window"] == order[::-1]
     assert seen["descending"][-1] == seen["ascending"][-1] == "window"  # it has no accuracy
+
+
+def test_paper_holds_whole_tables_on_few_pages(page):
+    """Tables were cut at the right edge, and each cell's whole configuration took a page or two."""
+    paper = page.with_name("paper.html")
+    paper.write_text(page.read_text().replace("@media print", "@media all"))
+    width = round((297 - 2 * 10) / 25.4 * 96)  # of A4 across, in pixels
+    assert browse(paper, width)[0]["page"] <= width
+    pdf = page.with_name("page.pdf")
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--print-to-pdf={pdf}"]
+    command += [f"--user-data-dir={page.parent / 'profile'}", f"file://{page}"]
+    subprocess.run(command, capture_output=True, timeout=300)
+    assert len(re.findall(rb"/Type\s*/Page\b", pdf.read_bytes())) <= 5
 
 
 def test_an_error_on_the_console_is_noticed(page):

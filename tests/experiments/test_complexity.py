@@ -11,12 +11,13 @@ from attn import MECHANISMS
 from attn.nn import MIXERS
 from experiments.errors import ConfigError
 from experiments.measure.cost import Shape
+from experiments.report.powers import fit, power
 from experiments.studies import record
 from experiments.studies.complexity import __main__ as command
 from experiments.studies.complexity import settings as settings_file
 from experiments.studies.complexity import tables
 from experiments.studies.complexity.claims import CLAIMS, Claim, growth
-from experiments.studies.complexity.growth import departs, fit
+from experiments.studies.complexity.growth import departs, untold
 from experiments.studies.complexity.measure import measure
 from experiments.studies.complexity.reach import dependencies, layers_to_reach, reach
 from experiments.studies.complexity.work import steps_by_definition, work
@@ -81,7 +82,21 @@ def test_an_exact_power_law_has_no_error():
     assert error == pytest.approx(0, abs=1e-6)
     assert fit(lengths, [1, 5, 10]).error > 0.1
     assert not departs("log(T)", lengths, np.log(lengths))
-    assert departs("1", lengths, np.log(lengths))
+    more = [*lengths, 256, 1024]
+    assert departs("1", more, np.log(more))
+    assert power(lengths, [3 * T**1.5 for T in lengths]) == "T^1.50 ± 0.00"
+    assert power([1, 2], [1, 2]) == "T^1.00"
+
+
+def test_a_departure_within_the_error_of_the_fit_is_not_told():
+    """`axial` was said to depart from T^1.5 by a fit of T^1.02 ± 1.82."""
+    lengths, jumps = [4, 8, 16, 32], [4, 32, 32, 16]
+    assert fit(lengths, jumps).error > 1
+    assert not departs("T", lengths, jumps)
+    assert untold("T", lengths, jumps)
+    assert departs("T", lengths, [1, 1.1, 1, 1.1])
+    assert not untold("T", lengths, [1, 1.1, 1, 1.1])
+    assert not untold("T", lengths, lengths)
 
 
 @pytest.mark.parametrize(("name", "exponent"), [("softmax", 2), ("linear", 1), ("linformer", 1)])

@@ -6,8 +6,8 @@ import pytest
 from test_gathered import leave, planned
 
 from experiments.report import __main__ as report_command
-from experiments.report import benchmark, crossover
-from experiments.report.measurements import details
+from experiments.report import benchmark, crossover, plots, scaling
+from experiments.report.measurements import details, terminal
 from experiments.report.summary import sharing, summary
 
 LENGTHS = [512, 1024, 2048, 4096]
@@ -45,16 +45,46 @@ def test_curves_that_meet_twice_name_both():
     assert told == "curves cross at T ≈ 724, 2,896, faster beyond"
 
 
-def test_exponents_are_fitted():
-    assert crossover.exponent(*curve(2, 3)) == pytest.approx(2)
-    assert crossover.exponent([512], [1.0]) is None
+def noisy(spread, *slower):
+    """attn beside a peer that takes 1 ms, 10% slower at some lengths and faster at the others."""
+    rows = []
+    for T in LENGTHS:
+        least = 1.1 if T in slower else 0.9
+        rows += [row(T, "attn", least, high=least + spread), row(T, "torch", 1.0, high=1 + spread)]
+    return rows
+
+
+def test_a_crossing_within_noise_is_not_told(tmp_path):
+    """Two were printed about a length at which the medians differed by a tenth of their spread."""
+    told = lambda rows: crossover.crossovers(rows)[0][2]["torch"]
+    assert told(noisy(0.01, 1024)) == "curves cross at T ≈ 737, 1,423, faster beyond"
+    assert told(noisy(0.3, 1024)) == "within noise at every T, 512..4,096"
+    for one in (rows := noisy(0.01, 1024)):
+        one["high"] += 0.3 * (one["T"] == 1024)
+    assert told(rows) == "faster at every T, 512..4,096 (but within noise at 1,024)"
+    assert crossover.within_noise(rows, "forward", "minimum") == {"torch": {1024}}
+    for one in (rows := noisy(0.01, 1024, 512)):
+        one["high"] += 0.3 * (one["T"] == 1024)
+    assert told(rows) == "faster from T ≈ 512..2,048 (but within noise at 1,024)"
+    suites = {"softmax": {"title": "softmax", "rows": rows}}
+    page = benchmark.write(suites, {"command": "c"}, tmp_path).read_text()
+    assert "Rings: where attn crosses" not in page
+    assert "within noise: Of two times" in (tmp_path / "benchmark.md").read_text()
+
+
+def test_bytes_have_no_noise():
+    rows = [{**one, "temporary_bytes": one["minimum"] * 1e6} for one in noisy(0.3, 512)]
+    assert crossover.crossovers(rows)[1][1:] == ("memory", {"torch": "smaller from T ≈ 712"})
 
 
 def test_exponents_of_time_stand_beside_those_of_work():
     rows = [{**row(T, "attn", T**1.5), "work": 7.0 * T} for T in LENGTHS]
     rows += [row(T, "torch", T**2.0) for T in LENGTHS]
-    told = "attn T^1.50 by work T^1.00 (512..4,096), torch T^2.00 (512..4,096)"
-    assert list(crossover.exponents(rows)) == [f"Time of forward grows as: {told}."]
+    rows[-1]["minimum"] *= 4
+    sure = "attn T^1.50 ± 0.00 by work T^1.00 ± 0.00 (512..4,096)"
+    unsure = "torch T^2.60 ± 1.49 (512..4,096)"
+    told = f"Time of forward grows as, ± 95% of the fit: {sure}, {unsure}."
+    assert list(crossover.exponents(rows)) == [told]
 
 
 def test_the_summary_has_ratios_and_what_is_missing():
@@ -64,6 +94,16 @@ def test_the_summary_has_ratios_and_what_is_missing():
     assert found.headings[:3] == ["T", "attn ms", "/ torch"]
     assert [cells[2] for cells in found.cells] == ["0.250", "wrong"]
     assert details(rows[2:])[1][1] == ["torch", "wrong, so not timed: x"]
+
+
+def test_a_ratio_within_noise_is_marked_and_not_called_slow():
+    rows = noisy(0.01, 512) + [one | {"T": 2 * one["T"]} for one in noisy(0.3, 512)[:2]]
+    found = summary(rows[:2] + rows[-2:])
+    assert [cells[2] for cells in found.cells] == ["1.10", "1.10 ~"]
+    assert found.slow == [{2}, set()]
+    plain = summary([row(64, "plain", 1.0, high=1.6), row(64, "cap", 1.5), row(64, "sinks", 1.7)])
+    assert plain.cells == [["64", "1.00", "1.50 ~", "1.70"]]
+    assert plain.slow == [{3}]
 
 
 def test_variants_are_compared_with_plain():
@@ -94,6 +134,32 @@ def test_several_shapes_share_a_picture_of_how_many_times_faster(tmp_path):
     assert "* forward, time, attn than torch: faster from T ≈ 1,448." in markdown
 
 
+def test_a_peer_is_named_as_what_it_is(tmp_path):
+    """`fla` was taken for the library's kernel, and `attn` was another mechanism in each suite."""
+    rows = [row(T, name, T / 512) for T in LENGTHS for name in ("attn", "fla")]
+    suites = {"linear": {"title": "linear", "ours": "linear", "rows": rows}}
+    page = benchmark.write(suites, {"command": "c"}, tmp_path).read_text()
+    names = re.findall(r">([^<>]+)</text>", page)
+    assert {"attn: linear", "fla, naive reference"} <= {*names}
+    assert not {"attn", "fla"} & {*names}
+    for told in (page, (tmp_path / "benchmark.md").read_text()):
+        assert not re.search(r"\bfla\b(?!, naive reference)", told)
+    assert "fla, naive reference" in terminal("t", rows[:2]).columns[0]._cells
+
+
+def test_lines_of_a_legend_are_long_enough_for_their_dashes():
+    """Behind a marker as wide as what was left of it, every dash looked alike."""
+    dashed = plots.Look("#010101", "--")
+    series = {"attn": curve(1)}
+    names = {"attn": "attn: softmax"}
+    svg = scaling.scaling(series, {"attn": dashed}, names, ylabel="ms", name="x")
+    (legend,) = re.findall(r'id="x-legend_1">.*', svg, re.S)
+    start, end = re.findall(r'd="M ([\d.]+) [\d.]+ \s*L ([\d.]+) [\d.]+ \s*L ([\d.]+)', legend)[0][
+        ::2
+    ]
+    assert float(end) - float(start) > 30  # points; a marker is 4, a dash and its gap 8
+
+
 def test_a_report_of_a_comparison_and_a_benchmark_shows_scaling(tmp_path, capsys):
     runs, times, out = tmp_path / "runs", tmp_path / "times", tmp_path / "out"
     leave(runs, [(planned("softmax"), 0.5), (planned("linear"), 0.25)])
@@ -101,7 +167,7 @@ def test_a_report_of_a_comparison_and_a_benchmark_shows_scaling(tmp_path, capsys
     rows = [row(T, "attn", 1448.0 * T) for T in LENGTHS] + [
         row(T, "softmax", T**2) for T in LENGTHS
     ]
-    suites = {"linearized": {"title": "States & sums", "rows": rows}}
+    suites = {"linearized": {"title": "States & sums", "ours": "linear", "rows": rows}}
     benchmark.write(suites, {"command": "python -m it", "hardware": {"cores": 2}}, times)
     both = [f"--workdir={runs}", f"--workdir={times}", f"--out={out}"]
     assert report_command.main(both) == 0
@@ -110,10 +176,11 @@ def test_a_report_of_a_comparison_and_a_benchmark_shows_scaling(tmp_path, capsys
     assert "States &amp; sums" in page
     assert "faster from T ≈ 1,448" in page
     assert 'id="scaling-0-linearized-forward-minimum-' in page
-    # softmax has one colour in the table and here
-    (colour,) = re.findall(r'style="color:(#\w+)"></span>softmax', page)
+    # softmax has one colour in the table and here, and linear, which is attn here
     figure = page[page.index('id="scaling-0-linearized-forward-minimum-') :]
-    assert colour in figure[: figure.index("</svg>")]
+    for name in ("softmax", "linear"):
+        (colour,) = re.findall(rf'style="color:(#\w+)"></span>{name}<', page)
+        assert colour in figure[: figure.index("</svg>")]
     # alone it is no comparison, and damaged it is refused by name
     assert report_command.main([f"--workdir={times}", f"--out={out}"]) == 2
     assert "benchmarks have a page" in capsys.readouterr().err

@@ -337,6 +337,27 @@ def test_baselines_of_other_tasks_keep_their_names_apart(tmp_path):
     assert found == {"chance (a)": 0.1, "chance (b)": 0.5, "majority (b)": 0.1}
 
 
+def test_decode_states_of_earlier_versions_are_left_out_where_nothing_decodes(tmp_path):
+    """They stood in costs.json for encoders too."""
+    measured = {"decode_state_bytes": 64, "step_ms": 2.0}
+    costs = dict.fromkeys(("softmax", "linear", "gone"), measured)
+    for causal in (False, True):
+        runs = [planned(x).having({"model.causal": causal}) for x in ("softmax", "linear")]
+        left = leave(tmp_path / str(causal), [(p, 0.5) for p in runs], costs=costs)
+        found = gathered.gathered(left).costs
+        assert found["gone"] == measured | {"decode_state_bytes": None}
+        assert found["softmax"] == found["linear"] == (measured if causal else found["gone"])
+
+
+def test_a_folder_that_does_not_exist_is_a_mistake_of_the_command_line(tmp_path, capsys):
+    """It was said to hold no comparison, with the exit code of another's directory."""
+    none, out = tmp_path / "none", tmp_path / "out"
+    assert command.main([f"--workdir={none}", f"--out={out}"]) == 2
+    told = f"--workdir={none}: expected a folder of finished runs, and there is no such folder"
+    assert told in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_variants_of_other_tasks_are_not_tested_against_each_other():
     ask = {"digits": {"name": "digits"}, "recall": {"name": "recall"}}
     result = lambda name, x: {"test": {"accuracy": x}, "baselines": {"chance": len(name) / 100}}

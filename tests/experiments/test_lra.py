@@ -63,7 +63,7 @@ def test_a_task_may_be_run_in_one_setting_alone():
     row = {"accuracy": [0.6], "matched": None, "parameters": 1000}
     found = {"settings": {runs.AS_PUBLISHED: {"softmax": row}}, "test rows": 100}
     text = tables.accuracy("pathfinder", found).splitlines()
-    assert text[0] == "|  | paper | as published | parameters |"
+    assert text[0] == "|  | paper, at its lengths | as published | parameters |"
     assert text[2] == "| softmax | 71.40 | 60.0 ± 9.6 | 1,000 |"
 
 

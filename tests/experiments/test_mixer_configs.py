@@ -10,7 +10,7 @@ from attn.nn import LSTM, MIXERS
 from experiments.config import mechanism
 from experiments.errors import ConfigError
 from experiments.quantities import state_bytes
-from experiments.report.costs import costs
+from experiments.report.costs import costs, decoding
 from experiments.report.data import Cell, variants
 from experiments.report.table import markdown
 from experiments.validation import from_dict, to_dict
@@ -55,6 +55,17 @@ def test_a_state_is_that_of_every_layer():
     assert state("lstm") == c_and_h
     assert state("lstm", WINDOW) == c_and_h + state(WINDOW)
     assert state("lstm", "fnet") is None
+
+
+def test_a_model_that_is_not_causal_has_no_decode_state_beside_its_accuracy():
+    """Bytes of a cache stood beside what a bidirectional encoder had reached."""
+    state = lambda attention, causal: decoding(
+        tiny(model={"attention": attention, "causal": causal})
+    )
+    assert state("softmax", True) > 0
+    assert state("softmax", False) is None
+    assert state("lstm", False) > 0  # sees the past alone, whatever the mask
+    assert state({"name": "lstm", "bidirectional": True}, False) is None
 
 
 @pytest.mark.slow

@@ -239,7 +239,7 @@ def test_all_runs_may_have_failed():
 def test_tables_say_mean_interval_seeds_and_failures(comparison):
     table = markdown(variants(comparison.cells, comparison.costs), {"chance": 0.1})
     lines = table.splitlines()
-    assert "| softmax | 82.5 ± 31.8 | 83.5 ± 31.8 | — | 2 | 12,345 | 50.5 |" in table
+    assert "| softmax | 82.5 ± 31.8 | 83.5 ± 31.8 | — | 2 | 12,345 | 50.5 ± 0.5 |" in table
     assert any(line.startswith("| window, seed 0 | failed: ValueError") for line in lines)
     assert any(line.startswith("| *chance* |  | 10.0 |") for line in lines)
     pipes = {line.replace("\\|", "").count("|") for line in lines if line.startswith("|")}
@@ -285,6 +285,21 @@ def test_a_lower_bound_is_marked():
     assert "≥ 1.20" in markdown([row], {})
 
 
+def test_times_stand_beside_their_spread():
+    """Half of the rounds of one step were within 6 ms of 21; the table said 20.6 and no more."""
+    timed = {"step_ms": 20.6156, "step_ms_spread": 6.648, "forward_ms_spread": 0.04}
+    rows = variants([cell("softmax", 0), cell("linear", 0)], {"softmax": COSTS | timed})
+    table = markdown(rows, {})
+    assert "| 20.6 ± 3.3 |" in table
+    assert "| 0.500 ± 0.020 |" in table
+    assert "| 1.50 |" in table  # of an older version
+    assert "| 12,345 | 50.0 | 20.6 ± 3.3 |" in table  # one seed has no range
+    assert "± half of the range" in table
+    shown = io.StringIO()
+    rich.console.Console(file=shown, width=80).print(terminal(rows))
+    assert "20.6 ± 3.3" in shown.getvalue()
+
+
 @pytest.mark.parametrize(
     ("x", "shown"),
     [
@@ -321,7 +336,7 @@ def test_names_of_many_variants_do_not_overlap():
         Point(name, 10 + n % 4, 80 + n, 1.0 if n % 2 else None, 1e6 * (n + 1))
         for n, name in enumerate(names)
     ]
-    text = tradeoff(points, {}, plots.looks(names)).svg
+    text = tradeoff(points, {}, plots.looks(names), xlabel="steps per second").svg
     places = re.findall(r'transform="translate\(([\d.]+) ([\d.]+)\)[^>]*">(variant \d+)<', text)
     places = places or re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>(variant \d+)<', text)
     assert len(places) == 12

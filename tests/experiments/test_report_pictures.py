@@ -109,6 +109,24 @@ def test_a_baseline_is_named_as_of_validation_where_no_bubble_is():
     assert "Baselines, whose accuracies are those on validation, are dashed" in caption
 
 
+def test_speed_is_that_of_steps_in_turns_where_every_variant_has_them():
+    """It was that of training, where one run had the machine alone and another had not."""
+    rows = [variant("softmax", [{"all": 1.0}]), variant("linear", [{"all": 1.0}])]
+    told = lambda *ms: [
+        (texts(x.svg), caption)
+        for x, caption in pictures([Variant(r.name, r.cells, m) for r, m in zip(rows, ms)], {})
+        if x.name == "tradeoff"
+    ]
+    ((turns, caption),) = told({"step_ms": 1.0}, {"step_ms": 4.0})
+    assert any(x.startswith("steps per second, measured in turns") for x in turns)
+    assert "steps per second measured in turns" in caption
+    assert "1000" in turns  # and training's 2 steps per second are not there
+    ((training, caption),) = told({"step_ms": 1.0}, {})
+    assert any(x.startswith("steps per second, while training") for x in training)
+    assert "steps per second while training" in caption
+    assert "1000" not in training
+
+
 def test_no_step_is_a_fraction():
     series = {"softmax": [([1, 2], [0.5, 0.6])]}
     drawing = plots.curves(series, plots.looks(["softmax"]), ylabel="loss", name="x", log=True)
@@ -125,7 +143,8 @@ def test_every_line_of_a_study_has_a_name():
     assert told["extrapolation"].count("chance") == 1
     rungs = {"chance", "any value of the prefix", "k-th question, k-th value"}
     assert rungs <= set(told["recall_state"])
-    assert told["complexity"].count("0") == 1  # steps of what has no loop
+    assert told["complexity"].count("0") == 1 + 1  # steps of what has no loop, and of an exponent
+    assert "counted, ± 95% of the fit" in told["complexity"]
 
 
 def test_a_curve_of_one_point_is_a_point():

@@ -4,8 +4,8 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter
 
 from experiments.report import plots
+from experiments.report.powers import Fit, fit
 from experiments.studies.complexity.claims import CLAIMS, growth
-from experiments.studies.complexity.growth import fit
 from experiments.studies.complexity.tables import judged, lengths
 from experiments.studies.record import Figures, saved
 
@@ -20,7 +20,10 @@ def figures(r: dict) -> Figures:
     with plots.figure(8.4, 0.17 * len(names) + 1.2) as fig:
         axes = fig.subplots(1, 3, sharey=True)
         rings(axes[0], [claimed(n) for n in names], place, "claimed")
-        marks(axes[0], [counted(r, n) for n in names], place, "counted")
+        found = [counted(r, n) for n in names]
+        exponents, errors = [x.exponent for x in found], [x.error or 0 for x in found]
+        marks(axes[0], exponents, place, "counted, ± 95% of the fit")
+        axes[0].errorbar(exponents, place, xerr=errors, fmt="none", ecolor=BLUE, elinewidth=0.8)
         axes[0].set(xlabel="work: exponent p of T^p", yticks=place, yticklabels=names)
         steps = lambda key: [r["mixers"][n][key][-1] for n in names]
         least = [max(1, n) for n in steps("steps by definition")]
@@ -42,9 +45,9 @@ def figures(r: dict) -> Figures:
         return {"complexity": saved(fig, "complexity")}
 
 
-def counted(r: dict, name: str) -> float:
+def counted(r: dict, name: str) -> Fit:
     held = judged(r, name).get("work")
-    return np.nan if held is None else fit(*held[1:]).exponent
+    return Fit(np.nan, None) if held is None else fit(*held[1:])
 
 
 def path(r: dict, name: str) -> float:

@@ -1,36 +1,26 @@
-"""How a measured quantity grows with the length, and whether that is what was claimed."""
+"""Whether a measured quantity grows with the length as was claimed."""
 
-import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
-import numpy as np
-from scipy.special import stdtrit
-
+from experiments.report.powers import Fit, fit
 from experiments.studies.complexity.claims import growth
 
 TOLERANCE = 0.2  # of an exponent: at short lengths what does not grow is still seen
 
 
-class Fit(NamedTuple):
-    """p of T^p by least squares in logarithms, and half of its 95% interval (t, n - 2 degrees)."""
-
-    exponent: float
-    error: float | None
-
-
-def fit(lengths: Sequence[float], values: Sequence[float]) -> Fit:
-    x, y = np.log(lengths), np.log(values)
-    x, y = x - x.mean(), y - y.mean()
-    p = float(x @ y / (x @ x))
-    free = len(x) - 2
-    if free < 1:
-        return Fit(p, None)
-    residual = float(((y - p * x) ** 2).sum() / free / (x @ x))
-    return Fit(p, float(stdtrit(free, 0.975)) * math.sqrt(residual))
+def beyond(formula: str, lengths: Sequence[float], values: Sequence[float]) -> Fit:
+    """How values / formula grows, which is T^0 where the claim is right."""
+    return fit(lengths, [v / growth(formula, T) for v, T in zip(values, lengths)])
 
 
 def departs(formula: str, lengths: Sequence[float], values: Sequence[float]) -> bool:
-    """Whether the values grow otherwise than the formula, by more than T^TOLERANCE."""
-    claimed = [growth(formula, T) for T in lengths]
-    return abs(fit(lengths, [v / c for v, c in zip(values, claimed)]).exponent) > TOLERANCE
+    """Whether the values grow otherwise than the formula, by more than T^TOLERANCE and by more than
+    the interval of the fit."""
+    p, error = beyond(formula, lengths, values)
+    return abs(p) > max(TOLERANCE, error or 0)
+
+
+def untold(formula: str, lengths: Sequence[float], values: Sequence[float]) -> bool:
+    """Whether they may or may not: the interval has T^0 in it, and the fit is beyond TOLERANCE."""
+    p, error = beyond(formula, lengths, values)
+    return TOLERANCE < abs(p) <= (error or 0)

@@ -1,7 +1,8 @@
 """The README's numbers, from results.json alone."""
 
+from experiments.report.powers import power
 from experiments.studies.complexity.claims import CLAIMS
-from experiments.studies.complexity.growth import TOLERANCE, departs, fit
+from experiments.studies.complexity.growth import TOLERANCE, departs, untold
 from experiments.studies.record import Blocks, run_line, table
 
 OTHERWISE = " ≠"
@@ -96,11 +97,6 @@ def cells(r: dict, name: str) -> list[str]:
     ]
 
 
-def power(T: list[int], values: list[float]) -> str:
-    p, error = fit(T, values)
-    return f"T^{p:.2f}" + ("" if error is None else f" ± {error:.2f}")
-
-
 def counted(r: dict) -> str:
     """In a sentence, which claims the measured departs from."""
     every = {column: [n for n in r["mixers"] if column in departures(r, n)] for column in COLUMNS}
@@ -109,8 +105,18 @@ def counted(r: dict) -> str:
         for (column, words), names in zip(COLUMNS.items(), every.values())
     ]
     held = sum(len(judged(r, name)) for name in r["mixers"])
-    first = f"Of {held} claims that can be held against a measurement, by more than T^{TOLERANCE}:"
-    return "\n".join([first, "", *lines])
+    first = (
+        f"Of {held} claims that can be held against a measurement, by more than T^{TOLERANCE} and "
+        "by more than the interval of the fit:"
+    )
+    unknown = ", ".join(
+        f"`{name}` ({column})"
+        for name in r["mixers"]
+        for column, held in judged(r, name).items()
+        if untold(*held)
+    )
+    last = f"Not to be told, for the interval holds the claim and more: {unknown or 'none'}."
+    return "\n".join([first, "", *lines, "", last])
 
 
 COLUMNS = {

@@ -44,7 +44,11 @@ def ordered(rows: dict[str, Any], task: str) -> list[str]:
 
 def accuracy(task: str, found: dict) -> str:
     settings, tested = found["settings"], found["test rows"]
-    head = ["", "paper", *(word for key in settings for word in (key, "parameters"))]
+    head = [
+        "",
+        "paper, at its lengths",
+        *(word for key in settings for word in (key, "parameters")),
+    ]
     lines = []
     for name in ordered(settings[AS_PUBLISHED], task):
         line = [name, f"{ACCURACY[task][name]:.2f}" if name in ACCURACY[task] else ""]

@@ -60,7 +60,9 @@ def answer(found: dict, baselines: dict) -> str:
     points = [(int(size), fmean(x)) for sizes in others.values() for size, x in sizes.items()]
     floor = max(baselines.values())
     learned = {name: max(means(sizes)) > floor for name, sizes in others.items()}
-    steps = [b > a for name in others if learned[name] for a, b in pairwise(means(others[name]))]
+    steps = [x for name in others if learned[name] for x in pairwise(means(others[name]))]
+    below = [(a, b) for a, b in steps if a < ENOUGH]
+    better = lambda some: sum(b > a for a, b in some)
     still = [name for name, there in learned.items() if not there]
     lines = []
     if len(points) > 2:
@@ -70,7 +72,10 @@ def answer(found: dict, baselines: dict) -> str:
             f"accuracy {rho.statistic:+.2f} (p {rho.pvalue:.2g})."
         )
     if steps:
-        lines.append(f"* The next larger state is better in {sum(steps)} of {len(steps)} steps.")
+        lines.append(
+            f"* The next larger state is better in {better(steps)} of {len(steps)} steps; of those "
+            f"that begin below {ENOUGH:.0%}, in {better(below)} of {len(below)}."
+        )
     if EXACT in found:
         size, score = ordered(found[EXACT])[-1], means(found[EXACT])[-1]
         enough = [(int(s), name) for name in others for s, x in others[name].items() if all_of(x)]
