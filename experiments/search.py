@@ -82,9 +82,20 @@ def chosen(planned: Sequence[Planned], tried: Cells, rules: Fairness) -> list[Pl
     made = []
     for p in planned:
         values = {name: at(best[p.variant].config, name) for name in rules.search}
-        told = ", ".join(f"{name.rpartition('.')[2]}={_short(x)}" for name, x in values.items())
+        told = ", ".join(
+            f"{name.rpartition('.')[2]}={_short(x)}{_end(x, rules.search[name])}"
+            for name, x in values.items()
+        )
         made.append(p.having(values, searched=f"{told}, best of {count}"))
     return made
+
+
+def _end(value: Any, listed: Sequence | Range) -> str:
+    """Told of the first or last of three numbers or more: a better one may lie beyond."""
+    numbers = not isinstance(listed, Range) and all(type(x) in (int, float) for x in listed)
+    if not numbers or len(set(listed)) < 3 or min(listed) < value < max(listed):
+        return ""
+    return f" ({'largest' if value == max(listed) else 'smallest'} tried)"
 
 
 def _short(value: Any) -> str:

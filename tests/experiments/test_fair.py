@@ -11,8 +11,8 @@ from experiments.alike import alike, solve
 from experiments.cells import Cells, begin
 from experiments.config_file import read_comparison
 from experiments.errors import ConfigError, RunDirectoryError
-from experiments.fairness import Fairness, fairness
-from experiments.search import chosen, combinations
+from experiments.fairness import Fairness, Range, fairness
+from experiments.search import _end, chosen, combinations
 from experiments.sweep import Planned, plan
 from experiments.validation import from_dict
 
@@ -86,6 +86,22 @@ def test_a_budget_pays_for_steps(kind, tmp_path):
     assert found.notes == {"steps": f"{found.experiment.train.steps:,}"}
     again = alike([one], Fairness(budget={kind: amount.get(kind, 0.5)}), tmp_path)
     assert again[0].experiment == found.experiment  # a time is not measured twice
+
+
+@pytest.mark.parametrize(
+    ("value", "listed", "told"),
+    [
+        (3, [1, 3, 2], " (largest tried)"),
+        (0.1, (0.3, 0.1, 0.2), " (smallest tried)"),
+        (2, [1, 2, 3], ""),
+        (2, [1, 2], ""),  # always one of the ends
+        ("relu", ["elu", "relu", "tanh"], ""),
+        (True, [True, False, True], ""),
+        (0.1, Range(0.1, 1.0), ""),
+    ],
+)
+def test_a_best_value_at_the_end_of_those_tried_is_told(value, listed, told):
+    assert _end(value, listed) == told
 
 
 @pytest.mark.parametrize(
