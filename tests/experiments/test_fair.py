@@ -97,7 +97,7 @@ def test_a_budget_pays_for_steps(kind, tmp_path):
         (2, [1, 2], ""),  # always one of the ends
         ("relu", ["elu", "relu", "tanh"], ""),
         (True, [True, False, True], ""),
-        (0.1, Range(0.1, 1.0), ""),
+        (0.1, Range(low=0.1, high=1.0), ""),
     ],
 )
 def test_a_best_value_at_the_end_of_those_tried_is_told(value, listed, told):
