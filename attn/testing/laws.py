@@ -1,4 +1,4 @@
-"""The laws (DESIGN section 6): each takes a mechanism and raises BrokenLaw where it fails."""
+"""The laws, numbered: each takes a mechanism and raises BrokenLaw where it fails."""
 
 import functools
 import itertools

@@ -1,4 +1,4 @@
-"""How far a timed result is from the float64 oracle, in units of what DESIGN's contract allows."""
+"""How far a timed result is from the float64 oracle, in units of what is allowed there."""
 
 import dataclasses
 import functools
