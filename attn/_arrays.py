@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 GROWS = "max_length"  # in place of a number, in the shape of what grows with it
-# by these it is told: two near each other for what stops early, one far for what goes in steps
+# where `init` is tried, to see what grows: two near each other, one far for what goes in steps
 LENGTHS = (1, 2, 2**14)
 
 Shape = tuple[int | str, ...]

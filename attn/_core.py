@@ -48,6 +48,9 @@ def check_qkv(q, k, v, mask: Mask, bias=None) -> tuple[Mask, Bias | None]:
             f"mask: expected a Mask from attn.masks, got {type(mask).__name__}; wrap a boolean "
             "array as Array(bool[*B, T, S]), or Padding(keys=bool[*B, S])"
         )
+    if not dataclasses.is_dataclass(mask):
+        name = type(mask).__name__
+        raise TypeError(f"mask: expected a frozen class, got {name}; put @attn.masks.term on it")
     mask = mask.sized(T, S)
     mask.check(tuple(batch), T, S)
     # in float32 its gradient, a sum over the whole batch, is not lost to rounding
@@ -59,11 +62,12 @@ def check_qkv(q, k, v, mask: Mask, bias=None) -> tuple[Mask, Bias | None]:
 
 def refuse_rest(name: str, rest: Mask, bias: Bias | None, honours) -> None:
     """Raise NotImplementedError naming what is left of a mask, or a bias, that `name` cannot do."""
-    can = ", ".join(kind.__name__ for kind in honours) or "none"
+    can = ", ".join(kind.__name__ for kind in honours)
+    can = f"{can}, one of each, joined by &" if can else "none"
     if rest != FULL:
         raise NotImplementedError(
-            f"mask: {name} cannot honour {spelled(rest)} here (it honours {can}, one of each, "
-            "joined by &); use softmax, which honours every mask"
+            f"mask: {name} cannot honour {spelled(rest)} here (it honours {can}); "
+            "use softmax, which honours every mask"
         )
     if bias is not None:
         raise NotImplementedError(

@@ -27,8 +27,8 @@ def huge(dtype) -> float:
 
 
 def in_base_2(bias):
-    """LOG2E * bias; of one about the least or the largest number, what is left when that would be
-    infinite: -inf hides a key, inf is none."""
+    """LOG2E * bias, where biases beyond 5.9e37 (in float32) count as that: they would be infinite,
+    and -inf hides a key."""
     most = huge(bias.dtype) / 2
     return jnp.where(jnp.isinf(bias), bias, jnp.clip(LOG2E * bias, -most, most))
 

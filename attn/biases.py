@@ -58,7 +58,7 @@ class Bias:
 
     def of_heads(self, heads: Int[np.ndarray, " n"]) -> "Bias":
         """That of some of the heads."""
-        raise NotImplementedError(f"bias: {type(self).__name__} must define of_heads(heads) here")
+        return OfHeads(self, Places.of(heads))
 
     # What the blockwise engine asks, with answers for a bias without batch axes:
 
@@ -77,7 +77,8 @@ class Bias:
 
     def tile(self, i: Int[Array, "b 1"], j: Int[Array, "1 c"]) -> Float[Array, "#R #N b c"]:
         """The bias of consecutive queries i and keys j."""
-        return self.at(i, j)[None]
+        x = self.at(i, j)
+        return jnp.broadcast_to(x, (x.shape[0], i.size, j.size))[None]
 
     def add_tile(self, total: "Bias", d: Float[Array, "R N b c"], i, j) -> "Bias":
         """`total` (a gradient of this bias) plus what the gradient d of a tile gives."""
@@ -87,8 +88,8 @@ class Bias:
 
 
 def term(cls: type[Bias]) -> type[Bias]:
-    """A class of biases as a frozen dataclass and pytree; its arrays are fields by `array_field`.
-    Raises TypeError for what is no Bias."""
+    """A class of biases as a frozen dataclass and pytree; its arrays, of floats, are fields by
+    `array_field`. Raises TypeError for what is no Bias."""
     if not (isinstance(cls, type) and issubclass(cls, Bias)):
         raise TypeError(f"term: expected a subclass of Bias, got {cls!r}")
     cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
@@ -193,6 +194,18 @@ class Reordered(Bias):
     def at(self, i, j):
         look = lambda x, index: jnp.asarray(x.array())[jnp.minimum(index, len(x) - 1)]
         return self.bias.at(look(self.queries, i), look(self.keys, j))
+
+
+@term
+class OfHeads(Bias):
+    """Some of the heads of `bias`."""
+
+    bias: Bias = dataclasses.field(metadata={"rank": 0})
+    heads: Places
+
+    def at(self, i, j):
+        x = self.bias.at(i, j)
+        return x if x.shape[0] == 1 else x[self.heads.array()]
 
 
 @term
@@ -322,10 +335,13 @@ def _put(x, part, start, axis):
 
 def as_bias(bias) -> Bias | None:
     """A Bias from a Bias, an array or None. Raises TypeError on anything else."""
+    if isinstance(bias, Bias) and not dataclasses.is_dataclass(bias):
+        name = type(bias).__name__
+        raise TypeError(f"bias: expected a frozen class, got {name}; put @attn.biases.term on it")
     for x in jax.tree.leaves(bias) if isinstance(bias, Bias) else ():
-        if not hasattr(x, "dtype"):
-            held, kind = type(x).__name__, type(bias).__name__
-            raise TypeError(f"bias: expected arrays in {kind}, got {held}; take jnp.asarray")
+        if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.floating):
+            held, kind = getattr(x, "dtype", type(x).__name__), type(bias).__name__
+            raise TypeError(f"bias: expected arrays of floats in {kind}, got {held}")
     if bias is None or isinstance(bias, Bias):
         return bias
     if not hasattr(bias, "dtype") or not jnp.issubdtype(bias.dtype, jnp.floating):

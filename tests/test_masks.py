@@ -413,7 +413,7 @@ def test_a_mask_is_an_argument_of_a_jitted_function(mask):
         (lambda: Causal() & jnp.ones((2, 2), bool), TypeError, "Array"),
         (lambda: And(()), ValueError, "mask_terms: expected at least one mask in And, got none"),
         (lambda: Or([Causal(), 5]), TypeError, "Or: expected a mask, got int"),
-        (lambda: And(Causal()), TypeError, "mask_terms: expected masks, got Causal"),
+        (lambda: And(Causal()), TypeError, "mask_terms: expected a tuple of masks, got Causal"),
         (lambda: Not(5), TypeError, "Not: expected a mask, got int"),
         (lambda: Causal().at(0.5, 1), TypeError, "i: expected integer"),
         (lambda: Causal().array(-1, 2), ValueError, "T"),

@@ -7,10 +7,10 @@ from jaxtyping import Array, Bool, Float
 from attn._core import part_weights
 from attn._tokens import in_blocks
 from attn.compressed._pooling import pool
-from attn.masks.language import Mask, _natural, term
+from attn.masks.language import Mask, _natural, frozen
 
 
-@term
+@frozen
 class Within(Mask):
     """Run j, of tokens j stride ... j stride + kernel - 1, lies whole among `left` tokens before
     query i, itself and `right` after it."""

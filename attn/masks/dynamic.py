@@ -8,7 +8,7 @@ from jaxtyping import Bool, Int
 
 from attn._axes import aligned, conjunction
 from attn._integers import check_fits
-from attn.masks.language import Mask, array_field, term
+from attn.masks.language import Mask, array_field, fits, term
 
 
 @term
@@ -40,9 +40,9 @@ class Padding(Mask):
         )
 
     def _check(self, batch, T, S):
-        _fits("Padding.lengths", self.lengths, batch, ())
-        _fits("Padding.keys", self.keys, batch, (S,))
-        _fits("Padding.queries", self.queries, batch, (T,))
+        fits("Padding.lengths", self.lengths, batch, ())
+        fits("Padding.keys", self.keys, batch, (S,))
+        fits("Padding.queries", self.queries, batch, (T,))
 
     def sees(self, i, j):
         seen = []
@@ -85,8 +85,8 @@ class Segments(Mask):
                 raise ValueError(f"Segments.{name}: expected an integer array [..., length]")
 
     def _check(self, batch, T, S):
-        _fits("Segments.query_ids", self.query_ids, batch, (T,))
-        _fits("Segments.key_ids", self.key_ids, batch, (S,))
+        fits("Segments.query_ids", self.query_ids, batch, (T,))
+        fits("Segments.key_ids", self.key_ids, batch, (S,))
 
     def sees(self, i, j):
         inside = _inside(i, self.query_ids.shape[-1]) & _inside(j, self.key_ids.shape[-1])
@@ -122,7 +122,7 @@ class Array(Mask):
                 f"Array: expected {len(batch) + 2} axes {[*batch, T, S]}, got {list(x.shape)}; "
                 + advice
             )
-        _fits("Array", x, batch, (T, S))
+        fits("Array", x, batch, (T, S))
 
     def sees(self, i, j):
         T, S = self.seen.shape[-2:]
@@ -148,17 +148,6 @@ def _as_array(term, name, kind):
     if value.dtype not in (np.bool_, np.int32, np.int64):  # short and unsigned ones meet indices
         value = jnp.asarray(value, np.int32 if np.can_cast(value.dtype, np.int32) else held)
     object.__setattr__(term, name, jnp.asarray(value))
-
-
-def _fits(name, x, batch, event):
-    """x is [*batch, *event], its batch axes absent or 1 where they broadcast."""
-    if x is None:
-        return
-    lead = x.shape[: x.ndim - len(event)]
-    ok = x.ndim >= len(event) and x.shape[x.ndim - len(event) :] == event
-    ok = ok and (not lead or len(lead) == len(batch))
-    if not ok or any(a not in (1, b) for a, b in zip(lead, batch)):
-        raise ValueError(f"{name}: expected shape {[*batch, *event]}, got {list(x.shape)}")
 
 
 def _inside(index, size):

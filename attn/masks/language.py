@@ -44,11 +44,16 @@ class Mask:
         # unsigned and short integers would wrap around in i - j
         i, j = (x if x.dtype in (np.int32, np.int64) else x.astype(np.int32) for x in (i, j))
         seen = self.sees(i, j)
+        if not hasattr(seen, "dtype") or seen.dtype != np.bool_:  # & and ~ of numbers are others
+            got = getattr(seen, "dtype", type(seen).__name__)
+            raise TypeError(f"{type(self).__name__}.sees: expected booleans, got {got}")
+        xp = jnp if isinstance(seen, jax.Array) else np
         return xp.broadcast_to(seen, np.broadcast_shapes(seen.shape, i.shape, j.shape))
 
     def sees(self, i, j):
-        """Whether query i sees key j, of integer indices with as many axes each that broadcast: a
-        boolean array [*B, *broadcast(i, j)] by NumPy's operators, of NumPy's or of JAX's arrays."""
+        """Whether query i sees key j, of integer indices with as many axes each that broadcast:
+        booleans [*B, *broadcast(i, j)]. By operators and `abs` alone: the indices are NumPy's or
+        JAX's arrays."""
         raise NotImplementedError(f"{type(self).__name__} must define sees(i, j)")
 
     def tiles(self, i0, i1, j0, j1):
@@ -61,6 +66,12 @@ class Mask:
     def _meet(self, other: "Mask") -> "Mask | None":
         """`self & other` as one term of the same kind, where there is one."""
         return None
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if "rank" in field.metadata and isinstance(value, np.ndarray):
+                object.__setattr__(self, field.name, jnp.asarray(value))
 
     @property
     def static(self) -> bool:
@@ -81,7 +92,11 @@ class Mask:
             term._check(tuple(batch), T, S)
 
     def _check(self, batch, T, S):
-        pass
+        """Here: of a mask of one's own, whose arrays may be as long as they like."""
+        for field in dataclasses.fields(self):
+            if "rank" in field.metadata and (x := getattr(self, field.name)) is not None:
+                name = f"{type(self).__name__}.{field.name}"
+                fits(name, x, batch, x.shape[max(x.ndim - field.metadata["rank"], 0) :])
 
     def merge_batch(self, batch: tuple[int, ...]) -> "Mask":
         """The mask with the batch axes of each array merged into one, of size 1 or prod(batch)."""
@@ -214,18 +229,22 @@ KINDS: dict[str, type[Mask]] = {}  # by the name that JSON has
 
 
 def term(cls: type[Mask]) -> type[Mask]:
-    """A class of masks as a frozen dataclass and pytree, which JSON knows by its name.
+    """A class of masks as a frozen dataclass and pytree; JSON knows the last one of a name.
 
     Its fields are plain values, or arrays as `array_field`: with none it is static, hashable and
-    known at trace time. Raises TypeError for what is no Mask, ValueError for the name of another.
+    known at trace time. Raises TypeError for what is no Mask, ValueError for a name of the library.
     """
     if not (isinstance(cls, type) and issubclass(cls, Mask)):
         raise TypeError(f"term: expected a subclass of Mask, got {cls!r}")
-    known = KINDS.get(cls.__name__, cls)  # a notebook may define its own again
-    if known.__module__ != cls.__module__:
-        raise ValueError(
-            f"term: {cls.__name__} is a mask of {known.__module__} already; take another name"
-        )
+    known = KINDS.get(cls.__name__, cls)
+    if known.__module__ != cls.__module__ and known.__module__.startswith("attn."):
+        raise ValueError(f"term: {cls.__name__} is a mask of the library; take another name")
+    KINDS[cls.__name__] = cls = frozen(cls)
+    return cls
+
+
+def frozen(cls: type[Mask]) -> type[Mask]:
+    """`term` of what stays inside of the library, and out of JSON."""
     cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
     child = [bool(f.metadata.get("child")) for f in dataclasses.fields(cls)]
     keys = [f.name for f in dataclasses.fields(cls)]
@@ -240,7 +259,6 @@ def term(cls: type[Mask]) -> type[Mask]:
         return cls._build([next(kids) if c else next(aux) for c in child])
 
     jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
-    KINDS[cls.__name__] = cls
     return cls
 
 
@@ -248,6 +266,17 @@ def array_field(rank: int, **kwargs):
     """A field of a mask or a bias that holds an array, whose last `rank` axes are indexed; in a
     mask those before them are batch axes."""
     return dataclasses.field(metadata={"child": True, "rank": rank}, **kwargs)
+
+
+def fits(name, x, batch, event):
+    """x is [*batch, *event], its batch axes absent or 1 where they broadcast."""
+    if x is None:
+        return
+    lead = x.shape[: x.ndim - len(event)]
+    ok = x.ndim >= len(event) and x.shape[x.ndim - len(event) :] == event
+    ok = ok and (not lead or len(lead) == len(batch))
+    if not ok or any(a not in (1, b) for a, b in zip(lead, batch)):
+        raise ValueError(f"{name}: expected shape {[*batch, *event]}, got {list(x.shape)}")
 
 
 LARGEST = 2**30  # sums of an index and a field stay within int32
@@ -290,7 +319,7 @@ def _set_terms(mask):
     """Its terms as one flat tuple, as & and | make it. Raises for what is none or no mask."""
     kind, terms = type(mask), mask.mask_terms
     if not isinstance(terms, Iterable):
-        raise TypeError(f"mask_terms: expected masks, got {terms!r}")
+        raise TypeError(f"mask_terms: expected a tuple of masks, got {terms!r}")
     terms = tuple(t for term in terms for t in _flat(kind, _mask(kind.__name__, term)))
     if not terms:
         raise ValueError(f"mask_terms: expected at least one mask in {kind.__name__}, got none")

@@ -16,10 +16,10 @@ from attn._dropout import Dropout
 from attn._places import Places
 from attn.biases import Bias
 from attn.masks import FULL, Mask
-from attn.masks.language import term
+from attn.masks.language import frozen
 
 
-@term
+@frozen
 class Reordered(Mask):
     """`mask` of tokens that stand in another order: (i, j) is (queries[i], keys[j]) of it."""
 
@@ -45,7 +45,7 @@ class Reordered(Mask):
         yield from self.mask.terms()
 
 
-@term
+@frozen
 class SameGroup(Mask):
     """Query and key of one number; where numbers are sorted, the groups are blocks."""
 
@@ -62,7 +62,7 @@ class SameGroup(Mask):
         return (i0 <= j1) & (j0 <= i1), (i0 == i1) & (j0 == j1) & (i0 == j0)
 
 
-@term
+@frozen
 class Around(Mask):
     """Points of a plane at most `reach` apart in both coordinates."""
 

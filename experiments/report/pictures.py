@@ -54,7 +54,7 @@ def pictures(rows: Sequence[Variant], baselines: dict[str, float]) -> Iterator[C
 
 
 def _speeds(rows: Sequence[Variant]) -> tuple[list[Point], str]:
-    """By the steps that took turns, on an idle device, where all have that; and how measured."""
+    """By the steps that took turns, side by side, where all have that; and how measured."""
     training = _points(rows, lambda row: row.mean("steps_per_second"))
     turns = _points(rows, _in_turns)
     return (turns, TURNS) if len(turns) >= len(training) else (training, TRAINING)

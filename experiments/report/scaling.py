@@ -72,8 +72,7 @@ def scaling(
     meet: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> str:
     """A quantity against length, both logarithmic, one line per contender, each as it is `called`
-    in the legend; `meet` has the points
-    (length, value) where a contender's line is crossed."""
+    in the legend; `meet` has the points (length, value) where a contender's line is crossed."""
     with plots.figure() as fig:
         ax = fig.add_subplot()
         for contender, (steps, values) in series.items():
