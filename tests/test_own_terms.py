@@ -120,3 +120,79 @@ def test_one_may_be_defined_again_as_in_a_notebook():
         assert [f.name for f in dataclasses.fields(again)] == ["n"]
     finally:
         masks.language.KINDS["Multiples"] = sys.modules[__name__].Multiples
+
+
+def test_a_mask_that_counts_is_refused():
+    """`&` and `~` of numbers are others than those of booleans."""
+
+    @masks.term
+    class Counts(attn.Mask):
+        def sees(self, i, j):
+            return (i - j) % 3
+
+    q, k, v = qkv()
+    for mask in (Counts(), ~Counts(), attn.Causal() & Counts()):
+        with pytest.raises(TypeError, match=r"sees: expected booleans, got int"):
+            attn.dot_product_attention(q, k, v, mask=mask)
+
+
+@pytest.mark.parametrize("T", [16, 600])
+def test_abs_of_what_is_traced_or_not(T):
+    @masks.term
+    class Nearby(attn.Mask):
+        def sees(self, i, j):
+            return abs(i - j) <= 3
+
+    q, k, v = qkv(T)
+    for how in ("blockwise", "materialized"):
+        run = jax.jit(functools.partial(attn.dot_product_attention, implementation=how))
+        want = run(q, k, v, mask=attn.Window(3, 3))
+        close(run(q, k, v, mask=Nearby()), want, what=how)
+
+
+def test_a_bias_of_keys_alone_for_grouped_heads_and_some_of_the_heads():
+    @attn.biases.term
+    class OfKeys(attn.Bias):
+        x: jax.Array = array_field(1)
+
+        def at(self, i, j):
+            return self.x[j][None]
+
+    q, k, v = qkv()
+    bias = OfKeys(jnp.sin(jnp.arange(19.0)))
+    k, v = k[:, :, :2], v[:, :, :2]
+    want = attn.dense_attention(q, k, v, mask=masks.FULL, bias=bias)
+    close(attn.dot_product_attention(q, k, v, bias=bias, block=4), want, what="grouped heads")
+    of = attn.Alibi(jnp.array([0.5, 1.0, 2.0, 4.0])).of_heads(np.array([2, 0]))
+    log = Distance(jnp.array([0.5, 1.0, 2.0, 4.0])).of_heads(np.array([2, 0]))
+    assert of.array(3, 3).shape == log.array(3, 3).shape == (2, 3, 3)
+    np.testing.assert_array_equal(log.array(3, 3), Distance(jnp.array([2.0, 0.5])).array(3, 3))
+
+
+def test_a_forgotten_decorator_and_arrays_that_do_not_fit_are_named():
+    class Bare(attn.Mask):
+        def sees(self, i, j):
+            return i >= j
+
+    class BareBias(attn.Bias):
+        def at(self, i, j):
+            return 0.0 * (i - j)[None]
+
+    @attn.biases.term
+    class Ids(attn.Bias):
+        ids: jax.Array = array_field(1)
+
+    q, k, v = qkv()
+    with pytest.raises(TypeError, match=r"got Bare; put @attn.masks.term on it"):
+        attn.dot_product_attention(q, k, v, mask=Bare())
+    with pytest.raises(TypeError, match=r"got BareBias; put @attn.biases.term on it"):
+        attn.dot_product_attention(q, k, v, bias=BareBias())
+    with pytest.raises(TypeError, match="expected arrays of floats in Ids, got int32"):
+        attn.dot_product_attention(q, k, v, bias=Ids(jnp.arange(19)))
+    with pytest.raises(ValueError, match=r"Near.place: expected shape \[2, 19\], got \[3, 19\]"):
+        attn.dot_product_attention(q, k, v, mask=Near(jnp.ones((3, 19))))
+
+
+def test_masks_within_the_library_are_not_in_json():
+    with pytest.raises(ValueError, match="term: expected one of"):
+        masks.from_json('{"term": "Around", "queries": 1, "keys": 2, "reach": 3}')
