@@ -249,6 +249,14 @@ def part_weights(s: Float[Array, "*B S"], seen: Bool[Array, "*#B S"]):
     return e / total, lse[..., 0]
 
 
+def over_root(x: Float[Array, "*L H"], total) -> Float[Array, "*L H"]:
+    """x / sqrt(total(x^2) + 1e-6), `total` jnp.sum or jnp.mean over the last axis; 0 stays 0."""
+    # as parts of the largest: in float32 the square of 1e20 is infinite, and its unit would be 0
+    top = jax.lax.stop_gradient(jnp.maximum(jnp.abs(x).max(-1, keepdims=True), 1))
+    x = x / top
+    return x * jax.lax.rsqrt(total(jnp.square(x), -1, keepdims=True) + 1e-6 / (top * top))
+
+
 def check_count(name: str, value, *, least: int = 1) -> None:
     """Raise ValueError unless `value` is an integer from `least` to 2^30."""
     if not is_integer(value) or not least <= value <= 2**30:

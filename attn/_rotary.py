@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from attn._arrays import check_floats
 from attn._axes import aligned
 from attn._numbers import is_integer, is_number
 
@@ -31,9 +32,7 @@ def rotary(
     there are no rates, for more rates than pairs and for positions that do not fit, TypeError for x
     that is not of floats and for positions that are no array.
     """
-    if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.floating):
-        came = getattr(x, "dtype", type(x).__name__)
-        raise TypeError(f"x: expected an array of floats, got {came}")
+    check_floats(x=x)
     check_positions(positions, x.shape[:-2])
     if rates is None:
         if x.shape[-1] % 2:

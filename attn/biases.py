@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from attn._arrays import is_floats
 from attn._integers import apart
 from attn._places import Places
 from attn._running import between
@@ -200,7 +201,7 @@ class Reordered(Bias):
 class OfHeads(Bias):
     """Some of the heads of `bias`."""
 
-    bias: Bias = dataclasses.field(metadata={"rank": 0})
+    bias: Bias = array_field(0)
     heads: Places
 
     def at(self, i, j):
@@ -339,12 +340,12 @@ def as_bias(bias) -> Bias | None:
         name = type(bias).__name__
         raise TypeError(f"bias: expected a frozen class, got {name}; put @attn.biases.term on it")
     for x in jax.tree.leaves(bias) if isinstance(bias, Bias) else ():
-        if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.floating):
+        if not is_floats(x):
             held, kind = getattr(x, "dtype", type(x).__name__), type(bias).__name__
             raise TypeError(f"bias: expected arrays of floats in {kind}, got {held}")
     if bias is None or isinstance(bias, Bias):
         return bias
-    if not hasattr(bias, "dtype") or not jnp.issubdtype(bias.dtype, jnp.floating):
+    if not is_floats(bias):
         raise TypeError(
             f"bias: expected a Bias or a float array, got {getattr(bias, 'dtype', bias)}"
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn._arrays import is_floats
 from attn._core import check_count, wide
 from attn.biases import ArrayBias, Bias, as_bias
 from attn.dense.dot_product import dot_product_attention
@@ -139,7 +140,7 @@ def _check(x, wq, wk, wv, wo, num_heads, num_kv_heads, context) -> tuple[int, in
     if context is not None:
         named["context"] = context
     for name, array in named.items():
-        if not hasattr(array, "dtype") or not jnp.issubdtype(array.dtype, jnp.floating):
+        if not is_floats(array):
             got = getattr(array, "dtype", type(array).__name__)
             raise TypeError(f"{name}: expected a float array, got {got}")
         if array.dtype != x.dtype:

@@ -21,6 +21,7 @@ from attn._core import (
     dense_attention,
     dense_weights,
     isolate,
+    over_root,
     wide,
 )
 from attn._dropout import as_dropout, check_rate, dropout_of
@@ -264,8 +265,4 @@ def unit(x: Float[Array, "... H"]) -> Float[Array, "... H"]:
     """x / sqrt(mean(x^2) + 1e-6), in its own dtype; a row that is not finite stays as it is."""
     fine = jnp.isfinite(x).all(-1, keepdims=True)
     y = wide(jnp.where(fine, x, 0))  # its derivative is not NaN, and reaches no row but its own
-    # as parts of the largest: in float32 the square of 1e20 is infinite, and its unit would be 0
-    top = jax.lax.stop_gradient(jnp.maximum(jnp.abs(y).max(-1, keepdims=True), 1))
-    y = y / top
-    y = y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + 1e-6 / (top * top))
-    return jnp.where(fine, y.astype(x.dtype), x)
+    return jnp.where(fine, over_root(y, jnp.mean).astype(x.dtype), x)

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from attn._core import over_root
+
 FeatureMap = Callable[..., tuple[Float[Array, "*L M"], Float[Array, "*L"] | None]]
 
 
@@ -47,10 +49,7 @@ def unit(x: Float[Array, "*L H"]):
 
     The square root is of |x|^2 + 1e-6: a zero vector stays 0, with a gradient.
     """
-    # as parts of the largest: in float32 the square of 1e20 is infinite, and its unit would be 0
-    top = jax.lax.stop_gradient(jnp.maximum(jnp.abs(x).max(-1, keepdims=True), 1))
-    x = x / top
-    return x * jax.lax.rsqrt(jnp.square(x).sum(-1, keepdims=True) + 1e-6 / (top * top)), None
+    return over_root(x, jnp.sum), None
 
 
 def dpfp(x: Float[Array, "*L H"], nu: int = 1):

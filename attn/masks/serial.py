@@ -8,7 +8,7 @@ import numpy as np
 
 from attn.masks.blocks import Blocks, Coarse, Random
 from attn.masks.dynamic import Array, Padding, Segments
-from attn.masks.language import FULL, KINDS, Full, Mask
+from attn.masks.language import KINDS, Full, Mask
 from attn.masks.raster import Axial, Local2D
 from attn.masks.static import Causal, Global, Prefix, Window
 from attn.masks.strided import Dilated, Fixed, LogDistance, Strided, Summary
@@ -51,11 +51,6 @@ def _decode(value):
     names = {f.name for f in dataclasses.fields(kind)}
     if set(fields) != names:
         raise ValueError(f"{kind.__name__}: expected fields {sorted(names)}, got {sorted(fields)}")
-    inner = fields.get("mask_terms", (fields["mask"],) if "mask" in fields else (FULL,))
-    if not kind.__module__.startswith("attn."):  # of one's own: a field may have such a name
-        inner = (FULL,)
-    if not inner or not all(isinstance(term, Mask) for term in inner):
-        raise ValueError(f"{kind.__name__}: expected masks inside, got {inner!r}")
     return kind(**fields)
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attn import masks
+from attn._arrays import is_floats
 from attn.masks import FULL, Mask
 from attn.mechanism import Mechanism
 
@@ -111,7 +112,7 @@ def widen(tree, dtype=np.float64):
     """Every float array of a pytree in `dtype`; call it under `jax.enable_x64(True)`."""
     cast = lambda x: (
         jnp.asarray(np.asarray(x if x.dtype == dtype else x.astype(jnp.float32)), dtype)
-        if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
+        if is_floats(x)
         else x
     )
     return jax.tree.map(cast, tree)
