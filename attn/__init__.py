@@ -3,6 +3,7 @@
 `import attn` needs jax, numpy and jaxtyping only; Flax modules live in `attn.nn`.
 """
 
+from attn import biases as biases
 from attn import masks as masks
 from attn import positions as positions
 from attn import testing as testing

@@ -6,6 +6,7 @@ differentiable. The blockwise engine evaluates it on the visited block only.
 
 import dataclasses
 import math
+from typing import dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -88,6 +89,10 @@ class Bias:
         return jax.tree.map(jnp.add, total, pull(d.sum(0))[0])
 
 
+_FIELDS = (dataclasses.field, array_field)  # for type checkers
+
+
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=_FIELDS)
 def term(cls: type[Bias]) -> type[Bias]:
     """A class of biases as a frozen dataclass and pytree; its arrays, of floats, are fields by
     `array_field`. Raises TypeError for what is no Bias."""

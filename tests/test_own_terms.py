@@ -12,7 +12,7 @@ import pytest
 import attn
 from attn import masks
 from attn.biases import array_field
-from attn.testing.contract import assert_close
+from attn.testing.contract import BrokenLaw, assert_close
 
 close = functools.partial(assert_close, dtype=jnp.float32)
 
@@ -196,3 +196,29 @@ def test_a_forgotten_decorator_and_arrays_that_do_not_fit_are_named():
 def test_masks_within_the_library_are_not_in_json():
     with pytest.raises(ValueError, match="term: expected one of"):
         masks.from_json('{"term": "Around", "queries": 1, "keys": 2, "reach": 3}')
+
+
+def test_tiles_that_lie_are_found():
+    """Blocks are believed: what they leave out is in no result, and raises nothing."""
+
+    @masks.term
+    class Past(attn.Mask):
+        shift: int = 0  # of the tiles; 0 is right
+        eager: bool = False
+
+        def sees(self, i, j):
+            return i >= j
+
+        def tiles(self, i0, i1, j0, j1):
+            return i1 + self.shift >= j0, (i1 if self.eager else i0) >= j1
+
+    attn.testing.check_mask(Past())
+    attn.testing.check_mask(~Past() | attn.Window(2, 0), 5, 9)
+    for mask in (Multiples(3), Near(PLACES)):
+        attn.testing.check_mask(mask, 19, 19)
+    with pytest.raises(BrokenLaw, match=r"tiles skips queries 2\.\., keys 2\.\. \(1 x 1\)"):
+        attn.testing.check_mask(Past(shift=-1) & ~attn.Prefix(2))
+    with pytest.raises(BrokenLaw, match=r"tiles calls queries 0\.\., keys 0\.\. \(4 x 4\) full"):
+        attn.testing.check_mask(Past(eager=True))
+    with pytest.raises(TypeError, match=r"mask: expected an attn\.Mask, got ndarray"):
+        attn.testing.check_mask(np.ones((2, 2), bool))

@@ -6,7 +6,7 @@ import json
 import math
 import operator
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -228,6 +228,16 @@ class Mask:
 KINDS: dict[str, type[Mask]] = {}  # by the name that JSON has
 
 
+def array_field(rank: int, **kwargs):
+    """A field of a mask or a bias that holds an array, whose last `rank` axes are indexed; in a
+    mask those before them are batch axes."""
+    return dataclasses.field(metadata={"child": True, "rank": rank}, **kwargs)
+
+
+_FIELDS = (dataclasses.field, array_field)  # for type checkers
+
+
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=_FIELDS)
 def term(cls: type[Mask]) -> type[Mask]:
     """A class of masks as a frozen dataclass and pytree; JSON knows the last one of a name.
 
@@ -260,12 +270,6 @@ def frozen(cls: type[Mask]) -> type[Mask]:
 
     jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
     return cls
-
-
-def array_field(rank: int, **kwargs):
-    """A field of a mask or a bias that holds an array, whose last `rank` axes are indexed; in a
-    mask those before them are batch axes."""
-    return dataclasses.field(metadata={"child": True, "rank": rank}, **kwargs)
 
 
 def fits(name, x, batch, event):

@@ -13,3 +13,4 @@ from attn.testing.contract import EPS as EPS
 from attn.testing.contract import BrokenLaw as BrokenLaw
 from attn.testing.contract import assert_close as assert_close
 from attn.testing.contract import rms as rms
+from attn.testing.terms import check_mask as check_mask

@@ -1,0 +1,35 @@
+"""check_mask(mask): what a mask of one's own says of whole blocks, held against what it sees."""
+
+import jax
+import numpy as np
+
+from attn.masks import Mask
+from attn.testing.contract import BrokenLaw
+
+BLOCKS = ((1, 1), (4, 4), (3, 5), (8, 2))
+
+
+def check_mask(mask: Mask, T: int = 37, S: int = 29) -> None:
+    """Raise BrokenLaw where `tiles` skips a block of T queries x S keys that holds a visible pair,
+    or calls one full that hides a pair, or where `sees` of traced indices differs from NumPy's.
+
+    Such a mask gives wrong numbers without an error, for blocks are believed. O(T S). Raises
+    TypeError for what is no Mask.
+    """
+    if not isinstance(mask, Mask):
+        raise TypeError(f"mask: expected an attn.Mask, got {type(mask).__name__}")
+    drawn = np.asarray(mask.array(T, S))
+    i, j = np.arange(T)[:, None], np.arange(S)[None, :]
+    if not np.array_equal(jax.jit(mask.sized(T, S).at)(i, j), drawn):
+        raise BrokenLaw(f"{mask}: under jit, sees another {T} x {S} pairs than without")
+    drawn = drawn.reshape(-1, T, S)
+    seen, full = drawn.any(0), drawn.all(0)  # by some row of the batch, by all
+    for rows, columns in BLOCKS:
+        some, every = mask.blocks(T, S, rows, columns)
+        for a, b in np.ndindex(some.shape):
+            at = np.s_[a * rows : (a + 1) * rows, b * columns : (b + 1) * columns]
+            where = f"queries {a * rows}.., keys {b * columns}.. ({rows} x {columns})"
+            if seen[at].any() and not some[a, b]:
+                raise BrokenLaw(f"{mask}: tiles skips {where}, which holds a visible pair")
+            if every[a, b] and not full[at].all():
+                raise BrokenLaw(f"{mask}: tiles calls {where} full, which hides a pair")
