@@ -126,7 +126,9 @@ class Linformer(Mechanism):
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, **projections):
         self.check_learned(q, k, v, **projections)
-        (padding,), _ = mask.take(*HONOURS)
+        mask, bias = check_qkv(q, k, v, mask, bias)
+        (padding,), rest = mask.take(*HONOURS)
+        refuse_rest("linformer", rest, bias, HONOURS)
         padding = padding if padding is not None else Padding(jnp.int32(k.shape[-3]))
         seen = padding.seen_keys(k.shape[-3])
         live = conjunction(padding.seen_queries(q.shape[-3]), seen.any(-1, keepdims=True))

@@ -187,7 +187,9 @@ class Nystrom(Mechanism):
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, **learned):
         self.check_learned(q, k, v, **learned)
-        (padding,), _ = mask.take(*HONOURS)
+        mask, bias = check_qkv(q, k, v, mask, bias)
+        (padding,), rest = mask.take(*HONOURS)
+        refuse_rest("nystrom", rest, bias, HONOURS)
         (*batch, T, N, H), (S, K) = q.shape, k.shape[-3:-1]
         if 0 in (*batch, T, S):
             return jnp.zeros((*batch, T, N, v.shape[-1]), wide(q).dtype)

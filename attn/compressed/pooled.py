@@ -178,7 +178,9 @@ class Pooled(Mechanism):
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, **kernels):
         self.check_learned(q, k, v, **kernels)
-        (causal, padding), _ = mask.take(*HONOURS)
+        mask, bias = check_qkv(q, k, v, mask, bias)
+        (causal, padding), rest = mask.take(*HONOURS)
+        refuse_rest("pooled", rest, bias, HONOURS)
         (*batch, T, _, _), S, C = q.shape, k.shape[-3], self.stride
         asks, seen = seen_tokens(padding, tuple(batch), T, S)
         k, v = (jnp.where(seen[..., None, None], wide(x), 0) for x in (k, v))
@@ -218,7 +220,7 @@ class Pooled(Mechanism):
     def weights(self, q, k, *, mask=FULL, bias=None, **kernels):
         if self.pool == "conv":
             raise NotImplementedError("Pooled: a convolution mixes channels, not tokens alone")
-        return matrix_of(lambda v: self(q, k, v, mask=mask, bias=bias), k)
+        return matrix_of(lambda v: self(q, k, v, mask=mask, bias=bias, **kernels), k)
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         if self.pool == "mean":

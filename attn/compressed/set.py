@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._arrays import check_floats
-from attn._core import check_count, check_qkv
+from attn._core import check_count, check_qkv, refuse_rest
 from attn.compressed import _twice
 from attn.masks import FULL, Mask
 from attn.mechanism import Mechanism
@@ -62,6 +62,8 @@ class Set(Mechanism):
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, inducing_points, key_map):
         self.check_learned(q, k, v, inducing_points=inducing_points, key_map=key_map)
+        mask, bias = check_qkv(q, k, v, mask, bias)
+        refuse_rest("set", mask.take(*self.honours)[1], bias, self.honours)
         keys = lambda w, k, v: jnp.einsum("...kps,...skd,kde->...pke", w, v, key_map)
         return _twice.whole(q, k, v, inducing_points, keys, mask=mask)
 

@@ -150,7 +150,8 @@ class Forgetting(Mechanism):
         )
 
     def reference(self, q, k, v, *, log_decay, mask=FULL, bias=None, dropout_key=None):
-        mask, _ = check_qkv(q, k, v, mask)
+        mask, bias = check_qkv(q, k, v, mask, bias)
+        _refuse(bias)
         return dense_attention(
             q,
             k,
@@ -191,9 +192,8 @@ class Forgetting(Mechanism):
         now = followed(jnp.where(at == 0, 0, before), wide(log_decay))
         total = jax.lax.dynamic_update_slice_in_dim(state.total, now, at % L, axis=-3)
         first = lambda x: jnp.moveaxis(x, -1, 0)
-        bias = jnp.swapaxes(between(first(now), first(total)), -1, -2)[
-            ..., None, :
-        ]  # [*B, N, 1, L]
+        bias = jnp.swapaxes(between(first(now), first(total)), -1, -2)  # [*B, N, L]
+        bias = bias[..., None, :]
         cache, out = _cache.step(state.cache, q, k, v, bias=bias)
         return State(cache, total), _cache.unless_forgotten(cache, out).astype(q.dtype)
 

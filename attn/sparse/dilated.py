@@ -110,6 +110,8 @@ class DilatedSegments(Cached):
         return attend_parts(self.pieces(q.shape[-3], k.shape[-3]), q, k, v, mask, None)
 
     def reference(self, q, k, v, *, mask=FULL, bias=None):
+        mask, bias = check_qkv(q, k, v, mask, bias)
+        refuse_rest(self.name, FULL, bias, self.honours)
         at = jnp.arange(q.shape[-3])[:, None], jnp.arange(k.shape[-3])[None]
         return self._dense(dense_attention, at, q, k, v, mask)
 

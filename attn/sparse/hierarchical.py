@@ -134,7 +134,9 @@ class Hierarchical(Mechanism):
         return hierarchical_attention(q, k, v, block=self.block, mask=mask, bias=bias)
 
     def reference(self, q, k, v, *, mask=FULL, bias=None):
-        (causal, padding), _ = mask.take(*HONOURS)
+        mask, bias = check_qkv(q, k, v, mask, bias)
+        (causal, padding), rest = mask.take(*HONOURS)
+        refuse_rest("hierarchical", rest, bias, HONOURS)
         (*batch, T, N, H), S, n = q.shape, k.shape[-3], q.ndim - 3
         asks, seen = seen_tokens(padding, tuple(batch), T, S)
         offset = _offset(causal, T, S)

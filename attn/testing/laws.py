@@ -50,7 +50,7 @@ def refuses_the_rest(mechanism: Mechanism) -> None:
     raise ValueError or TypeError."""
     q, k, v, learned = inputs(mechanism)
     T, S = q.shape[-3], k.shape[-3]
-    call = functools.partial(mechanism, **learned)
+    call, define = (functools.partial(f, **learned) for f in (mechanism, mechanism.reference))
     for name, mask in term_examples(T=T, S=S).items():
         honoured = name in {kind.__name__ for kind in mechanism.honours}
         mask = mask if isinstance(mask, Causal) else base_mask(mechanism) & mask
@@ -60,6 +60,8 @@ def refuses_the_rest(mechanism: Mechanism) -> None:
             raise BrokenLaw(f"{name} is declared and yet raises {error!r}")
         if not honoured:
             expect(NotImplementedError, error, name, f"mask {name}, not declared")
+            error = error_of(lambda: jax.eval_shape(lambda q: define(q, k, v, mask=mask), q))
+            expect(NotImplementedError, error, name, f"mask {name}, of the reference")
     for kind in mechanism.requires:
         error = error_of(lambda: call(q, k, v))
         expect(NotImplementedError, error, kind.__name__, f"no {kind.__name__}, though required")
@@ -68,6 +70,8 @@ def refuses_the_rest(mechanism: Mechanism) -> None:
         bias = jnp.zeros((1, 1, T, S))
         error = error_of(lambda: call(q, k, v, bias=bias))
         expect(NotImplementedError, error, "bias", "a bias, not declared")
+        error = error_of(lambda: define(q, k, v, mask=base_mask(mechanism), bias=bias))
+        expect(NotImplementedError, error, "bias", "a bias, of the reference")
     wrong = {
         "rank-2 mask": (TypeError, "mask", lambda: call(q, k, v, mask=jnp.ones((T, S), bool))),
         "integer q": (TypeError, "q", lambda: call(q.astype(int), k, v)),
