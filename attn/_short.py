@@ -45,15 +45,18 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
     drop = words(t, dropout)
     q, k, v = coming_back(t, q, k, v)
     qs = t.to_blocks(q, t.block_q)
-    dos, tops, deltas = going_back_in_blocks(t, out, top, total, do, d_lse)
+    dos, tops, shares, d_lses = going_back_in_blocks(t, top, total, do, d_lse)
     (k,), (v,) = t.to_blocks(k, t.S), t.to_blocks(v, t.S)
     dq, dk, dv = [], jnp.zeros_like(k), jnp.zeros_like(v)
     for a, keys, i, j, masked in _rows(t, mask):
         kb, vb, qa, doa = k[:, keys], v[:, keys], qs[a], dos[a]
         stays = None if drop is None else kept(drop, a, 0, transposed=True)[..., keys, :]
+        # each row is here whole, so its mean is of the same numbers as what it is taken from: by
+        # do . out, where few keys are seen, most of the difference would be rounding
+        delta = lambda p, dp, a=a: ((p * dp).sum(-2) - d_lses[a]) * shares[a]
         # transposed scores [R K, c, G b]
         used, d_biased, ds = t.back(
-            kb @ qa.mT, vb @ doa.mT, tops[a], deltas[a], mask, bias, i, j,
+            kb @ qa.mT, vb @ doa.mT, tops[a], delta, mask, bias, i, j,
             masked=masked, stays=stays, rate=drop and drop.rate,
         )  # fmt: skip
         if d_bias is not None:

@@ -79,7 +79,7 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
             stays = keep(*_words(dropout, cut, row, start, width, transposed=True), dropout.rate)
         # transposed scores [R K, c, G b]
         used, d_biased, ds = t.back(
-            keys @ (qa * LOG2E).mT, values @ doa.mT, tops[a], delta_a, mask, bias, i, j,
+            keys @ (qa * LOG2E).mT, values @ doa.mT, tops[a], lambda *_: delta_a, mask, bias, i, j,
             masked=True, stays=stays, rate=dropout and dropout.rate,
         )  # fmt: skip
         if d_bias is not None:

@@ -131,8 +131,9 @@ class Tiling:
     def back(self, raw, dp, top, delta, mask, bias, i, j, *, masked, stays, rate):
         """What a tile sends back, transposed [R K, c, G b], from its raw scores, and of its rows
         what `going_back` says: the weights that were used, undivided, the gradients of the scores
-        with bias, and those of the raw ones. dp are the gradients of the weights. `stays` is where
-        dropout leaves a weight."""
+        with bias, and those of the raw ones. dp are the gradients of the weights; delta(p, dp) is
+        their mean by the weights of each row, less what comes from its log-sum-exp. `stays` is
+        where dropout leaves a weight."""
         s, seen = self.scores(raw, mask, bias, i, j, masked=masked, transposed=True)
         # a row whose top is NaN is NaN, also where XLA's exp2 would lose it
         nan = jnp.where(jnp.isnan(top), jnp.nan, 0).astype(s.dtype)
@@ -141,7 +142,7 @@ class Tiling:
         used = p
         if stays is not None:
             dp, used = (jnp.where(stays, x / (1 - rate), 0) for x in (dp, p))
-        ds = p * (dp - delta[..., None, :])
+        ds = p * (dp - delta(p, dp)[..., None, :])
         ds = jnp.where(seen, ds, 0) if masked else ds
         if self.logit_cap is None:
             return used, ds, ds
@@ -173,15 +174,14 @@ def going_back(top, total, do, d_lse):
     return top + isolate(do)[1], jnp.where(total > 0, 1 / jnp.where(total > 0, total, 1), 0)
 
 
-def going_back_in_blocks(t: Tiling, out, top, total, do, d_lse):
-    """do / total, `top` and delta / total in blocks of queries; out and do are [R, T, N, D], the
-    others [R, N, T]."""
+def going_back_in_blocks(t: Tiling, top, total, do, d_lse):
+    """do / total, `top`, 1 / total and d_lse in blocks of queries; do is [R, T, N, D], the others
+    [R, N, T]."""
     dos = t.to_blocks(do, t.block_q)
     tops, totals = t.rows_to_blocks(top, jnp.inf), t.rows_to_blocks(total, 1.0)
     d_lses = t.rows_to_blocks(d_lse)
     tops, shares = going_back(tops, totals, dos, d_lses)
-    deltas = t.rows_to_blocks(delta(out, isolate(do)[0]).mT) - d_lses
-    return isolate(dos)[0] * shares[..., None], tops, deltas * shares
+    return isolate(dos)[0] * shares[..., None], tops, shares, d_lses
 
 
 def delta(out, do):
