@@ -11,12 +11,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn._axes import aligned
 from attn._core import check_count
-from attn._integers import check_fits, check_lengths
-from attn._numbers import is_integer
+from attn._integers import check_fits, check_integers, check_lengths
+from attn._numbers import is_integer, is_number
 from attn.dense.additive import Additive
 from attn.dense.luong import Luong
 from attn.masks import FULL, Mask, Padding
-from attn.nn.beam import beam_search, check_width
+from attn.nn.beam import beam_search
 from attn.nn.dropout import dropout
 from attn.nn.embedding import look_up
 from attn.nn.keys import fold
@@ -46,7 +46,7 @@ class Aligned(nnx.Module, abc.ABC):
         check_count("width", width)
         if not (is_integer(bos) and 0 <= bos < classes):
             raise ValueError(f"bos: expected an id below classes={classes}, got {bos!r}")
-        if not 0 <= dropout < 1:
+        if not (is_number(dropout) and 0 <= dropout < 1):
             raise ValueError(f"dropout: expected a number in [0, 1), got {dropout!r}")
         draw = lambda name, *shape: jax.random.normal(fold(key, name), shape, jnp.float32)
         self.width, self.bos, self.rate = width, bos, dropout
@@ -96,8 +96,7 @@ class Aligned(nnx.Module, abc.ABC):
         lengths: Int[Array, "*B"] | None = None,
     ) -> Int[Array, "*B steps"]:
         """`steps` tokens, each the likeliest after those before it; compiled as one program."""
-        if not is_integer(steps) or steps < 1:
-            raise ValueError(f"steps: expected an integer >= 1, got {steps!r}")
+        check_count("steps", steps)
         _check_source(source, lengths)
         return _greedy(*nnx.split(self), source, steps, lengths)
 
@@ -113,7 +112,7 @@ class Aligned(nnx.Module, abc.ABC):
     ) -> tuple[Int[Array, "*B width steps"], Float[Array, "*B width"]]:
         """(hypotheses, scores), best first, of `beam_search`; compiled as one program."""
         _check_source(source, lengths)
-        check_width(width)
+        check_count("width", width)
         return _beam(*nnx.split(self), source, (steps, width, end, alpha), lengths)
 
     def _next(self, state, token, h, mask):
@@ -127,10 +126,9 @@ class Aligned(nnx.Module, abc.ABC):
         _check("target_in", target_in)
         y = look_up(self.target_table[...], target_in)
         y = jnp.moveaxis(dropout(y, self.rate, fold(key, "target")), -2, 0)
-        graph, params = nnx.split(self)
 
         def one(state, y):
-            state, out, alignment = nnx.merge(graph, params).write(state, y, h, mask)
+            state, out, alignment = self.write(state, y, h, mask)
             return state, (out, alignment)
 
         _, (out, alignments) = jax.lax.scan(one, state, y)
@@ -154,11 +152,10 @@ def recur(
 ) -> tuple[Any, Float[Array, "*B S W"]]:
     """(last carry, outputs) of a Flax cell over the real tokens; `reverse=True` goes from the last
     to the first. Padding changes no carry."""
-    graph, params = nnx.split(cell)
 
     def one(carry, given):
         x, real = given
-        new, out = nnx.merge(graph, params)(carry, x)
+        new, out = cell(carry, x)
         keep = lambda new, old: jnp.where(real[..., None], new, old)
         return jax.tree.map(keep, new, carry), keep(out, jnp.zeros_like(out))
 
@@ -188,8 +185,7 @@ def learned_of(mechanism: Additive | Luong, width: int, key: Array) -> nnx.Dict:
 
 
 def _check(name: str, tokens) -> None:
-    if not (hasattr(tokens, "dtype") and jnp.issubdtype(tokens.dtype, jnp.integer)):
-        raise TypeError(f"{name}: expected integers, got {getattr(tokens, 'dtype', tokens)}")
+    check_integers(name, tokens)
     if tokens.ndim == 0 or tokens.shape[-1] == 0:
         raise ValueError(f"{name}: expected at least one token, got {list(tokens.shape)}")
     check_fits(name, tokens)
@@ -212,7 +208,7 @@ def _greedy(graph, params, source, steps: int, lengths):
     state, h, mask = model._read(source, lengths, None)
 
     def one(carry, _):
-        state, scores = nnx.merge(graph, params)._next(*carry, h, mask)
+        state, scores = model._next(*carry, h, mask)
         token = sample(scores, temperature=0)
         return (state, token), token
 
@@ -229,6 +225,6 @@ def _beam(graph, params, source, settings, lengths):
     source = jnp.repeat(source[..., None, :], width, axis=-2)
     lengths = None if lengths is None else jnp.repeat(lengths[..., None], width, axis=-1)
     state, h, mask = model._read(source, lengths, None)
-    step = lambda state, token: nnx.merge(graph, params)._next(state, token, h, mask)
+    step = lambda state, token: model._next(state, token, h, mask)
     state, scores = step(state, jnp.full(source.shape[:-1], model.bos, jnp.int32))
     return beam_search(step, state, scores, steps=steps, end=end, alpha=alpha)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from attn._core import check_count
 from attn._numbers import is_integer, is_number
 
 State = TypeVar("State")
@@ -83,12 +84,6 @@ def _gather(x, at: Int[Array, "*B W"]):
     return jnp.take_along_axis(x, at.reshape(*at.shape, *(1,) * tail), axis=at.ndim - 1)
 
 
-def check_width(width) -> None:
-    """Raises ValueError for a beam of no width."""
-    if not is_integer(width) or width < 1:
-        raise ValueError(f"width: expected an integer >= 1, got {width!r}")
-
-
 def _check(state, scores, steps, end, alpha) -> None:
     if scores.ndim < 2:
         raise ValueError(f"scores: expected axes [..., width, vocabulary], got {scores.shape}")
@@ -97,8 +92,7 @@ def _check(state, scores, steps, end, alpha) -> None:
         shape = jnp.shape(x)
         if shape and shape[: len(rows)] != rows:
             raise ValueError(f"state: expected leaves with the axes {rows} in front, got {shape}")
-    if not is_integer(steps) or steps < 1:
-        raise ValueError(f"steps: expected an integer >= 1, got {steps!r}")
+    check_count("steps", steps)
     if not is_integer(end) or not 0 <= end < scores.shape[-1]:
         raise ValueError(f"end: expected an id below {scores.shape[-1]}, got {end!r}")
     if not is_number(alpha) or not alpha >= 0:

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from attn._numbers import is_number
+from attn._numbers import is_integer, is_number
 from attn.biases import Bias
 from attn.dense.dot_product import Softmax
 from attn.masks import Causal
@@ -112,10 +112,12 @@ def _values(c: EncoderConfig) -> list[str]:
 
     least = dict.fromkeys(("max_length", "classes", "layers", "width", "heads"), 1)
     for name, low in {**least, "mlp_width": 0}.items():
-        expect(_is_int(getattr(c, name), low), name, f"an integer >= {low}")
+        value = getattr(c, name)
+        expect(is_integer(value) and value >= low, name, f"an integer >= {low}")
     for name in ("vocab_size", "token_width", "columns", "kv_heads", "head_dim"):
         value = getattr(c, name)
-        expect(value is None or _is_int(value, 1), name, "an integer >= 1, or None")
+        fits = value is None or (is_integer(value) and value >= 1)
+        expect(fits, name, "an integer >= 1, or None")
     for name, choices in CHOICES.items():
         expect(getattr(c, name) in choices, name, f"one of {', '.join(choices)}")
     for name in ("embedding_norm", "bias", "qk_norm", "tied", "scan", "remat"):
@@ -315,7 +317,3 @@ def _unfit(c: EncoderConfig, head_dim: int, parts: int) -> str:
 
 def _even(parts: int) -> str:
     return "an even head width" if parts == 1 else f"a head width that {2 * parts} divides"
-
-
-def _is_int(value, low: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= low

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from attn._arrays import learned_shapes
+from attn._numbers import is_integer
 from attn.heads_conversion import pool_heads
 from attn.mechanism import Mechanism
 from attn.nn.encoder import Encoder
@@ -22,11 +24,11 @@ def with_kv_heads(encoder: Encoder, num_kv_heads: int) -> Encoder:
     old = encoder.config
     H = old.width // old.heads if old.head_dim is None else old.head_dim
     N, K, G = old.heads, old.kv_heads or old.heads, num_kv_heads
-    if not isinstance(G, int) or isinstance(G, bool) or G < 1 or K % G:
+    if not is_integer(G) or G < 1 or K % G:
         raise ValueError(f"num_kv_heads: expected a divisor of the {K} key heads, got {G!r}")
     attending = [m for m in old.mechanisms if isinstance(m, Mechanism)]
     for mechanism in dict.fromkeys(attending):
-        before, after = (_shapes_of(mechanism, N, heads, H, old.positions_held) for heads in (K, G))
+        before, after = (_shapes_of(mechanism, N, heads, H) for heads in (K, G))
         if differing := sorted(name for name in before if before[name] != after[name]):
             raise NotImplementedError(
                 f"mechanism: {mechanism.name} learns {', '.join(differing)} for each key head, and "
@@ -43,20 +45,13 @@ def with_kv_heads(encoder: Encoder, num_kv_heads: int) -> Encoder:
     return nnx.merge(graph, nnx.map_state(convert, nnx.state(encoder)), copy=True)
 
 
-def _shapes_of(mechanism, N, K, H, max_length) -> dict:
+def _shapes_of(mechanism, N, K, H) -> dict:
     """What a layer learns for the mechanism: the shapes of its arrays and gates."""
-    init = lambda: mechanism.init(
-        jax.random.key(0),
-        num_heads=N,
-        num_kv_heads=K,
-        head_dim=H,
-        value_dim=H,
-        max_length=max_length,
-    )
-    learned = {name: x.shape for name, x in jax.eval_shape(init).items()}
+    heads = {"num_heads": N, "num_kv_heads": K, "head_dim": H}
+    learned = dict(learned_shapes(mechanism, **heads, value_dim=H))
     if mechanism.short_conv:
         learned["short_conv"] = (mechanism.short_conv, (N + 2 * K) * H)
-    return {**learned, **mechanism.gate_shapes(num_heads=N, num_kv_heads=K, head_dim=H)}
+    return {**learned, **mechanism.gate_shapes(**heads)}
 
 
 def _pool(variable, N, K, G, H):

@@ -10,8 +10,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from attn._integers import check_fits
-from attn._numbers import is_integer
+from attn._core import check_count
+from attn._integers import check_fits, check_integers
 from attn.masks import FULL, Causal, Mask
 from attn.nn.config import TURNED, EncoderConfig, uncounted
 from attn.nn.encoder import Encoder
@@ -116,8 +116,7 @@ class Decoder(nnx.Module):
                 "train on the tokens themselves (in experiments: objective='causal'), or use "
                 "prefill and step with a token for each class"
             )
-        if not is_integer(steps) or steps < 0:
-            raise ValueError(f"steps: expected an integer >= 0, got {steps!r}")
+        check_count("steps", steps, least=0)
         steps = int(steps)
         self._check(prompt, steps)
         check_sampling(classes, key, temperature, top_k, top_p)
@@ -138,8 +137,7 @@ class Decoder(nnx.Module):
 
     def _check(self, tokens, more: int = 0) -> None:
         """Raise unless these tokens and `more` after them can be decoded."""
-        if not (hasattr(tokens, "dtype") and jnp.issubdtype(tokens.dtype, jnp.integer)):
-            raise TypeError(f"tokens: expected integers, got {getattr(tokens, 'dtype', tokens)}")
+        check_integers("tokens", tokens)
         if tokens.ndim == 0 or tokens.shape[-1] == 0:
             raise ValueError(f"tokens: expected at least one, got {list(tokens.shape)}")
         check_fits("tokens", tokens)
@@ -166,6 +164,7 @@ def _own_lengths(prompt, lengths) -> tuple[Int[Array, "*B"], int]:
 @functools.partial(jax.jit, static_argnums=(0, 5, 6))
 def _generated(graph, params, prompt, lengths, key, sizes: tuple[int, int], settings):
     common, steps = sizes
+    model = nnx.merge(graph, params)
     prompt = prompt.astype(jnp.int32)
     places = jnp.arange(common, prompt.shape[-1] + steps)
     # a key for each place: what a row draws does not depend on how short other rows are
@@ -177,8 +176,8 @@ def _generated(graph, params, prompt, lengths, key, sizes: tuple[int, int], sett
         key, t = given
         drawn = sample(scores, key, **dict(settings))
         token = jnp.where(t < lengths, prompt.at[..., t].get(mode="clip"), drawn)
-        return nnx.merge(graph, params).step(state, token), token
+        return model.step(state, token), token
 
-    start = nnx.merge(graph, params).prefill(prompt[..., :common])
+    start = model.prefill(prompt[..., :common])
     _, tokens = jax.lax.scan(one, start, (keys, places))
     return jnp.concatenate([prompt[..., :common], jnp.moveaxis(tokens, 0, -1)], -1)

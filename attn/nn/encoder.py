@@ -120,8 +120,13 @@ class Encoder(nnx.Module):
         """|d y_i / d x_j| (Frobenius) for i in `rows`: how much what the head is given at i depends
         on what the first layer is given at j. Pulls back `probes` orthonormal directions of y_i, so
         exact up to that width and unbiased in its square beyond; R probes times a backward pass.
-        Raises as a call does, and ValueError for rows outside 0 to L - 1."""
+        Raises as a call does, and ValueError for rows outside 0 to L - 1 and for more sequences
+        than one."""
         check_integers("rows", rows)
+        axes = ["T"] if self.config.token_width is None else ["T", "F"]
+        if jnp.ndim(tokens) != len(axes):
+            got = list(jnp.shape(tokens))
+            raise ValueError(f"tokens: expected one sequence {axes}, without batch axes, got {got}")
         check_numbers(tokens, lengths)
         count = min(probes, self.config.width)
         # each probe has a copy of the input: XLA 0.10.2 on a CPU gets a jitted pullback of layer

@@ -4,8 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from attn._arrays import check_floats
 from attn._axes import aligned
-from attn._integers import check_fits, check_lengths
+from attn._integers import check_fits, check_integers, check_lengths
 from attn.masks import Mask, Padding
 from attn.nn.config import EncoderConfig
 
@@ -22,9 +23,9 @@ def prepare(
     for a mask that would mean something else than it says.
     """
     F = config.token_width
-    _check_dtype("tokens", tokens, "integers" if F is None else "floating point numbers")
+    check_integers("tokens", tokens) if F is None else check_floats(tokens=tokens)
     if lengths is not None:
-        _check_dtype("lengths", lengths, "integers")
+        check_integers("lengths", lengths)
     last = [*([2] if config.head == "dual" else []), "T", *([] if F is None else [F])]
     fits = lambda expected, got: expected in ("T", got)
     if tokens.ndim < len(last) or not all(map(fits, last, tokens.shape[-len(last) :])):
@@ -58,12 +59,6 @@ def check_numbers(tokens: Array, lengths: Array | None) -> None:
     check_fits("tokens", tokens)
     if lengths is not None:
         check_lengths(lengths)
-
-
-def _check_dtype(name: str, x: Array, what: str) -> None:
-    kind = jnp.integer if what == "integers" else jnp.floating
-    if not (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, kind)):
-        raise TypeError(f"{name}: expected {what}, got {getattr(x, 'dtype', type(x))}")
 
 
 def _check_mask(config: EncoderConfig, mask: Mask, L: int) -> None:

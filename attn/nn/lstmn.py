@@ -80,10 +80,8 @@ class LSTMN(nnx.Module):
         return tape, h.astype(dtype), a
 
     def _run(self, x):
-        graph, params = nnx.split(self)
-
         def one(tape, x):
-            tape, h, a = nnx.merge(graph, params).step(tape, x)
+            tape, h, a = self.step(tape, x)
             return tape, (h, a)
 
         T = x.shape[-2]

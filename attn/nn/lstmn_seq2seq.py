@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from attn._numbers import is_integer
+from attn._core import check_count
 from attn.dense.additive import Additive
 from attn.nn.aligned import Aligned, align, learned_of
 from attn.nn.keys import fold
@@ -23,8 +23,7 @@ class LSTMNSeq2Seq(Aligned):
 
     def __init__(self, *, width: int, max_length: int, key: Array, **sizes):
         """`sizes` are those of `Aligned`. Raises ValueError for a `max_length` that is none."""
-        if not is_integer(max_length) or max_length < 1:
-            raise ValueError(f"max_length: expected an integer >= 1, got {max_length!r}")
+        check_count("max_length", max_length)
         super().__init__(width=width, key=key, **sizes)
         self.max_length, self.mechanism = max_length, Additive()
         self.reader = LSTMN(width, key=fold(key, "reader"))

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from attn._core import check_count
 from attn._numbers import is_integer
 from attn.dense.dot_product import Softmax
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
-from attn.nn.beam import beam_search, check_width
+from attn.nn.beam import beam_search
 from attn.nn.config import TURNED, EncoderConfig, uncounted
 from attn.nn.cross import CrossBlock, check_cross
 from attn.nn.embedding import Embedding
@@ -192,7 +193,7 @@ class Seq2Seq(nnx.Module):
         `greedy` and `beam_search` raise."""
         self._check_steps(steps)
         check_numbers(source, lengths)
-        check_width(width)
+        check_count("width", width)
         if source.ndim == 1:  # some states have leaves of the batch axes alone
             lengths = None if lengths is None else lengths[None]
             how = dict(width=width, end=end, alpha=alpha, mask=mask, lengths=lengths)
@@ -243,7 +244,7 @@ def _greedy(graph, params, source, steps: int, mask, lengths):
     def one(carry, _):
         state, scores = carry
         token = sample(scores, temperature=0)
-        return nnx.merge(graph, params).step(state, token), token
+        return model.step(state, token), token
 
     start = model.prefill(source, first, mask=mask, lengths=lengths)
     (_, scores), tokens = jax.lax.scan(one, start, None, length=steps - 1)
@@ -257,7 +258,6 @@ def _beam(graph, params, source, settings, mask, lengths):
     steps, width, end, alpha = settings
     model = nnx.merge(graph, params)
     model.stack = model.stack.looped()  # a scan has the layers in front of the batch
-    graph, params = nnx.split(model)
     first = jnp.full((*source.shape[:-1], 1), model.config.bos, jnp.int32)
     state, scores = model.prefill(source, first, mask=mask, lengths=lengths)
     batch = source.ndim - 1
@@ -272,7 +272,7 @@ def _beam(graph, params, source, settings, mask, lengths):
         length, own = given
         layers = [dataclasses.replace(old, own=new) for old, new in zip(state.layers, own)]
         after = dataclasses.replace(state, length=length, layers=tuple(layers))
-        after, scores = nnx.merge(graph, params).step(after, token)
+        after, scores = model.step(after, token)
         return (after.length, [layer.own for layer in after.layers]), scores
 
     own = state.length, [layer.own for layer in state.layers]

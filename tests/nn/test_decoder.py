@@ -298,7 +298,7 @@ def test_what_cannot_decode_is_refused_by_name():
     with pytest.raises(NotImplementedError, match="Toy does not decode"):
         decoder(mechanism=Toy()).prefill(TOKENS)
     model = decoder()
-    with pytest.raises(TypeError, match="tokens: expected integers"):
+    with pytest.raises(TypeError, match="tokens: expected an array of integers"):
         model.prefill(TOKENS * 1.0)
     with pytest.raises(ValueError, match="tokens: expected at least one"):
         model.prefill(TOKENS[:, :0])

@@ -129,11 +129,11 @@ def test_tokens_may_be_vectors_on_a_grid():
     hidden = jnp.where(jnp.arange(6)[:, None] < LENGTHS[:, None, None], x, jnp.nan)
     np.testing.assert_array_equal(run(encoder, hidden, lengths=LENGTHS), y)
     assert np.isnan(run(encoder, x.at[0, 2, 1].set(jnp.nan))[0]).all()
-    with pytest.raises(TypeError, match="tokens: expected floating point numbers, got int32"):
+    with pytest.raises(TypeError, match="tokens: expected an array of floats, got int32"):
         encoder(TOKENS)
     with pytest.raises(ValueError, match=r"tokens: expected \['...', 'T', 5\], got \[3, 6, 4\]"):
         encoder(x[..., :4])
-    with pytest.raises(TypeError, match="tokens: expected integers, got float32"):
+    with pytest.raises(TypeError, match="tokens: expected an array of integers, got float32"):
         build()(x)
 
 
@@ -274,7 +274,7 @@ def test_what_does_not_fit_is_refused_by_name():
     encoder = build()
     with pytest.raises(ValueError, match=r"tokens: expected at most max_length=7 .* got 8"):
         encoder(jnp.zeros((1, 8), int))
-    with pytest.raises(TypeError, match="tokens: expected integers, got float32"):
+    with pytest.raises(TypeError, match="tokens: expected an array of integers, got float32"):
         encoder(TOKENS.astype(jnp.float32))
     with pytest.raises(ValueError, match=r"lengths: expected shape \[3\], got \[2\]"):
         encoder(TOKENS, lengths=LENGTHS[:2])
@@ -391,6 +391,9 @@ def test_rows_that_are_not_there_have_no_receptive_field():
             encoder.receptive_field(TOKENS[0], jnp.array([0, wrong]))
     with pytest.raises(TypeError, match="rows: expected an array of integers, got list"):
         encoder.receptive_field(TOKENS[0], [0])
+    # 4 rows of 6 tokens with 4 probes broadcast to [R, B, W]
+    with pytest.raises(ValueError, match=r"tokens: expected one sequence \['T'\], .* got \[4, 6\]"):
+        encoder.receptive_field(jnp.tile(TOKENS[:1], (4, 1)), jnp.array([0]), probes=4)
 
 
 def test_all_of_t5s_buckets_are_for_the_past_where_the_mask_is_causal():

@@ -218,7 +218,7 @@ def test_what_does_not_go_together_is_named(changes, named):
 
 def test_wrong_tokens_are_refused():
     net = model()
-    with pytest.raises(TypeError, match="tokens: expected integers"):
+    with pytest.raises(TypeError, match="tokens: expected an array of integers"):
         net(SOURCE, TARGET * 1.0)
     with pytest.raises(ValueError, match="tokens: expected at least one"):
         net.prefill(SOURCE, TARGET[:, :0])
