@@ -27,10 +27,10 @@ def clean(
     return isolate(jnp.where(seen[..., None, None], wide(x), 0))
 
 
-def to_heads(x: Float[Array, "*B K"], num_heads: int) -> Float[Array, "*B N"]:
-    """Key heads, on the last axis, for the query heads that share them."""
-    times = num_heads // x.shape[-1]
-    return x if times == 1 else jnp.repeat(x, times, axis=-1)
+def to_heads(x: Array, num_heads: int, axis: int = -1) -> Array:
+    """Key heads along an axis for the query heads that share them; jnp.repeat copies even once."""
+    times = num_heads // x.shape[axis]
+    return x if times == 1 else jnp.repeat(x, times, axis=axis)
 
 
 def in_blocks(x: Array, size: int, axis: int) -> Array:
@@ -39,6 +39,17 @@ def in_blocks(x: Array, size: int, axis: int) -> Array:
     ends[axis] = (0, -x.shape[axis] % size)
     count = -(-x.shape[axis] // size)
     return jnp.pad(x, ends).reshape(*x.shape[:axis], count, size, *x.shape[axis + 1 :])
+
+
+def even_blocks(T: int, most: int) -> tuple[int, int]:
+    """How many blocks of at most `most` make T, and how long they are if all are alike."""
+    count = -(-T // most)
+    return count, -(-T // count)
+
+
+def blocks_first(x: Array, size: int) -> Array:
+    """[*B, T, ., .] in blocks of rows, for a loop over them: [blocks, *B, size, ., .]."""
+    return jnp.moveaxis(in_blocks(x, size, x.ndim - 3), -4, 0)
 
 
 def spread(x: Bool[Array, "..."], axis: int) -> Bool[Array, "..."]:

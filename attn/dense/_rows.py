@@ -32,6 +32,7 @@ from attn._core import (
     wide,
 )
 from attn._dropout import Dropout
+from attn._tokens import blocks_first, even_blocks
 from attn.biases import Bias
 from attn.masks import Mask
 
@@ -101,7 +102,7 @@ def attend(
 
     if count == 1:
         return one_block(S, 0, 0, rows).astype(q.dtype)
-    blocks, outs = jax.tree.map(lambda x: _blocks(x, count, b), rows), []
+    blocks, outs = jax.tree.map(lambda x: blocks_first(x, b), rows), []
     for at, starts, c in _runs(mask, T, S, b):
         body = jax.checkpoint(lambda x, c=c: one_block(c, *x), prevent_cse=False)
         mine = jax.tree.map(lambda x: x[at[0] : at[-1] + 1], blocks)
@@ -112,9 +113,7 @@ def attend(
 
 def _row_blocks(T: int, numbers: int, block: int | None) -> tuple[int, int]:
     """How many blocks of rows there are, and how many rows in each, of so many `numbers`."""
-    most = max(16, BUDGET // numbers) if block is None else block
-    count = -(-T // most)
-    return count, -(-T // count)
+    return even_blocks(T, max(16, BUDGET // numbers) if block is None else block)
 
 
 def met_pairs(mask: Mask, T: int, S: int, N: int, block: int | None) -> int:
@@ -159,14 +158,6 @@ def _weights(form, rows, columns, i, j, mask, bias):
     return w, poison.sum(-1), seen
 
 
-def _blocks(x, count, b):
-    """[..., T, N, *] -> [count, ..., b, N, *], padded with 0."""
-    pad = [(0, 0)] * x.ndim
-    pad[-3] = (0, count * b - x.shape[-3])
-    x = jnp.pad(x, pad)
-    return jnp.moveaxis(x.reshape(*x.shape[:-3], count, b, *x.shape[-2:]), -4, 0)
-
-
 def _runs(mask: Mask, T: int, S: int, b: int):
     """(blocks, the first key each must see, how many): up to four groups of neighbouring blocks,
     since a loop's keys are of one number."""
@@ -202,7 +193,7 @@ def tanh_scores(
     x = x.reshape(B, c, K, A)
     if count <= 1:
         return chunk(x).reshape(*batch, N, b, c)
-    s = lax.map(jax.checkpoint(chunk, prevent_cse=False), _blocks(x, count, some))
+    s = lax.map(jax.checkpoint(chunk, prevent_cse=False), blocks_first(x, some))
     return jnp.moveaxis(s, 0, -2).reshape(*batch, N, b, count * some)[..., :c]
 
 

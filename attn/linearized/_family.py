@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from attn._arrays import check_arrays
+from attn._arrays import check_arrays, learned_shapes
 from attn._core import (
     apply_weights,
     check_count,
@@ -31,14 +31,9 @@ from attn._core import (
     wide,
 )
 from attn.linearized import _dense, _scan, _work
-from attn.linearized._recurrence import Sizes, State, Terms, empty_state, sizes, to_heads
+from attn.linearized._recurrence import Sizes, State, Terms, empty_state, sizes
 from attn.masks import FULL, Causal, Padding, Segments
 from attn.mechanism import Mechanism, check_requests
-
-
-def spread(k: Float[Array, "*L K M"], num_heads: int) -> Float[Array, "*L N M"]:
-    """A key for each query head, where gates of a query head change it."""
-    return to_heads(k, num_heads, -2)
 
 
 def fixed(log_decay: Float[np.ndarray, "N"], k: Float[Array, "*L K H"]) -> Float[Array, "*L N 1"]:
@@ -110,8 +105,7 @@ class Linearized(Mechanism):
         shapes = self.gate_shapes(num_heads=N, num_kv_heads=K, head_dim=H)
         sizes = {"num_heads": N, "num_kv_heads": K, "head_dim": H, "value_dim": v.shape[-1]}
         wanted = {name: (*batch, S, *shape) for name, shape in shapes.items()}
-        learned = self._learned(**sizes, max_length=max(S, 1))
-        wanted |= {name: x.shape for name, x in learned.items()}
+        wanted |= learned_shapes(self, **sizes)
         check_arrays(self.name, arrays, wanted, self._optional(H))
         arrays = {name: x.astype(wide(q).dtype) for name, x in arrays.items()}
         gates = {name: arrays[name] for name in shapes}
@@ -126,16 +120,12 @@ class Linearized(Mechanism):
             raise ValueError(f"k: expected as many tokens as q, {T}, got {S}")
         return gates, learned
 
-    def _learned(self, **sizes) -> dict[str, jax.ShapeDtypeStruct]:
-        """The shapes of `init`."""
-        return jax.eval_shape(lambda key: self.init(key, **sizes), jax.random.key(0))
-
     def _optional(self, head_dim: int) -> dict[str, tuple[int, ...]]:
         """Shapes of arrays that may be given too."""
         return {}
 
     def flops(self, T, S, N, K, H, D):
-        size, mapped = self._sizes(N, K, H, D, max_length=max(S, 1)), self.map_flops(H)
+        size, mapped = self._sizes(N, K, H, D), self.map_flops(H)
         if not size.ordered:
             rows = _work.in_chunks(T) * N, _work.in_chunks(S) * K
             return _work.unordered(size, *rows, D, self.normalised) + mapped * sum(rows)
@@ -149,10 +139,11 @@ class Linearized(Mechanism):
         """Operations of the products that make the features of one query or key."""
         return 0
 
-    def _sizes(self, N, K, H, D, max_length) -> Sizes:
+    def _sizes(self, N, K, H, D) -> Sizes:
         heads = {"num_heads": N, "num_kv_heads": K, "head_dim": H}
         of = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
-        arrays = self._learned(**heads, value_dim=D, max_length=max_length)
+        learned = learned_shapes(self, **heads, value_dim=D)
+        arrays = {name: of(*shape) for name, shape in learned.items()}
         arrays |= {name: of(1, *shape) for name, shape in self.gate_shapes(**heads).items()}
         return sizes(self, of(1, N, H), of(1, K, H), arrays)
 
@@ -160,7 +151,7 @@ class Linearized(Mechanism):
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ) -> State:
         check_count("max_length", max_length, least=0)
-        size = self._sizes(num_heads, num_kv_heads, head_dim, value_dim, max_length)
+        size = self._sizes(num_heads, num_kv_heads, head_dim, value_dim)
         return empty_state(tuple(batch), size, value_dim, jnp.dtype(dtype))
 
     def step(self, state, q, k, v, **arrays) -> tuple[State, Any]:

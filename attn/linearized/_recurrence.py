@@ -16,6 +16,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from attn._core import isolate, wide_dtype
+from attn._tokens import to_heads
 from attn.linearized import _decays
 
 
@@ -290,12 +291,6 @@ def _prepared(form, learned, tokens):
         log_weight=weight,
     )
     return ready, spread(v), poison, group(q_poison)
-
-
-def to_heads(x, heads: int, axis: int):
-    """x for each of `heads` that share its own along an axis; jnp.repeat copies even once."""
-    times = heads // x.shape[axis]
-    return x if times == 1 else jnp.repeat(x, times, axis=axis)
 
 
 def beside(seen, x, n: int):

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from attn._axes import aligned, conjunction
 from attn._core import check_state, isolate, wide
+from attn._tokens import to_heads
 from attn.linearized import _sums, _work
 from attn.linearized._recurrence import (
     Sizes,
@@ -26,7 +27,6 @@ from attn.linearized._recurrence import (
     empty_state,
     isolate_gates,
     sizes,
-    to_heads,
 )
 from attn.masks import Causal, Padding, Segments
 

@@ -15,7 +15,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from attn._core import isolate
-from attn.linearized._recurrence import divide, isolated_terms, low, to_heads
+from attn._tokens import to_heads
+from attn.linearized._recurrence import divide, isolated_terms, low
 
 # on two CPU cores with T = 4096: from 256 to 2048 within 10% of each other
 CHUNK = 1024

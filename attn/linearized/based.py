@@ -121,7 +121,7 @@ class Based(Linearized):
         )
         far = super().flops(T, S, N, K, H, D + 1)
         if self.window:  # before the window and after it, keys and queries as one sequence
-            size = self._sizes(N, K, H, D + 1, max_length=max(S, 1))
+            size = self._sizes(N, K, H, D + 1)
             far = 2 * _work.in_order(size, T + S, N, D + 1, self.chunk, self.normalised)
         return 2 * near * N * (H + D) + far
 

@@ -94,8 +94,8 @@ class Cosformer(Linearized):
         at = jnp.arange(T) + offset
         return _with_angle(q, at, length), _with_angle(k, jnp.arange(S), length), wide(v)
 
-    def _sizes(self, N, K, H, D, max_length):
-        return super()._sizes(N, K, H + 1, D, max_length)
+    def _sizes(self, N, K, H, D):
+        return super()._sizes(N, K, H + 1, D)
 
     def init_state(self, batch, *, max_length, **sizes):
         sums = super().init_state(batch, max_length=max_length, **sizes)

@@ -5,8 +5,9 @@ from typing import ClassVar
 
 from jaxtyping import Array, Float
 
+from attn._tokens import to_heads
 from attn.gates import write_strength
-from attn.linearized._family import Linearized, spread
+from attn.linearized._family import Linearized
 from attn.linearized._recurrence import Terms
 from attn.linearized.feature_maps import unit
 from attn.masks import FULL, Causal, Mask
@@ -50,7 +51,7 @@ class DeltaNet(Linearized):
 
     def terms(self, q, k, beta) -> Terms:
         q, k = (unit(q)[0], unit(k)[0]) if self.l2_norm else (q, k)
-        k = spread(k, q.shape[-2])
+        k = to_heads(k, q.shape[-2], -2)
         return Terms(q * q.shape[-1] ** -0.5, beta[..., None] * k, erase=k)
 
     @classmethod

@@ -5,8 +5,9 @@ from typing import ClassVar
 
 from jaxtyping import Array, Float
 
+from attn._tokens import to_heads
 from attn.gates import StepDecay, time_step, write_strength
-from attn.linearized._family import Linearized, spread
+from attn.linearized._family import Linearized
 from attn.linearized._recurrence import Terms
 from attn.linearized.feature_maps import unit
 from attn.masks import FULL, Causal, Mask
@@ -55,7 +56,7 @@ class GatedDeltaNet(Linearized):
         }
 
     def terms(self, q, k, log_decay, beta) -> Terms:
-        k = spread(unit(k)[0], q.shape[-2])
+        k = to_heads(unit(k)[0], q.shape[-2], -2)
         q = unit(q)[0] * q.shape[-1] ** -0.5
         return Terms(q, beta[..., None] * k, log_decay[..., None], erase=k)
 

@@ -6,8 +6,9 @@ from typing import ClassVar
 import jax
 from jaxtyping import Array, Float
 
+from attn._tokens import to_heads
 from attn.gates import Gate, LowRank, StepDecay, time_step, write_strength
-from attn.linearized._family import Linearized, spread
+from attn.linearized._family import Linearized
 from attn.linearized._recurrence import Terms
 from attn.linearized.feature_maps import unit
 from attn.masks import FULL, Causal, Mask
@@ -61,7 +62,7 @@ class KDA(Linearized):
         return Gate(shape=(num_heads * head_dim,), activation=activation, project=project)
 
     def terms(self, q, k, log_decay, beta) -> Terms:
-        k = spread(unit(k)[0], q.shape[-2])
+        k = to_heads(unit(k)[0], q.shape[-2], -2)
         q = unit(q)[0] * q.shape[-1] ** -0.5
         return Terms(q, beta[..., None] * k, log_decay, erase=k)
 

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._axes import aligned
+from attn._tokens import to_heads
 from attn.gates import time_step
-from attn.linearized._family import Linearized, spread
+from attn.linearized._family import Linearized
 from attn.linearized._recurrence import Terms
 from attn.masks import FULL, Mask
 
@@ -60,7 +61,7 @@ class Mamba2(Linearized):
         return {"dt": time_step((num_heads,))}
 
     def terms(self, q, k, dt, a_log, d) -> Terms:
-        dt_k = dt[..., None] * spread(k, q.shape[-2])
+        dt_k = dt[..., None] * to_heads(k, q.shape[-2], -2)
         log_decay = jnp.multiply(*aligned(-jnp.exp(a_log)[:, None], dt[..., None]))
         return Terms(q, dt_k, log_decay)
 

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._axes import aligned
+from attn._tokens import to_heads
 from attn.gates import ZEROS, Gate, LowRank, Ramp, Uniform, minus_exp
-from attn.linearized._family import Linearized, spread
+from attn.linearized._family import Linearized
 from attn.linearized._recurrence import Terms
 from attn.masks import FULL, Mask
 
@@ -78,7 +79,7 @@ class RWKV6(Linearized):
 
     def own(self, q, k, log_decay, bonus):
         q, bonus = aligned(q, bonus)
-        return (q * bonus * spread(k, q.shape[-2])).sum(-1)
+        return (q * bonus * to_heads(k, q.shape[-2], -2)).sum(-1)
 
     @classmethod
     def examples(cls):

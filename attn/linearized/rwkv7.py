@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._axes import aligned
+from attn._tokens import to_heads
 from attn.gates import ZEROS, Gate, LowRank, Ramp, identity
-from attn.linearized._family import Linearized, spread
+from attn.linearized._family import Linearized
 from attn.linearized._recurrence import Terms
 from attn.linearized.feature_maps import unit
 from attn.masks import FULL, Causal, Mask
@@ -103,13 +104,13 @@ class RWKV7(Linearized):
         }
 
     def terms(self, q, k, log_decay, a, k_k, k_a) -> Terms:
-        k = spread(k, q.shape[-2])
+        k = to_heads(k, q.shape[-2], -2)
         kappa = unit(jnp.multiply(*aligned(k, k_k)))[0]
         return Terms(q, _written(k, a, k_a), log_decay, erase=kappa, remove=a * kappa)
 
     def own(self, q, k, bonus, log_decay, a, k_k, k_a):
         q, bonus = aligned(q, bonus)
-        return (q * bonus * _written(spread(k, q.shape[-2]), a, k_a)).sum(-1)
+        return (q * bonus * _written(to_heads(k, q.shape[-2], -2), a, k_a)).sum(-1)
 
     @classmethod
     def examples(cls):

@@ -25,6 +25,7 @@ from attn._core import (
     refuse_rest,
     wide,
 )
+from attn._tokens import even_blocks
 from attn.masks import FULL, Causal, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _sorted
@@ -35,7 +36,6 @@ from attn.sparse._select import (
     by_group,
     by_query,
     chunk_size,
-    even_chunks,
     last_seen,
     narrow,
 )
@@ -137,7 +137,7 @@ class Chosen(Mechanism):
         if 0 in (T, S, D):
             return 0
         blocks = -(-S // self.size)
-        count, size = even_chunks(T, self._at_once(T, N, blocks, max(H, D)))
+        count, size = even_blocks(T, self._at_once(T, N, blocks, max(H, D)))
         top = min(self.top, blocks)
         met = _sorted.flops(K, size * (N // K), 1, top, blocks, self.size, H, D)
         return 2 * T * N * blocks * H * self.asks + count * met

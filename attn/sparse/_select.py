@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from attn._axes import aligned
 from attn._cache import Cache
 from attn._core import isolate, masked_softmax, wide
+from attn._tokens import blocks_first, even_blocks
 from attn.masks import Causal, Padding
 from attn.sparse import _sorted
 
@@ -34,12 +35,6 @@ def chunk_size(numbers: int, T: int = 0) -> int:
     return max(16, BUDGET // max(1, numbers), -(-T // CHUNKS))
 
 
-def even_chunks(T: int, size: int) -> tuple[int, int]:
-    """How many chunks of at most `size` make T, and how long they are if all are alike."""
-    count = -(-T // size)
-    return count, -(-T // count)
-
-
 def by_chunks(
     attend: Callable[[Array, Any], Float[Array, "*B c N D"]], rows: Any, T: int, size: int
 ) -> Float[Array, "*B T N D"]:
@@ -47,20 +42,15 @@ def by_chunks(
 
     A chunk is made again in the backward pass: memory is that of one chunk.
     """
-    count, size = even_chunks(T, size)
+    count, size = even_blocks(T, size)
     if count == 1:
         return attend(jnp.arange(T), rows)
-
-    def cut(x):
-        pad = [(0, 0)] * x.ndim
-        pad[-3] = (0, count * size - T)
-        x = jnp.pad(x, pad)
-        return jnp.moveaxis(x.reshape(*x.shape[:-3], count, size, *x.shape[-2:]), -4, 0)
 
     # queries past T are cut off at the end
     i = jnp.minimum(jnp.arange(count * size), T - 1).reshape(count, size)
     body = jax.checkpoint(lambda x: attend(*x), prevent_cse=False)
-    out = jnp.moveaxis(lax.map(body, (i, jax.tree.map(cut, rows))), 0, -4)
+    blocks = jax.tree.map(lambda x: blocks_first(x, size), rows)
+    out = jnp.moveaxis(lax.map(body, (i, blocks)), 0, -4)
     return out.reshape(*out.shape[:-4], count * size, *out.shape[-2:])[..., :T, :, :]
 
 

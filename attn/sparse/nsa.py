@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from attn import _cache
-from attn._arrays import check_arrays
+from attn._arrays import check_arrays, learned_shapes
 from attn._axes import aligned
 from attn._blockwise import blockwise, visited_scores
 from attn._core import (
@@ -28,6 +28,7 @@ from attn._core import (
     wide,
     wide_dtype,
 )
+from attn._tokens import even_blocks
 from attn.gates import Gate
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
@@ -41,7 +42,6 @@ from attn.sparse._select import (
     by_group,
     by_query,
     chunk_size,
-    even_chunks,
     last_seen,
     narrow,
 )
@@ -169,9 +169,8 @@ class NSA(Mechanism):
                 "before the query. Use mask=Causal(), or moba, which has a bidirectional form"
             )
         (*batch, T, N, H), (S, K) = q.shape, k.shape[-3:-1]
-        sizes = {"num_kv_heads": K, "head_dim": H, "value_dim": v.shape[-1]}
-        draw = lambda key: self.init(key, num_heads=N, max_length=S, **sizes)
-        wanted = {name: x.shape for name, x in jax.eval_shape(draw, jax.random.key(0)).items()}
+        sizes = {"num_heads": N, "num_kv_heads": K, "head_dim": H, "value_dim": v.shape[-1]}
+        wanted = dict(learned_shapes(self, **sizes))  # a copy: those are kept
         if self.separate:
             wanted |= dict.fromkeys(KEYS, k.shape) | dict.fromkeys(VALUES, v.shape)
         wanted["gate"] = (*batch, S, N, 3)
@@ -310,7 +309,7 @@ class NSA(Mechanism):
         made = K * (runs * (length + 1) + length) * (H * H + D * D) if runs else 0
         ranked = T * N * runs * (2 * H + D)  # scores once more, to select by
         near = visited_scores(self._window_of(Causal()), T, S, N) * N * (H + D)
-        count, size = even_chunks(T, self._at_once(T, N, max(H, D), blocks, runs))
+        count, size = even_blocks(T, self._at_once(T, N, max(H, D), blocks, runs))
         sizes = min(self.selected, blocks), blocks, self.selection_block, H, D
         return 2 * (made + ranked + near) + count * _sorted.flops(K, size, N // K, *sizes)
 

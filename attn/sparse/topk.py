@@ -20,6 +20,7 @@ from attn._core import (
     masked_softmax,
     wide,
 )
+from attn._tokens import to_heads
 from attn.biases import Bias
 from attn.masks import FULL, TERMS, Mask
 from attn.sparse._select import by_chunks, chunk_size, largest, narrow
@@ -48,7 +49,7 @@ def topk_attention(
     if 0 in (*batch, T, S):
         return jnp.zeros((*batch, T, N, D), q.dtype)
     (rows, q_poison), (columns, k_poison), (values, v_poison) = map(isolate, map(wide, (q, k, v)))
-    poison = _per_head(k_poison + v_poison, N)[..., None, :]
+    poison = jnp.swapaxes(to_heads(k_poison + v_poison, N), -1, -2)[..., None, :]
 
     def attend(i, rows):
         q, q_poison = rows
@@ -56,7 +57,8 @@ def topk_attention(
         _, seen = aligned(poison, mask.at(i, j)[..., None, :, :])
         add = 0 if bias is None else aligned(poison, bias.at(i, j))[1]
         w = _weights(q, columns, seen, add, keys)
-        lost = jnp.where(seen, _per_head(q_poison[..., 0], N)[..., None] + poison, 0).sum(-1)
+        asked = jnp.swapaxes(q_poison[..., 0], -1, -2)[..., None]
+        lost = jnp.where(seen, asked + poison, 0).sum(-1)
         w = w.reshape(*batch, K, N // K, *w.shape[-2:])
         out = jnp.einsum("...kgts,...skd->...tkgd", w, values)
         return out.reshape(*out.shape[:-3], N, D) + jnp.swapaxes(lost, -1, -2)[..., None]
@@ -71,10 +73,6 @@ def _weights(q, k, seen, bias, keys) -> Float[Array, "*B N t S"]:
     add = lambda s: s + jnp.asarray(bias).astype(s.dtype)
     kept = largest(jax.lax.stop_gradient(add(scores(*narrow(q, k)))), seen, keys)
     return masked_softmax(add(scores(q, k)), kept)
-
-
-def _per_head(x: Float[Array, "*B L K"], N: int) -> Float[Array, "*B N L"]:
-    return jnp.repeat(jnp.swapaxes(x, -1, -2), N // x.shape[-1], axis=-2)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
