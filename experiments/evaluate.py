@@ -69,7 +69,7 @@ class Answers:
 def load(workdir: str | Path):
     """(learner, parameters of the best checkpoint, its step) of a run directory.
 
-    Raises RunDirectoryError and CheckpointError.
+    Raises ConfigError where there is none, RunDirectoryError and CheckpointError.
     """
     from experiments.checkpoint import Checkpoints
     from experiments.learner import Learner

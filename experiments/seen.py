@@ -115,7 +115,7 @@ def _error(outputs, real) -> float | None:
 def trained_or_not(workdir: Path):
     """(learner, parameters, which): of the best checkpoint, or the initial ones if none is left.
 
-    Raises RunDirectoryError for what is no run."""
+    Raises ConfigError where there is nothing, RunDirectoryError for what is no run."""
     from experiments.evaluate import load
     from experiments.learner import Learner
     from experiments.rundir import read_experiment

@@ -48,8 +48,12 @@ def _speedups(name: str, several: dict[str, list[Row]], style: dict, ours_is: st
         for shape, some in several.items():
             series = crossover.scaling(some, mode, "minimum")
             ours = series.pop(OURS, ([], []))
+            noisy = crossover.within_noise(some, mode, "minimum")
             faster = {
-                peer: [(t, math.exp(-gap)) for t, gap in crossover.gaps(ours, curve)]
+                peer: [
+                    (t, math.exp(-gap), t not in noisy.get(peer, ()))
+                    for t, gap in crossover.gaps(ours, curve)
+                ]
                 for peer, curve in series.items()
             }
             if any(len(points) > 1 for points in faster.values()):
@@ -57,7 +61,8 @@ def _speedups(name: str, several: dict[str, list[Row]], style: dict, ours_is: st
     if panels:
         svg = ratios(panels, style, name=f"{name}-ratios")
         text = (
-            f"How many times faster {ours_is} is than each peer, by length; below the line slower."
+            f"How many times faster {ours_is} is than each peer, by length; below the line slower; "
+            "hollow where the two are within noise."
         )
         yield picture(svg, text, wide=True)
 
@@ -98,12 +103,13 @@ def scaling(
 
 
 def ratios(
-    panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
+    panels: Mapping[str, Mapping[str, Sequence[tuple[float, float, bool]]]],
     style: dict[str, plots.Look],
     *,
     name: str,
 ) -> str:
-    """Small panels, by title, of (length, times faster) for each peer, on the same axes."""
+    """Small panels, by title, of (length, times faster, told apart) for each peer, on the same
+    axes."""
     columns = min(4, len(panels))
     rows = -(-len(panels) // columns)
     with plots.figure(2.7 * columns, 0.5 + 2.0 * rows) as fig:
@@ -113,11 +119,14 @@ def ratios(
         for ax, (title, peers) in zip(grid.flat, panels.items()):
             for peer, points in peers.items():
                 look = style[peer]
+                lengths, faster, _ = zip(*points)
                 line = {"color": look.colour, "marker": "o", "ms": 3}
-                ax.plot(*zip(*points), look.dash, label=label(peer), **line)
+                ax.plot(lengths, faster, look.dash, label=label(peer), **line)
+                if noisy := [(t, x) for t, x, apart in points if not apart]:
+                    ax.plot(*zip(*noisy), "o", mfc="white", mec=look.colour, ms=4)
             ax.axhline(1, color=plots.INK, lw=1)
             ax.set_title(title, fontsize=8)
-        _length_axis(grid[0, 0], {t for p in panels.values() for x in p.values() for t, _ in x})
+        _length_axis(grid[0, 0], {t for p in panels.values() for x in p.values() for t, *_ in x})
         for ax in grid.flat:
             ax.tick_params(axis="x", rotation=45, labelsize=7)
         plots.log_axis(grid[0, 0])

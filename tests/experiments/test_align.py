@@ -57,5 +57,8 @@ def test_another_head_is_told_which_command_draws_it(whole, capsys):
 
 
 def test_what_is_no_trained_run_is_refused(tmp_path, capsys):
-    assert align.main([f"--workdir={tmp_path / 'none'}"]) == 5
-    assert "no run directory" in capsys.readouterr().err
+    assert align.main([f"--workdir={tmp_path / 'none'}"]) == 2
+    assert align.main([f"--workdir={tmp_path}"]) == 5
+    errors = capsys.readouterr().err
+    assert "no such folder" in errors
+    assert "no run directory" in errors

@@ -125,13 +125,15 @@ def test_a_mechanism_without_a_matrix_is_named(trained, capsys, monkeypatch):
 
 
 def test_what_is_no_trained_run_is_refused(tmp_path, trained, capsys, monkeypatch):
-    assert visualize.main([f"--workdir={tmp_path / 'none'}"]) == 5
+    assert visualize.main([f"--workdir={tmp_path / 'none'}"]) == 2
+    assert visualize.main([f"--workdir={tmp_path}"]) == 5
     assert visualize.main([f"--workdir={trained}", "--example=270"]) == 2
     assert visualize.main(["--exmple=3"]) == 2
     monkeypatch.setattr(seen, "LONGEST", 63)
     assert visualize.main([f"--workdir={trained}"]) == 2
     errors = capsys.readouterr().err
     assert "longer than 63 positions" in errors
+    assert "no such folder" in errors
     assert "no run directory" in errors
     assert "validation has examples 0..269" in errors
     assert "did you mean '--example'?" in errors
