@@ -152,8 +152,8 @@ NOTES = {
     "variants of one comparison take turns, ± as of a step; peak and work are of fwd + bwd, which "
     "is forward and backward.",
     "fairness": "What was solved to match the first variant, how far off it is; what was chosen "
-    "on validation, from how many trials, and whether it is the end of those; the steps that the "
-    "budget pays for.",
+    "on validation, from how many trials, and whether it is an end of those listed or within 5% of "
+    "an end of its range, beyond which a better one may lie; the steps that the budget pays for.",
     "peak": "Arguments + outputs - aliased + temporaries of the compiled program.",
     "work": "Matrix products only, counted in the jaxpr; ≥ where a loop's length depends on data.",
     "attention to softmax": "|y - softmax| / |softmax|, in Frobenius' norm, of what a layer makes "

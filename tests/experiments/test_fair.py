@@ -94,10 +94,17 @@ def test_a_budget_pays_for_steps(kind, tmp_path):
         (3, [1, 3, 2], " (largest tried)"),
         (0.1, (0.3, 0.1, 0.2), " (smallest tried)"),
         (2, [1, 2, 3], ""),
-        (2, [1, 2], ""),  # always one of the ends
+        (2, [1, 2], " (largest tried)"),
+        (1.0, [1.0, 2], " (smallest tried)"),
         ("relu", ["elu", "relu", "tanh"], ""),
         (True, [True, False, True], ""),
-        (0.1, Range(low=0.1, high=1.0), ""),
+        (0.14, Range(low=0.1, high=1.0), " (near the smallest allowed)"),
+        (0.16, Range(low=0.1, high=1.0), ""),
+        (0.16, Range(low=0.1, high=1.0, log=True), ""),
+        (0.85, Range(low=0.1, high=1.0, log=True), ""),
+        (0.9, Range(low=0.1, high=1.0, log=True), " (near the largest allowed)"),
+        (6, Range(low=4, high=6), " (near the largest allowed)"),
+        (5, Range(low=4, high=6), ""),
     ],
 )
 def test_a_best_value_at_the_end_of_those_tried_is_told(value, listed, told):
@@ -151,7 +158,9 @@ def test_search_tries_each_combination_and_takes_the_best(tmp_path):
     found = chosen(sweep, cells, rules)
     rates = [(p.experiment.optimizer.learning_rate, p.experiment.train.batch_size) for p in found]
     assert rates == [(0.2, 4)] * 2 + [(0.1, 8)] * 2
-    assert found[0].notes["searched"] == "learning_rate=0.2, batch_size=4, best of 4"
+    assert found[0].notes["searched"] == (
+        "learning_rate=0.2 (largest tried), batch_size=4 (smallest tried), best of 4"
+    )
     assert [p.experiment.seed for p in found] == [0, 1, 0, 1]  # none of them won the search
 
 
