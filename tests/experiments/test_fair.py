@@ -107,6 +107,25 @@ def test_a_budget_pays_for_steps(kind, tmp_path):
     assert again[0].experiment == found.experiment  # a time is not measured twice
 
 
+def test_seconds_pay_for_steps_that_were_timed_in_turns(tmp_path, monkeypatch):
+    """Each variant was timed alone, so that what else ran meanwhile settled how long it trained."""
+    slowed = iter([1.0, 3.0, 2.0])
+    monkeypatch.setattr(quantities, "Step", lambda experiment: experiment.model.mlp_width)
+
+    def milliseconds(*steps):
+        by = next(slowed)
+        return [by * n for n in steps]
+
+    monkeypatch.setattr(quantities, "milliseconds", milliseconds)
+    width = lambda n: planned("softmax")[0].having({"model.mlp_width": n}).experiment
+    sweep = [Planned(f"width {n}", width(n)) for n in (10, 20, 5)]
+    found = alike(sweep, Fairness(budget={"seconds": 1.0}), tmp_path)
+    assert [p.experiment.train.steps for p in found] == [100, 50, 200]
+    monkeypatch.delattr(quantities, "milliseconds")
+    again = alike(sweep, Fairness(budget={"seconds": 1.0}), tmp_path)
+    assert [p.experiment for p in again] == [p.experiment for p in found]
+
+
 @pytest.mark.parametrize(
     ("value", "listed", "told"),
     [
