@@ -147,10 +147,10 @@ NOTES = {
     "beside whatever else ran, a mean over seeds ± half of their range; in turns: medians over "
     "rounds in which all variants of one comparison take turns, ± half of the range in which the "
     "middle half of the rounds lies. Compiling is measured once.",
-    ATTENTION: "The mechanism on q, k and v as in training, without projections; the mean over the "
-    "layers that attend, a dash where none does. Milliseconds are medians over rounds in which all "
-    "variants of one comparison take turns, ± as of a step; peak and work are of fwd + bwd, which "
-    "is forward and backward.",
+    ATTENTION: "The mechanism on q, k and v as in training, without projections or padding "
+    "(under Causal or no mask); the mean over the layers that attend, a dash where none does. "
+    "Milliseconds are medians over rounds in which all variants of one comparison take turns, ± as "
+    "of a step; peak and work are of fwd + bwd, which is forward and backward.",
     "fairness": "What was solved to match the first variant, how far off it is; what was chosen "
     "on validation, from how many trials, and whether it is an end of those listed or within 5% of "
     "an end of its range, beyond which a better one may lie; the steps that the budget pays for.",
