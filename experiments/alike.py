@@ -32,15 +32,18 @@ def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Plan
             if planned.variant not in found:
                 key = f"{digest(first)} {digest(planned.experiment)} {planned.match} {rules}"
                 if key not in kept:
-                    kept[key] = _fields(planned, first, rules)
+                    kept[key] = _fields(planned, first, rules, found.get(sweep[0].variant))
                     disk.write_json(workdir / "alike.json", kept)
                 found[planned.variant] = kept[key]
         made = [found[planned.variant] for planned in sweep]
     return [p.having(x["fields"], **x["notes"]) for p, x in zip(sweep, made)]
 
 
-def _fields(planned: Planned, first: Experiment, rules: Fairness) -> dict[str, Any]:
-    """What is changed in a variant, and what a table says of it."""
+def _fields(
+    planned: Planned, first: Experiment, rules: Fairness, of_first: dict[str, Any] | None
+) -> dict[str, Any]:
+    """What is changed in a variant, and what a table says of it; `of_first` is that of the first
+    variant, None for itself."""
     fields, notes = {}, {}
     if rules.match != "none" and planned.experiment != first:
         name = planned.match or rules.solved
@@ -49,7 +52,12 @@ def _fields(planned: Planned, first: Experiment, rules: Fairness) -> dict[str, A
         far = "" if abs(off) <= NEAR else " (as near as it gets)"
         notes["matched"] = f"{name.rpartition('.')[2]}={value}, {off:+.1%}{far}"
     for kind, amount in rules.budget.items():
-        steps = max(1, int(amount / _of_a_step(planned.having(fields).experiment, kind)))
+        made = planned.having(fields).experiment
+        if kind == "seconds" and of_first:  # as many as take as long in turns
+            steps = of_first["fields"]["train.steps"] / _ratios(first, "step_time")(made)
+        else:
+            steps = amount / _of_a_step(made, kind)
+        steps = max(1, int(steps))
         fields["train.steps"], notes["steps"] = steps, f"{steps:,}"
     return {"fields": fields, "notes": notes}
 
@@ -62,6 +70,8 @@ def matched(planned: Planned, first: Experiment, quantity: str, name: str) -> tu
         ratio = _ratios(first, quantity)
         at = lambda n: ratio(planned.having({name: n * unit}).experiment)
         value, near = solve(at, start=64)
+        if quantity == "step_time":
+            near = at(value)  # of several noisy ones the nearest is nearer than it is
     except TypeError as error:
         what = f"{planned.variant} has no {quantity} to match by {name}: {error}"
         raise ConfigError([what], "match") from None

@@ -37,7 +37,7 @@ def check(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> dict:
     it cannot be known whose it is."""
     if (workdir / "config.json").exists():
         raise RunDirectoryError(f"{workdir} holds a single training run; name another --workdir")
-    before = _begun(workdir / "sweep.json")
+    before = begun(workdir / "sweep.json")
     runs = {p.name: {"variant": p.variant, "config": p.config} for p in sweep}
     now = {"rules": dataclasses.asdict(rules), "runs": runs}
     if before is not None and (lines := _changed(before, now)):
@@ -48,7 +48,7 @@ def check(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> dict:
     return now
 
 
-def _begun(path: Path) -> dict | None:
+def begun(path: Path) -> dict | None:
     """What `begin` wrote; None if it did not. Raises RunDirectoryError for anything else."""
     if (before := read_json(path)) is None:
         return None

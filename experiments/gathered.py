@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import records
-from experiments.cells import RESULT, failure
+from experiments.cells import RESULT, begun, failure
 from experiments.errors import ConfigError, RunDirectoryError
 from experiments.manifest import digest
 from experiments.records import read_object
@@ -36,8 +36,9 @@ def gathered(workdir: Path) -> Comparison:
     environments = {x.name: _environment(x) for x in folder.iterdir() if x.is_dir()}
     last = "~"  # what has not begun, after any date
     there = sorted(environments, key=lambda name: (environments[name].get("started", last), name))
-    if not (names := list(planned) or there):
-        raise RunDirectoryError(f"{workdir} holds no comparison: cells is empty")
+    if not (names := list(planned) or _without_trials(there, workdir)):
+        what = "has trials of a search alone" if there else "is empty"
+        raise RunDirectoryError(f"{workdir} holds no comparison: cells {what}")
     configs = [read_object(folder / name / "config.json") or {} for name in names]
     intact = {n: x for n, x in zip(names, configs) if is_of(n, x)}
     labels = dict(zip(intact, _labels(list(intact.values()))))
@@ -52,7 +53,7 @@ def gathered(workdir: Path) -> Comparison:
         _cell(folder / name, labels.get(name, name), config, notes.get(name, {}))
         for name, config in zip(names, configs)
     ]
-    about = [said.about, *_unplanned(there, planned)]
+    about = [said.about, *_others(there, {*names})]
     costs = read(workdir / "costs.json", Costs) or Costs()
     first = environments[there[0]] if there else {}
     return Comparison(
@@ -173,8 +174,18 @@ def _cell(folder: Path, label: str, config: dict[str, Any], notes: dict[str, str
     return Cell(folder.name, label, seed, config, result, error, metrics, notes)
 
 
-def _unplanned(there: Sequence[str], planned: dict[str, Any]) -> list[str]:
-    others = [name for name in there if planned and name not in planned]
+def _without_trials(there: Sequence[str], workdir: Path) -> list[str]:
+    """Those whose seed the sweep has, where it was searched: a trial that was chosen by what it
+    scored would be one more seed of its variant."""
+    sweep = begun(workdir / "sweep.json")
+    if not sweep or not sweep["rules"].get("search"):
+        return list(there)
+    seeds = {str(run["config"]["seed"]) for run in sweep["runs"].values()}
+    return [name for name in there if name.split("-")[-2:][0] in seeds]  # <variant>-<seed>-<hash>
+
+
+def _others(there: Sequence[str], names: set[str]) -> list[str]:
+    others = [name for name in there if name not in names]
     what = "Also there, trials of a search or runs of another time:"
     return [f"{what} {', '.join(others)}."] if others else []
 

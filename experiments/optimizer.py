@@ -11,7 +11,7 @@ from experiments.config import Experiment, Optimizer
 
 
 def make_optimizer(experiment: Experiment) -> optax.GradientTransformation:
-    """Clip by global norm, then AdamW; matrices decay, other parameters do not."""
+    """Clip by global norm, then AdamW; which parameters decay, `decays` says by their names."""
     o = experiment.optimizer
     clip = optax.identity() if o.clip_norm is None else optax.clip_by_global_norm(o.clip_norm)
     adamw = optax.adamw(

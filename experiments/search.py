@@ -2,6 +2,7 @@
 shows: the best of many trials is lucky too, and the seeds that are shown must not be."""
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from experiments.report.data import at
 from experiments.sweep import Planned
 
 APART = 10**6  # from the first seed to that of trials
+NEAR = 0.05  # of a range: so close to its end a better value may lie beyond
 POLL = 5  # seconds between looks at what another process runs
 Finish = Callable[[Cells], bool]  # runs what is left; False while another process has some of it
 
@@ -91,9 +93,15 @@ def chosen(planned: Sequence[Planned], tried: Cells, rules: Fairness) -> list[Pl
 
 
 def _end(value: Any, listed: Sequence | Range) -> str:
-    """Told of the first or last of three numbers or more: a better one may lie beyond."""
-    numbers = not isinstance(listed, Range) and all(type(x) in (int, float) for x in listed)
-    if not numbers or len(set(listed)) < 3 or min(listed) < value < max(listed):
+    """Told of the first or last of the numbers listed, and near the ends of a range: a better one
+    may lie beyond."""
+    if isinstance(listed, Range):
+        scale = math.log if listed.log else float
+        low, x, high = map(scale, (listed.low, value, listed.high))
+        share = (x - low) / (high - low)
+        which = "largest" if share >= 1 - NEAR else "smallest" if share <= NEAR else ""
+        return which and f" (near the {which} allowed)"
+    if not all(type(x) in (int, float) for x in listed) or min(listed) < value < max(listed):
         return ""
     return f" ({'largest' if value == max(listed) else 'smallest'} tried)"
 

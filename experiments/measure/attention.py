@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from attn import Mask, Mechanism, Softmax, picked
 from experiments.config import name_of
@@ -96,29 +95,15 @@ def needed(shape: cost.Shape, mask: Mask, mode: str) -> float:
     return 2 * PRODUCTS[mode] * pairs(mask, shape.T) * shape.B * shape.N * shape.H
 
 
-@functools.cache
-def _static_pairs(mask: Mask, T: int) -> float:
-    return _count(mask, T)
-
-
 def pairs(mask: Mask, T: int) -> float:
     """How many pairs (i, j) a mask shows, a mean over its batch rows."""
-    return _count(mask, T) if jax.tree.leaves(mask) else _static_pairs(mask, T)
+    share = mask.density(T, T) if jax.tree.leaves(mask) else _density(mask, T)
+    return share * T * T
 
 
-def _count(mask: Mask, T: int, step: int = 256) -> float:
-    some, every = mask.blocks(T, T, step, step)
-    total = 0.0
-    for a, b in np.argwhere(some):
-        i, j = (np.arange(x * step, min(T, (x + 1) * step)) for x in (a, b))
-        if every[a, b]:
-            total += len(i) * len(j)
-            continue
-        seen = np.asarray(mask.at(i[:, None], j[None]))
-        rows = seen.size // (seen.shape[-2] * seen.shape[-1])
-        seen = np.broadcast_to(seen, (*seen.shape[:-2], len(i), len(j)))
-        total += seen.sum() / rows
-    return total
+@functools.cache
+def _density(mask: Mask, T: int) -> float:
+    return mask.density(T, T)
 
 
 def labels(shape: cost.Shape, mode: str) -> dict[str, object]:

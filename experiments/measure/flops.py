@@ -21,8 +21,10 @@ from experiments.measure.jaxprs import close, has_loop, jaxprs, used
 
 # the one jaxpr inside runs exactly once, on the equation's own inputs
 CALLS = ("jit", "pjit", "closed_call", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
-COSTLY = ("cholesky", "eigh", "fft", "geqrf", "householder_product", "lu", "qr", "ragged_dot")
-COSTLY = (*COSTLY, "ragged_dot_general", "svd", "triangular_solve")
+COSTLY = (
+    *("cholesky", "eigh", "fft", "geqrf", "householder_product", "lu", "qr", "ragged_dot"),
+    *("ragged_dot_general", "svd", "triangular_solve"),
+)
 LARGEST = 2**16  # elements of an integer array that is worth following
 
 # for each variable what computes its value, or None where that is not known at trace time

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attn import Causal, Mechanism
+from attn import Mechanism
+from attn.testing.cases import base_mask
 from experiments.measure import cost, turns
 from experiments.measure.attention import labels
 from experiments.measure.options import Options
@@ -65,8 +66,8 @@ class Sparse:
             yield turns.measure(Group(labels(shape, mode), contenders), options)
 
     def contender(self, mechanism: Mechanism, shape: cost.Shape, inputs, mode: str) -> Contender:
-        mask = Causal() if Causal in mechanism.requires else None
-        attend, arrays = cost.attention(mechanism, shape, *([] if mask is None else [mask]))
+        mask = base_mask(mechanism)
+        attend, arrays = cost.attention(mechanism, shape, mask)
         judge = functools.partial(_judge, mechanism, shape, inputs[0], arrays, mask)
         T, N, H = shape.T, shape.N, shape.H
         work = float(mechanism.flops(T, T, N, shape.K, H, H))
@@ -80,12 +81,11 @@ class Sparse:
 
 def _judge(mechanism, shape, inputs, arrays, mask, results: Sequence[np.ndarray]) -> Verdict:
     """The output and the gradients of q, k and v against the dense definition."""
-    options = {} if mask is None else {"mask": mask}
     with jax.enable_x64(True):
         wide = lambda x: jnp.asarray(np.asarray(x, np.float64))
         q, k, v, g = (wide(x.astype(jnp.float32)) for x in inputs)
         more = {name: wide(x) for name, x in arrays.items()}
-        define = lambda q, k, v: mechanism.reference(q, k, v, **options, **more)
+        define = lambda q, k, v: mechanism.reference(q, k, v, mask=mask, **more)
         exact = jax.jit(cost.forward_backward(define))(q, k, v, g)
         exact = [np.asarray(x[-1]) for x in exact]
     got = [np.asarray(x[-1], np.float64) for x in results[:4]]

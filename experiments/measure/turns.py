@@ -106,8 +106,7 @@ def compiled(
     those of q, k and v. Raises Unavailable if it would take half of the machine's memory."""
 
     def both(q, k, v, g, extra):
-        out, pull = jax.vjp(lambda q, k, v: function(q, k, v, extra), q, k, v)
-        return out, *pull(g.astype(out.dtype))
+        return cost.forward_backward(lambda q, k, v: function(q, k, v, extra))(q, k, v, g)
 
     return _compiled(function, both, inputs, mode, extra, **facts)
 
@@ -118,14 +117,12 @@ def compiled_with_gates(
     """`compiled`, whose gradients are also those of `extra`, after those of q, k and v."""
 
     def both(q, k, v, g, extra):
-        out, pull = jax.vjp(function, q, k, v, extra)
-        return out, *pull(g.astype(out.dtype))
+        return cost.forward_backward(function)(q, k, v, extra, g)
 
     return _compiled(function, both, inputs, mode, extra)
 
 
 def _compiled(function, both, inputs, mode, extra, **facts) -> Ready:
-
     if mode == MODES[0]:
         run, inputs = function, [(*x[:3], extra) for x in inputs]
     else:

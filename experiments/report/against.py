@@ -9,11 +9,13 @@ from experiments.report.stats import LEVEL, Score, holm, paired
 
 @dataclasses.dataclass(frozen=True)
 class Against:
-    """The mean difference over the seeds that both have, and p by `paired` and Holm."""
+    """The mean difference over the `seeds` that both have, of the `most` that one of them has, and
+    p by `paired` and Holm."""
 
     difference: float
     p: float
     seeds: int
+    most: int
 
     @property
     def tie(self) -> bool:
@@ -23,6 +25,8 @@ class Against:
         """In points of accuracy."""
         p = "p < 0.001" if self.p < 0.001 else f"p {self.p:.2g}"
         what = f"{100 * self.difference:+.1f}, {p}"
+        if self.seeds < self.most:  # so it is not the difference of their means
+            what += f", over {self.seeds} seeds"
         return f"tie ({what})" if self.tie else what
 
 
@@ -36,7 +40,8 @@ def against(scores: dict[str, dict[int, Score]]) -> dict[str, Against]:
         a, b = ([scores[of][seed] for seed in common] for of in (reference, name))
         if (p := paired(a, b)) is not None:
             ps[name], differences[name] = p, [y.accuracy - x.accuracy for x, y in zip(a, b)]
+    most = lambda name: max(len(scores[name]), len(scores[reference]))
     return {
-        name: Against(statistics.fmean(differences[name]), p, len(differences[name]))
+        name: Against(statistics.fmean(differences[name]), p, len(differences[name]), most(name))
         for name, p in holm(ps).items()
     }

@@ -14,7 +14,7 @@ TRADEOFF = (
     "steps per second {measured}, and peak bytes of the whole train step. Baselines, whose "
     "accuracies are those on validation, are dashed where near enough; all: {baselines}."
 )
-TURNS = "measured in turns (1 / the median of a step)"
+TURNS = "measured in turns within each comparison (1 / the median of a step)"
 TRAINING = "while training (beside whatever else ran)"
 STATE = (
     "Accuracy against the bytes that all layers hold to decode one sequence as long as in "
@@ -39,7 +39,8 @@ def pictures(rows: Sequence[Variant], baselines: dict[str, float]) -> Iterator[C
     named = ", ".join(f"{name} {x:.1f}" for name, x in percent.items()) or "none"
     points, measured = _speeds(rows)
     if points:
-        drawing = tradeoff(points, percent, looks, xlabel=f"steps per second, {measured}")
+        how, *_ = measured.partition(" (")  # the rest is in the caption: there is no room for it
+        drawing = tradeoff(points, percent, looks, xlabel=f"steps per second, {how}")
         yield drawing, TRADEOFF.format(measured=measured, baselines=named)
     if points := _points(rows, lambda row: row.cost.get("decode_state_bytes")):
         yield state(points, percent, looks), STATE

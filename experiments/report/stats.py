@@ -11,7 +11,7 @@ from jaxtyping import Float
 from scipy.optimize import brentq
 from scipy.special import ndtri, stdtrit
 
-LEVEL = 0.05  # of all comparisons together
+LEVEL = 0.05  # of one task's comparisons together
 ROUNDING = 1e-9  # what differs by less is equal
 LEAST = 1e-12  # p
 

@@ -139,21 +139,22 @@ COLUMNS = (
     Column("attention to softmax", "error", "%", _cost("softmax_error", 0.01), _error),
 )
 NOTES = {
-    "accuracy": "The checkpoint that is best on validation, tested once. Mean over seeds ± 95% "
-    "interval, of seeds by t and of the test's rows, which all seeds share; a single seed has "
-    "none. Against the first variant of its task: the mean difference over seeds, p by a test "
-    "paired by seed and by row, with Holm's correction for so many variants; a tie from 0.05.",
+    "accuracy": "The checkpoint that is best on validation, tested once. Mean over the seeds that "
+    "finished ± 95% interval, of seeds by t and of the test's rows, which all seeds share; one has "
+    "none. Against the first variant of its task: the mean difference over the seeds that both "
+    "finished, told how many where one of them finished more; p by a test paired by seed and by "
+    "row, with Holm's correction for so many variants; a tie from 0.05.",
     STEP: "Forward, backward and update of the whole model on one batch. Speed is that of training "
     "beside whatever else ran, a mean over seeds ± half of their range; in turns: medians over "
     "rounds in which all variants of one comparison take turns, ± half of the range in which the "
     "middle half of the rounds lies. Compiling is measured once.",
-    ATTENTION: "The mechanism on q, k and v as in training, without projections; the mean over the "
-    "layers that attend, a dash where none does. Milliseconds are medians over rounds in which all "
-    "variants of one comparison take turns, ± as of a step; peak and work are of fwd + bwd, which "
-    "is forward and backward.",
+    ATTENTION: "The mechanism on q, k and v as in training, without projections or padding "
+    "(under Causal or no mask); the mean over the layers that attend, a dash where none does. "
+    "Milliseconds are medians over rounds in which all variants of one comparison take turns, ± as "
+    "of a step; peak and work are of fwd + bwd, which is forward and backward.",
     "fairness": "What was solved to match the first variant, how far off it is; what was chosen "
-    "on validation, from how many trials, and whether it is the end of those; the steps that the "
-    "budget pays for.",
+    "on validation, from how many trials, and whether it is an end of those listed or within 5% of "
+    "an end of its range, beyond which a better one may lie; the steps that the budget pays for.",
     "peak": "Arguments + outputs - aliased + temporaries of the compiled program.",
     "work": "Matrix products only, counted in the jaxpr; ≥ where a loop's length depends on data.",
     "attention to softmax": "|y - softmax| / |softmax|, in Frobenius' norm, of what a layer makes "

@@ -123,11 +123,12 @@ def _label_points(
         text = ax.text(0, 0, point.name, fontsize=8.5, ha="center", va="center")
         extent = text.get_window_extent(renderer)
         half = np.array([extent.width, extent.height]) / 2 + 1
-        places = [(gap, centre + way * ((radius + gap) * scale + half)) for gap, way in around]
-        gap, place = next((p for p in places if _free(p[1], half, frame, taken)), places[0])
+        places = [(gap, way, centre + way * ((radius + gap) * scale + half)) for gap, way in around]
+        gap, way, place = next((p for p in places if _free(p[2], half, frame, taken)), places[0])
         taken.append((*(place - half), *(place + half)))
         if gap > GAPS[1]:
-            ends = ax.transData.inverted().transform([centre, place])
+            edge = place - way / abs(way).max() * half  # not through the name
+            ends = ax.transData.inverted().transform([centre, edge])
             ax.plot(*ends.T, color=colour, lw=0.6, zorder=1)
         text.set_position(ax.transData.inverted().transform(place))
 

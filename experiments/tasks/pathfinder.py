@@ -30,11 +30,12 @@ class Pathfinder(Drawn):
     of each target curve make it Long Range Arena's easy (6), intermediate (9) or hard (14); without
     `distractors` it is easier still.
 
-    Half connected, by a generator of our own; example numbers 2 i and 2 i + 1 are twins
-    (`pathfinder_images.draw`), and follow each other in training: from images apart from their
-    twins a small model was seen to learn nothing. Drawn afresh for every step, or with `train` so
-    many, an even number, for all. Or read, if data_dir names LRA's folder (pathfinder32, 64 or
-    128); validation and test are then a tenth each, whatever the fields say.
+    Half connected, by a generator of our own; example numbers 2 i and 2 i + 1 are twins, of the
+    same dots and opposite labels (`pathfinder_images.draw`), and follow each other in training:
+    from images apart from their twins a small model was seen to learn nothing. Rows of a test are
+    such pairs too, which intervals take for independent. Drawn afresh for every step, or with
+    `train` so many, an even number, for all. Or read, if data_dir names LRA's folder (pathfinder32,
+    64 or 128); validation and test are then a tenth each, whatever the fields say.
     """
 
     head: ClassVar[str] = "classification"

@@ -176,10 +176,16 @@ def test_only_seeds_that_both_have_count():
     assert list(found) == ["better", "alike"]
     assert found["better"].seeds == 3
     assert not found["better"].tie
+    # the seed that one of them has alone is in its mean: 68.3% beside 81.0
     assert found["better"].text().startswith("+10.1, p ")
+    assert found["better"].text().endswith(", over 3 seeds")
     assert found["alike"].text().startswith("tie (")
+    assert "seeds" not in found["alike"].text()
+    fewer = against({"softmax": of(scores["softmax"]), "two": of({0: 0.9, 1: 0.8})})["two"]
+    assert fewer.text().startswith("tie (+4.0, p ")
+    assert fewer.text().endswith(", over 2 seeds)")
 
 
 def test_the_first_variant_is_compared_with_nobody():
     assert against({"softmax": dict(enumerate(scored([0.5, 0.6])))}) == {}
-    assert Against(0.01, 0.0004, 3).text() == "+1.0, p < 0.001"
+    assert Against(0.01, 0.0004, 3, 3).text() == "+1.0, p < 0.001"

@@ -261,7 +261,8 @@ def test_trials_that_failed_are_run_again_once(tmp_path):
     again = Trainer()
     found = run(again, tmp_path, sweep, rules=rules, retry_failed=True)
     assert len(again.ran) == 3
-    assert found.cells[0].notes["searched"] == "learning_rate=0.001, best of 2"
+    told = "learning_rate=0.001 (smallest tried), best of 2"
+    assert found.cells[0].notes["searched"] == told
 
 
 class Killed(Trainer):

@@ -16,7 +16,7 @@ from experiments.studies import record
 from experiments.studies.complexity import __main__ as command
 from experiments.studies.complexity import settings as settings_file
 from experiments.studies.complexity import tables
-from experiments.studies.complexity.claims import CLAIMS, Claim, growth
+from experiments.studies.complexity.claims import CLAIMS, Claim, growths
 from experiments.studies.complexity.growth import departs, untold
 from experiments.studies.complexity.measure import measure
 from experiments.studies.complexity.reach import dependencies, layers_to_reach, reach
@@ -62,17 +62,30 @@ def test_every_mixer_has_a_claim_and_the_config_has_every_mixer():
 @pytest.mark.parametrize(
     ("formula", "grows"),
     [
-        ("T^2 d", 256),
-        ("T d^2 / h", 16),
-        ("T^2 d / b + T k b d", 256),
-        ("T sqrt(T) d", 64),
-        ("sqrt(T) / r", 4),
-        ("T log(T) d", 16 * np.log(16)),
-        ("1", 1),
+        ("T^2 d", [256]),
+        ("T d^2 / h", [16]),
+        ("T^2 d / b + T k b d", [256, 16]),
+        ("T^2 d / s + T (k b + w) d", [256, 16]),
+        ("T (d^3 / h^2 + w d)", [16]),
+        ("T sqrt(T) d", [64]),
+        ("sqrt(T) / r", [4]),
+        ("T log(T) d", [16 * np.log(16)]),
+        ("1", [1]),
     ],
 )
 def test_formulas_grow_by_their_factors_of_the_length(formula, grows):
-    assert growth(formula, 16) == pytest.approx(grows)
+    assert growths(formula, 16) == pytest.approx(grows)
+
+
+def test_a_sum_grows_between_its_terms():
+    """`nsa` was held to its first term, and said to depart."""
+    lengths, claim = [4, 8, 16, 32], "T^2 d / b + T k b d"
+    for p in (1, 1.3, 2):
+        values = [T**p for T in lengths]
+        assert not departs(claim, lengths, values)
+        assert not untold(claim, lengths, values)
+    for p in (0.5, 2.5):
+        assert departs(claim, lengths, [T**p for T in lengths])
 
 
 def test_an_exact_power_law_has_no_error():

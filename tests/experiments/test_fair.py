@@ -60,6 +60,25 @@ def test_parameters_are_matched_within_two_per_cent(tmp_path):
     assert len(json.loads((tmp_path / "alike.json").read_text())) == 2
 
 
+def test_a_matched_time_is_measured_once_more(tmp_path, monkeypatch):
+    """The nearest of several noisy ones was told."""
+    looks = []
+    monkeypatch.setattr(quantities, "Step", lambda experiment: experiment.model.mlp_width)
+
+    def milliseconds(mine, its):
+        noise = 1.25 if mine in looks else 1.0
+        looks.append(mine)
+        return [noise * mine, its]
+
+    monkeypatch.setattr(quantities, "milliseconds", milliseconds)
+    sweep = planned("softmax", "linear")
+    found = alike(sweep, Fairness(match="step_time"), tmp_path)
+    width = sweep[0].experiment.model.mlp_width
+    assert found[1].experiment.model.mlp_width == width
+    assert found[1].notes["matched"] == f"mlp_width={width}, +25.0% (as near as it gets)"
+    assert looks.count(width) == 2
+
+
 def test_state_bytes_are_matched_by_the_field_a_run_names(tmp_path):
     window = tiny(model={"attention": {"name": "window"}})
     sweep = [*planned("linear"), Planned("window", window, match="model.attention.left")]
@@ -88,16 +107,42 @@ def test_a_budget_pays_for_steps(kind, tmp_path):
     assert again[0].experiment == found.experiment  # a time is not measured twice
 
 
+def test_seconds_pay_for_steps_that_were_timed_in_turns(tmp_path, monkeypatch):
+    """Each variant was timed alone, so that what else ran meanwhile settled how long it trained."""
+    slowed = iter([1.0, 3.0, 2.0])
+    monkeypatch.setattr(quantities, "Step", lambda experiment: experiment.model.mlp_width)
+
+    def milliseconds(*steps):
+        by = next(slowed)
+        return [by * n for n in steps]
+
+    monkeypatch.setattr(quantities, "milliseconds", milliseconds)
+    width = lambda n: planned("softmax")[0].having({"model.mlp_width": n}).experiment
+    sweep = [Planned(f"width {n}", width(n)) for n in (10, 20, 5)]
+    found = alike(sweep, Fairness(budget={"seconds": 1.0}), tmp_path)
+    assert [p.experiment.train.steps for p in found] == [100, 50, 200]
+    monkeypatch.delattr(quantities, "milliseconds")
+    again = alike(sweep, Fairness(budget={"seconds": 1.0}), tmp_path)
+    assert [p.experiment for p in again] == [p.experiment for p in found]
+
+
 @pytest.mark.parametrize(
     ("value", "listed", "told"),
     [
         (3, [1, 3, 2], " (largest tried)"),
         (0.1, (0.3, 0.1, 0.2), " (smallest tried)"),
         (2, [1, 2, 3], ""),
-        (2, [1, 2], ""),  # always one of the ends
+        (2, [1, 2], " (largest tried)"),
+        (1.0, [1.0, 2], " (smallest tried)"),
         ("relu", ["elu", "relu", "tanh"], ""),
         (True, [True, False, True], ""),
-        (0.1, Range(low=0.1, high=1.0), ""),
+        (0.14, Range(low=0.1, high=1.0), " (near the smallest allowed)"),
+        (0.16, Range(low=0.1, high=1.0), ""),
+        (0.16, Range(low=0.1, high=1.0, log=True), ""),
+        (0.85, Range(low=0.1, high=1.0, log=True), ""),
+        (0.9, Range(low=0.1, high=1.0, log=True), " (near the largest allowed)"),
+        (6, Range(low=4, high=6), " (near the largest allowed)"),
+        (5, Range(low=4, high=6), ""),
     ],
 )
 def test_a_best_value_at_the_end_of_those_tried_is_told(value, listed, told):
@@ -151,7 +196,9 @@ def test_search_tries_each_combination_and_takes_the_best(tmp_path):
     found = chosen(sweep, cells, rules)
     rates = [(p.experiment.optimizer.learning_rate, p.experiment.train.batch_size) for p in found]
     assert rates == [(0.2, 4)] * 2 + [(0.1, 8)] * 2
-    assert found[0].notes["searched"] == "learning_rate=0.2, batch_size=4, best of 4"
+    assert found[0].notes["searched"] == (
+        "learning_rate=0.2 (largest tried), batch_size=4 (smallest tried), best of 4"
+    )
     assert [p.experiment.seed for p in found] == [0, 1, 0, 1]  # none of them won the search
 
 

@@ -11,11 +11,14 @@ import threading
 import pytest
 
 from experiments import gathered, records
+from experiments.cells import begin
 from experiments.config import mechanism, task
 from experiments.errors import RunDirectoryError
+from experiments.fairness import Fairness
 from experiments.report import __main__ as command
 from experiments.report.data import Cell, variants
 from experiments.report.merge import apart, merged
+from experiments.search import combinations
 from experiments.sweep import Planned
 from experiments.sweep import variants as names
 from experiments.validation import from_dict, to_dict
@@ -90,6 +93,26 @@ def test_a_finished_comparison_is_read_as_it_was(tmp_path):
     assert again.title == "mine"
     assert [cell.variant for cell in again.cells] == ["named by its sweep", "linear"]
     assert planned("softmax", 1).name in again.about
+
+
+def test_trials_are_no_seeds_of_a_comparison_without_its_results(tmp_path, capsys):
+    """Where results.json was not yet written, or removed, each was a seed more, chosen by score."""
+    runs = [planned("softmax", 0), planned("softmax", 1)]
+    rules = Fairness(search={"optimizer.learning_rate": [1e-3, 2e-3]})
+    trials = combinations(runs, rules)
+    begin(tmp_path, runs, rules)
+    leave(tmp_path, [(p, 1.0) for p in trials])
+    assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 5
+    assert "cells has trials of a search alone" in capsys.readouterr().err
+    leave(tmp_path, [(runs[0], 0.25), (runs[1], 0.75)])
+    found = gathered.gathered(tmp_path)
+    assert [cell.name for cell in found.cells] == [p.name for p in runs]
+    assert means(found) == {"softmax": 0.5}
+    assert found.about.startswith("Also there, trials of a search")
+    assert all(p.name in found.about for p in trials)
+    # of a sweep without a search, whatever is there is shown
+    (tmp_path / "sweep.json").unlink()
+    assert len(gathered.gathered(tmp_path).cells) == 4
 
 
 def test_runs_are_looked_at_side_by_side_and_told_in_order(tmp_path):

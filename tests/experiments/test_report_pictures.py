@@ -109,6 +109,25 @@ def test_a_baseline_is_named_as_of_validation_where_no_bubble_is():
     assert "Baselines, whose accuracies are those on validation, are dashed" in caption
 
 
+def test_a_line_to_a_name_ends_beside_it():
+    """It went on to the middle of the word."""
+    names = [f"variant {n}" for n in range(8)]
+    points = [Point(name, 5 + n / 50, 50 + n / 50, None) for n, name in enumerate(names)]
+    with plots.figure() as fig:
+        ax = fig.add_subplot()
+        ax.set_xlim(0, 10)
+        tradeoffs._bubbles(ax, points, [9] * 8, {}, plots.looks(names))
+        lines = [x.get_xydata() for x in ax.lines if len(x.get_xydata()) == 2]
+        boxes = [t.get_window_extent(fig.canvas.get_renderer()) for t in ax.texts]
+        assert lines
+        for line in ax.transData.transform(np.concatenate(lines)).reshape(-1, 2, 2):
+            along = line[0] + np.linspace(0, 1, 200)[:, None] * (line[1] - line[0])
+            off = lambda b: np.hypot(*np.maximum(0, [b.min - line[1], line[1] - b.max]).max(0))
+            own = min(boxes, key=off)
+            assert off(own) < 3
+            assert not any(own.contains(*place) for place in along)
+
+
 def test_speed_is_that_of_steps_in_turns_where_every_variant_has_them():
     """It was that of training, where one run had the machine alone and another had not."""
     rows = [variant("softmax", [{"all": 1.0}]), variant("linear", [{"all": 1.0}])]
@@ -118,8 +137,8 @@ def test_speed_is_that_of_steps_in_turns_where_every_variant_has_them():
         if x.name == "tradeoff"
     ]
     ((turns, caption),) = told({"step_ms": 1.0}, {"step_ms": 4.0})
-    assert any(x.startswith("steps per second, measured in turns") for x in turns)
-    assert "steps per second measured in turns" in caption
+    assert "steps per second, measured in turns within each comparison" in turns
+    assert "steps per second measured in turns within each comparison" in caption
     assert "1000" in turns  # and training's 2 steps per second are not there
     ((training, caption),) = told({"step_ms": 1.0}, {})
     assert any(x.startswith("steps per second, while training") for x in training)

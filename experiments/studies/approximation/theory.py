@@ -13,20 +13,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 
-def favor_variance(q, k, features: int):
-    """Var = K^2 (exp(|q + k|^2) - 1) / m of FAVOR+'s estimate of K = exp(q . k), with rows drawn
-    independently (Choromanski et al. 2020, arXiv:2009.14794, Lemma 2)."""
-    return np.exp(2 * (q * k).sum(-1)) * np.expm1(np.square(q + k).sum(-1)) / features
-
-
-def fourier_variance(q, k, features: int):
-    """Var = (1 - exp(-|q - k|^2))^2 / (2 m) of sines' and cosines' estimate of
-    exp(-|q - k|^2 / 2) (the trigonometric case of the same lemma)."""
-    return np.square(-np.expm1(-np.square(q - k).sum(-1))) / (2 * features)
-
-
 def favor_covariance(q: Float[Array, "H"], k: Float[Array, "S H"]) -> Float[Array, "S S"]:
-    """m E[e_j e_l] = exp((q + k_j) . (q + k_l)) - 1: Lemma 2 where j = l."""
+    """m E[e_j e_l] = exp((q + k_j) . (q + k_l)) - 1: where j = l Lemma 2 of Choromanski et al. 2020
+    (arXiv:2009.14794)."""
     return np.exp((q + k) @ (q + k).T) - 1  # expm1 is five times as slow
 
 

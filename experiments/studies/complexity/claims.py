@@ -18,20 +18,22 @@ GROWTHS = {
     "log(T)": math.log,
 }
 FACTOR = re.compile("|".join(map(re.escape, GROWTHS)))
+PLUS = re.compile(r"\+(?![^(]*\))")  # outside of brackets, in which there is no T
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """Of formulas with a sum, the first term is the one that grows fastest."""
+    """A formula with a sum grows between its terms; which leads is a matter of constants."""
 
     work: str
     steps: str
     path: str | None
 
 
-def growth(formula: str, T: float) -> float:
-    """How a formula grows: the product of the factors with T in its first term."""
-    return math.prod(GROWTHS[factor](T) for factor in FACTOR.findall(formula.partition("+")[0]))
+def growths(formula: str, T: float) -> list[float]:
+    """How each term of a formula grows: the product of its factors with T."""
+    terms = PLUS.split(formula)
+    return [math.prod(GROWTHS[factor](T) for factor in FACTOR.findall(x)) for x in terms]
 
 
 DENSE = Claim("T^2 d", "1", "1")

@@ -5,7 +5,7 @@ from matplotlib.ticker import FuncFormatter
 
 from experiments.report import plots
 from experiments.report.powers import Fit, fit
-from experiments.studies.complexity.claims import CLAIMS, growth
+from experiments.studies.complexity.claims import CLAIMS, growths
 from experiments.studies.complexity.tables import judged, lengths
 from experiments.studies.record import Figures, saved
 
@@ -16,10 +16,11 @@ def figures(r: dict) -> Figures:
     names = list(r["mixers"])
     place = np.arange(len(names))[::-1]
     work, reach = lengths(r, "work"), lengths(r, "reach")
-    claimed = lambda name: fit(work, [growth(CLAIMS[name].work, T) for T in work]).exponent
+    terms = lambda name: zip(*(growths(CLAIMS[name].work, T) for T in work))
+    claimed = [(fit(work, x).exponent, y) for n, y in zip(names, place) for x in terms(n)]
     with plots.figure(8.4, 0.17 * len(names) + 1.2) as fig:
         axes = fig.subplots(1, 3, sharey=True)
-        rings(axes[0], [claimed(n) for n in names], place, "claimed")
+        rings(axes[0], *zip(*claimed), "claimed, each term")
         found = [counted(r, n) for n in names]
         exponents, errors = [x.exponent for x in found], [x.error or 0 for x in found]
         marks(axes[0], exponents, place, "counted, ± 95% of the fit")

@@ -1,7 +1,7 @@
 """The README's numbers, from results.json alone."""
 
 from experiments.report.powers import power
-from experiments.studies.complexity.claims import CLAIMS
+from experiments.studies.complexity.claims import CLAIMS, growths
 from experiments.studies.complexity.growth import TOLERANCE, departs, untold
 from experiments.studies.record import Blocks, run_line, table
 
@@ -116,7 +116,9 @@ def counted(r: dict) -> str:
         if untold(*held)
     )
     last = f"Not to be told, for the interval holds the claim and more: {unknown or 'none'}."
-    return "\n".join([first, "", *lines, "", last])
+    sums = [f"`{name}`" for name in r["mixers"] if len({*growths(CLAIMS[name].work, 4)}) > 1]
+    between = f"Of a sum, and held to grow between its terms: {', '.join(sums) or 'none'} (work)."
+    return "\n".join([first, "", *lines, "", last, "", between])
 
 
 COLUMNS = {

@@ -61,20 +61,20 @@ def answer(found: dict, baselines: dict) -> str:
     floor = max(baselines.values())
     learned = {name: max(means(sizes)) > floor for name, sizes in others.items()}
     steps = [x for name in others if learned[name] for x in pairwise(means(others[name]))]
-    below = [(a, b) for a, b in steps if a < ENOUGH]
+    room = [x for x in steps if min(x) < ENOUGH]  # what begins at the ceiling may fall from it
     better = lambda some: sum(b > a for a, b in some)
     still = [name for name, there in learned.items() if not there]
     lines = []
     if len(points) > 2:
-        rho = spearmanr(*zip(*points))
+        rho = spearmanr(*zip(*points)).statistic  # no p: models of one family are not independent
         lines.append(
-            f"* Over {len(points)} models with a state of fixed size: Spearman's rho of bytes and "
-            f"accuracy {rho.statistic:+.2f} (p {rho.pvalue:.2g})."
+            f"* Over {len(points)} models with a state of fixed size, of {len(others)} families: "
+            f"Spearman's rho of bytes and accuracy {rho:+.2f}."
         )
     if steps:
         lines.append(
             f"* The next larger state is better in {better(steps)} of {len(steps)} steps; of those "
-            f"that begin below {ENOUGH:.0%}, in {better(below)} of {len(below)}."
+            f"not wholly at {ENOUGH:.0%} or above, in {better(room)} of {len(room)}."
         )
     if EXACT in found:
         size, score = ordered(found[EXACT])[-1], means(found[EXACT])[-1]
@@ -84,6 +84,12 @@ def answer(found: dict, baselines: dict) -> str:
         low = f"{fewest:,} ({names})" if enough else "none"
         lines.append(f"* {EXACT} with {int(size):,} bytes: {100 * score:.1f}%.")
         lines.append(f"* The smallest state of fixed size that recalls {ENOUGH:.0%}: {low}.")
+    apart = lambda seeds: min(seeds) <= floor < max(seeds)
+    by_seed = [name for name, sizes in others.items() if any(map(apart, sizes.values()))]
+    lines.append(
+        f"* Not above {100 * floor:.1f}% by one seed, and above it at the same size by another: "
+        f"{', '.join(by_seed) or 'none'} ({len(by_seed)} of {len(others)} families)."
+    )
     if still:
         lines.append(f"* Never above {100 * floor:.1f}%, so not learned: {', '.join(still)}.")
     return "\n".join(lines)
