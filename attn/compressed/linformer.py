@@ -1,6 +1,7 @@
 """Linformer (Wang et al. 2020, arXiv:2006.04768): keys and values projected to R rows, O(T R)."""
 
 import dataclasses
+import math
 from typing import ClassVar, Literal
 
 import jax
@@ -9,11 +10,13 @@ from jaxtyping import Array, Float
 
 from attn._arrays import check_floats
 from attn._axes import aligned, conjunction
+from attn._chunks import BUDGET, by_chunks
 from attn._core import (
     check_count,
     check_qkv,
     dense_attention,
     masked_softmax,
+    mix,
     refuse_rest,
     scores,
     wide,
@@ -46,16 +49,17 @@ def linformer_attention(
     mask, bias = check_qkv(q, k, v, mask, bias)
     (padding,), rest = mask.take(*HONOURS)
     refuse_rest("linformer", rest, bias, HONOURS)
-    w, f = _weights(q, k, padding, key_projection, value_projection)
-    T, S = q.shape[-3], k.shape[-3]
+    (*batch, T, N, _), S, D = q.shape, k.shape[-3], v.shape[-1]
+    keys, live, f = _keys(q, k, padding, key_projection, value_projection)
     v = wide(v)
     if padding is not None:
         v = _shown(v, padding.seen_keys(S))
-    projected = jnp.einsum("krs,...skd->...rkd", f, v)
-    *batch, N, _, R = w.shape
-    K = k.shape[-2]
-    out = jnp.einsum("...kgtr,...rkd->...tkgd", w.reshape(*batch, K, N // K, T, R), projected)
-    return out.reshape(*batch, T, N, v.shape[-1]).astype(q.dtype)
+    values = jnp.einsum("krs,...skd->...rkd", f, v)
+    if T == 0:
+        return jnp.zeros((*batch, T, N, D), q.dtype)
+    attend = lambda _, rows: mix(_weights(*rows, keys), values)
+    size = max(16, BUDGET // max(1, math.prod(batch) * N * f.shape[1]))
+    return by_chunks(attend, (wide(q), live[..., None, None]), T, size).astype(q.dtype)
 
 
 def _projections(S, K, key_projection, value_projection=None):
@@ -77,19 +81,25 @@ def _projections(S, K, key_projection, value_projection=None):
     return tuple(jnp.broadcast_to(x[..., :S], (K, x.shape[1], S)) for x in both)
 
 
-def _weights(q, k, padding, key_projection, value_projection=None):
-    """softmax over the R projected keys [*B, N, T, R], and F cut to S columns [K, R, S]."""
+def _keys(q, k, padding, key_projection, value_projection=None):
+    """The R projected keys [*B, R, K, H], which queries see any [*#B, T], and F cut to S columns
+    [K, R, S]."""
     T, S, K = q.shape[-3], *k.shape[-3:-1]
-    q, k = wide(q), wide(k)
+    k = wide(k)
     both = _projections(S, K, key_projection, value_projection)
-    e, f = (x.astype(q.dtype) for x in both)
+    e, f = (x.astype(k.dtype) for x in both)
     live = jnp.full((T,), S > 0)
     if padding is not None:
         seen = padding.seen_keys(S)
         live = conjunction(padding.seen_queries(T), seen.any(-1, keepdims=True))
         k = _shown(k, seen)
-    s = scores(q * q.shape[-1] ** -0.5, jnp.einsum("krs,...skh->...rkh", e, k))
-    return masked_softmax(s, live[..., None, :, None]), f
+    return jnp.einsum("krs,...skh->...rkh", e, k), live, f
+
+
+def _weights(q, live, keys) -> Float[Array, "*B N T R"]:
+    """softmax over the projected keys, of the queries that are live [*#B, T, 1, 1]."""
+    s = scores(q * q.shape[-1] ** -0.5, keys)
+    return masked_softmax(s, jnp.moveaxis(live, -3, -2))
 
 
 def _shown(x, seen):
@@ -142,7 +152,8 @@ class Linformer(Mechanism):
         mask, bias = check_qkv(q, k, k, mask, bias)
         (padding,), rest = mask.take(*HONOURS)
         refuse_rest("linformer", rest, bias, HONOURS)
-        w, f = _weights(q, k, padding, **projections)
+        keys, live, f = _keys(q, k, padding, **projections)
+        w = _weights(wide(q), live[..., None, None], keys)
         *batch, N, T, R = w.shape
         w = w.reshape(*batch, f.shape[0], N // f.shape[0], T, R)
         full = jnp.einsum("...kgtr,krs->...kgts", w, f).reshape(*batch, N, T, f.shape[-1])

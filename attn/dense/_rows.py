@@ -28,6 +28,7 @@ from attn._core import (
     check_qkv,
     isolate,
     masked_softmax,
+    mix,
     seen_array,
     wide,
 )
@@ -96,9 +97,7 @@ def attend(
         w = jnp.broadcast_to(w, (*batch, N, b, c))
         if dropout is not None:
             w = Dropout(row_words[..., 0], key_words[..., 0], dropout.rate).of_scores(w)
-        w = w.reshape(*batch, values.shape[-2], -1, b, c)
-        out = jnp.einsum("...kgts,...skd->...tkgd", w, values).reshape(*batch, b, N, D)
-        return out + jnp.swapaxes(poison, -1, -2)[..., None]
+        return mix(w, values) + jnp.swapaxes(poison, -1, -2)[..., None]
 
     if count == 1:
         return one_block(S, 0, 0, rows).astype(q.dtype)

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from attn import _cache
 from attn._axes import aligned
+from attn._chunks import by_chunks
 from attn._core import (
     attend_materialized,
     check_count,
@@ -32,7 +33,6 @@ from attn.sparse import _sorted
 from attn.sparse._select import (
     Blocks,
     best,
-    by_chunks,
     by_group,
     by_query,
     chunk_size,

@@ -7,8 +7,6 @@ into the rows that see them at the end, as in `attn/_core.py`.
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +15,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn._axes import aligned
 from attn._cache import Cache
+from attn._chunks import BUDGET
 from attn._core import isolate, masked_softmax, wide
-from attn._tokens import blocks_first, even_blocks
 from attn.masks import Causal, Padding
 from attn.sparse import _sorted
-
-BUDGET = 2**20  # float32 numbers of the largest array of a chunk
-
 
 MANY = 8  # from so many queries on, they are moved to the blocks and not blocks to them
 CHUNKS = 1024  # gathering from a chunk adds to the gradients of all keys: a bound keeps that O(S)
@@ -33,25 +28,6 @@ def chunk_size(numbers: int, T: int = 0) -> int:
     """How many queries are taken at once if each needs an array of so many numbers; for T queries
     that gather, at least so many that the chunks are no more than CHUNKS."""
     return max(16, BUDGET // max(1, numbers), -(-T // CHUNKS))
-
-
-def by_chunks(
-    attend: Callable[[Array, Any], Float[Array, "*B c N D"]], rows: Any, T: int, size: int
-) -> Float[Array, "*B T N D"]:
-    """attend(i, rows) of some `size` queries i at a time, rows a pytree of [*B, T, ., .].
-
-    A chunk is made again in the backward pass: memory is that of one chunk.
-    """
-    count, size = even_blocks(T, size)
-    if count == 1:
-        return attend(jnp.arange(T), rows)
-
-    # queries past T are cut off at the end
-    i = jnp.minimum(jnp.arange(count * size), T - 1).reshape(count, size)
-    body = jax.checkpoint(lambda x: attend(*x), prevent_cse=False)
-    blocks = jax.tree.map(lambda x: blocks_first(x, size), rows)
-    out = jnp.moveaxis(lax.map(body, (i, blocks)), 0, -4)
-    return out.reshape(*out.shape[:-4], count * size, *out.shape[-2:])[..., :T, :, :]
 
 
 def narrow(*arrays: Array):

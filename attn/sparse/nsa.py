@@ -13,6 +13,7 @@ from attn import _cache
 from attn._arrays import check_arrays, learned_shapes
 from attn._axes import aligned
 from attn._blockwise import blockwise, visited_scores
+from attn._chunks import BUDGET, by_chunks
 from attn._core import (
     attend_materialized,
     check_count,
@@ -35,10 +36,8 @@ from attn.mechanism import Mechanism
 from attn.sparse import _sorted
 from attn.sparse._compress import Compressed, Runs, run_count
 from attn.sparse._select import (
-    BUDGET,
     Blocks,
     best,
-    by_chunks,
     by_group,
     by_query,
     chunk_size,

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from attn._axes import aligned
 from attn._cached import Cached
+from attn._chunks import by_chunks
 from attn._core import (
     attend_materialized,
     check_count,
@@ -18,12 +19,13 @@ from attn._core import (
     dots,
     isolate,
     masked_softmax,
+    mix,
     wide,
 )
 from attn._tokens import to_heads
 from attn.biases import Bias
 from attn.masks import FULL, TERMS, Mask
-from attn.sparse._select import by_chunks, chunk_size, largest, narrow
+from attn.sparse._select import chunk_size, largest, narrow
 
 
 def topk_attention(
@@ -45,7 +47,7 @@ def topk_attention(
     check_count("keys", keys)
     mask, bias = check_qkv(q, k, v, mask, bias)
     *batch, T, N, _ = q.shape
-    S, K, D = *k.shape[-3:-1], v.shape[-1]
+    S, D = k.shape[-3], v.shape[-1]
     if 0 in (*batch, T, S):
         return jnp.zeros((*batch, T, N, D), q.dtype)
     (rows, q_poison), (columns, k_poison), (values, v_poison) = map(isolate, map(wide, (q, k, v)))
@@ -59,9 +61,7 @@ def topk_attention(
         w = _weights(q, columns, seen, add, keys)
         asked = jnp.swapaxes(q_poison[..., 0], -1, -2)[..., None]
         lost = jnp.where(seen, asked + poison, 0).sum(-1)
-        w = w.reshape(*batch, K, N // K, *w.shape[-2:])
-        out = jnp.einsum("...kgts,...skd->...tkgd", w, values)
-        return out.reshape(*out.shape[:-3], N, D) + jnp.swapaxes(lost, -1, -2)[..., None]
+        return mix(w, values) + jnp.swapaxes(lost, -1, -2)[..., None]
 
     size = chunk_size(math.prod(batch) * N * S)
     return by_chunks(attend, (rows, q_poison[..., None]), T, size).astype(q.dtype)

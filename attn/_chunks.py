@@ -1,0 +1,32 @@
+"""Queries a chunk at a time, so that what is made for them stays in the cache, and is not kept."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from attn._tokens import blocks_first, even_blocks
+
+BUDGET = 2**20  # float32 numbers of the largest array of a chunk
+
+
+def by_chunks(
+    attend: Callable[[Array, Any], Float[Array, "*B c N D"]], rows: Any, T: int, size: int
+) -> Float[Array, "*B T N D"]:
+    """attend(i, rows) of some `size` queries i at a time, rows a pytree of [*B, T, ., .].
+
+    A chunk is made again in the backward pass: memory is that of one chunk.
+    """
+    count, size = even_blocks(T, size)
+    if count == 1:
+        return attend(jnp.arange(T), rows)
+
+    # queries past T are cut off at the end
+    i = jnp.minimum(jnp.arange(count * size), T - 1).reshape(count, size)
+    body = jax.checkpoint(lambda x: attend(*x), prevent_cse=False)
+    blocks = jax.tree.map(lambda x: blocks_first(x, size), rows)
+    out = jnp.moveaxis(lax.map(body, (i, blocks)), 0, -4)
+    return out.reshape(*out.shape[:-4], count * size, *out.shape[-2:])[..., :T, :, :]
