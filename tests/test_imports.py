@@ -27,6 +27,7 @@ CORE = {
     "_strips",
     "_places",
     "_tokens",
+    "_chunks",
     "_rotary",
     "_running",
 }

@@ -12,7 +12,8 @@ import pytest
 import attn
 from attn import FULL, Causal, Padding, Prefix, Segments, Window
 from attn._core import dots
-from attn.dense import _rows, luong
+from attn._tokens import blocks_first
+from attn.dense import luong
 from attn.testing import inputs, rms
 from attn.testing.trying import buffer_shapes, with_gradients
 
@@ -362,13 +363,13 @@ def test_mutant_is_caught(mutant, same_as_paper, mask):
 
 
 def test_a_dropout_mask_that_starts_again_in_each_block_is_caught():
-    def again(x, count, b):
-        blocks = blocks_of(x, count, b)
+    def again(x, size):
+        blocks = blocks_first(x, size)
         return jnp.broadcast_to(blocks[:1], blocks.shape) if x.dtype == jnp.uint32 else blocks
 
-    blocks_of, fine = _rows._blocks, attn.Relu(block=8, dropout_rate=0.3)
+    fine = attn.Relu(block=8, dropout_rate=0.3)
     q, k, v, _ = inputs(fine)
-    wrong = mutated(fine, "attn.dense._rows._blocks", again)
+    wrong = mutated(fine, "attn.dense._rows.blocks_first", again)
     out, bad = (m(q, k, v, dropout_key=jax.random.key(0)) for m in (fine, wrong))
     want = fine.reference(q, k, v, dropout_key=jax.random.key(0))
     np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-6)
