@@ -16,7 +16,7 @@ ATTENTION = [
 SEEDS = 3
 
 match = "params"
-search = {"optimizer.learning_rate": [1.5e-3, 3e-3, 6e-3, 1.2e-2]}
+search = {"optimizer.learning_rate": [1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2]}
 
 
 def get_config():

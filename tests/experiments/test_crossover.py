@@ -187,3 +187,11 @@ def test_a_report_of_a_comparison_and_a_benchmark_shows_scaling(tmp_path, capsys
     (times / "benchmark.json").write_text('{"environment": {}, "suites": {"x": {"rows": [{}]}}}')
     assert report_command.main(both) == 5
     assert "is not as experiments.benchmark wrote it" in capsys.readouterr().err
+
+
+def test_a_ratio_within_noise_is_hollow():
+    points = [(512, 1.1, True), (1024, 2.0, True)]
+    looks = plots.looks(["torch"])
+    full = scaling.ratios({"forward": {"torch": points}}, looks, name="x")
+    one = scaling.ratios({"forward": {"torch": [(512, 1.1, False), points[1]]}}, looks, name="x")
+    assert one.count("fill: #ffffff; stroke") == full.count("fill: #ffffff; stroke") + 1
