@@ -85,7 +85,7 @@ class TwoLevels:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Poolingformer(Mechanism):
     """A window, whose outputs are projected anew, pooled and attended to in a larger one
-    (Poolingformer, Zhang et al. 2021, from memory); the two outputs are added.
+    (Poolingformer, Zhang et al. 2021, known here by summaries); the two outputs are added.
 
     Decodes with the window's keys and all projected ones; a step reads and pools all of the latter.
     """

@@ -172,7 +172,7 @@ def _checked(q, k, v, mask, bias, sorting, *settings) -> Padding | None:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sinkhorn(Mechanism):
     """Each block sees itself and a block of keys sorted to it by a learned net (Tay et al. 2020,
-    scores ours).
+    but scored by its queries).
 
     Without the paper's Gumbel noise: a call is deterministic.
     """
