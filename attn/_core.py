@@ -102,7 +102,7 @@ def dots(q: Float[Array, "*B T N H"], k: Float[Array, "*#B S K H"]) -> Float[Arr
     """q . k for every pair, each group of N / K query heads with its own key head.
 
     Heads first, and the group's queries in one product: as an einsum of what is given, XLA's CPU
-    backend takes up to twice as long, and up to ten times for `mix`.
+    backend takes 1.5 times as long at 1,024 tokens and 4 heads of 64, and 4 times for `mix`.
     """
     *batch, T, N, H = q.shape
     S, K = k.shape[-3:-1]

@@ -41,7 +41,7 @@ def forward(t: Tiling, q, k, v, mask, bias, dropout):
 
 
 def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout, d_bias):
-    """The gradients of one tile of batch rows."""
+    """The gradients of one tile of batch rows, which need no `out`."""
     drop = words(t, dropout)
     q, k, v = coming_back(t, q, k, v)
     qs = t.to_blocks(q, t.block_q)
@@ -52,8 +52,10 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
         kb, vb, qa, doa = k[:, keys], v[:, keys], qs[a], dos[a]
         stays = None if drop is None else kept(drop, a, 0, transposed=True)[..., keys, :]
         # each row is here whole, so its mean is of the same numbers as what it is taken from: by
-        # do . out, where few keys are seen, most of the difference would be rounding
-        delta = lambda p, dp, a=a: ((p * dp).sum(-2) - d_lses[a]) * shares[a]
+        # do . out, where few keys are seen, most of the difference would be rounding. The values of
+        # hidden keys may be as large as they like: 0 * inf
+        mean = lambda p, dp: (p * jnp.where(p > 0, dp, 0)).sum(-2)
+        delta = lambda p, dp, a=a: (mean(p, dp) - d_lses[a]) * shares[a]
         # transposed scores [R K, c, G b]
         used, d_biased, ds = t.back(
             kb @ qa.mT, vb @ doa.mT, tops[a], delta, mask, bias, i, j,

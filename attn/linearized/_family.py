@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from attn._arrays import check_arrays, learned_shapes
+from attn._arrays import GROWS, check_arrays, learned_shapes
 from attn._core import (
     apply_weights,
     check_count,
@@ -143,7 +143,9 @@ class Linearized(Mechanism):
         heads = {"num_heads": N, "num_kv_heads": K, "head_dim": H}
         of = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
         learned = learned_shapes(self, **heads, value_dim=D)
-        arrays = {name: of(*shape) for name, shape in learned.items()}
+        # what grows with max_length makes no difference to a state
+        whole = lambda shape: (1 if size == GROWS else size for size in shape)
+        arrays = {name: of(*whole(shape)) for name, shape in learned.items()}
         arrays |= {name: of(1, *shape) for name, shape in self.gate_shapes(**heads).items()}
         return sizes(self, of(1, N, H), of(1, K, H), arrays)
 

@@ -137,9 +137,11 @@ class Mask:
         if T == 0 or S == 0:
             return 0.0
         mask = self.sized(T, S)
-        if not mask.static:
-            return float(np.asarray(mask.array(T, S)).mean())
         size = 256
+        if not mask.static:  # rows of blocks at a time
+            rows = [np.arange(i, min(i + size, T))[:, None] for i in range(0, T, size)]
+            seen = [np.asarray(mask.at(i, np.arange(S)[None])).mean() * len(i) for i in rows]
+            return float(sum(seen) / T)
         some, every = mask.blocks(T, S, size, size)
         count = 0
         for a, b in np.argwhere(some):

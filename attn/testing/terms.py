@@ -1,12 +1,14 @@
 """check_mask(mask): what a mask of one's own says of whole blocks, held against what it sees."""
 
+import math
+
 import jax
 import numpy as np
 
 from attn.masks import Mask
 from attn.testing.contract import BrokenLaw
 
-BLOCKS = ((1, 1), (4, 4), (3, 5), (8, 2))
+BLOCKS = ((1, 1), (4, 4), (3, 5), (8, 2), (16, 16), (32, 32), (64, 64))
 
 
 def check_mask(mask: Mask, T: int = 37, S: int = 29) -> None:
@@ -14,15 +16,16 @@ def check_mask(mask: Mask, T: int = 37, S: int = 29) -> None:
     or calls one full that hides a pair, or where `sees` of traced indices differs from NumPy's.
 
     Such a mask gives wrong numbers without an error, for blocks are believed. O(T S). Raises
-    TypeError for what is no Mask.
+    TypeError for what is no Mask, ValueError for arrays that do not fit T and S.
     """
     if not isinstance(mask, Mask):
         raise TypeError(f"mask: expected an attn.Mask, got {type(mask).__name__}")
     drawn = np.asarray(mask.array(T, S))
+    mask.check(drawn.shape[:-2], T, S)
     i, j = np.arange(T)[:, None], np.arange(S)[None, :]
     if not np.array_equal(jax.jit(mask.sized(T, S).at)(i, j), drawn):
         raise BrokenLaw(f"{mask}: under jit, sees another {T} x {S} pairs than without")
-    drawn = drawn.reshape(-1, T, S)
+    drawn = drawn.reshape(math.prod(drawn.shape[:-2]), T, S)
     seen, full = drawn.any(0), drawn.all(0)  # by some row of the batch, by all
     for rows, columns in BLOCKS:
         some, every = mask.blocks(T, S, rows, columns)

@@ -348,3 +348,15 @@ def test_a_row_of_one_key_sends_exactly_nothing_to_its_scores(T):
     assert not dq.any()
     assert not dk.any()
     np.testing.assert_allclose(dv, jnp.cos(v), rtol=1e-6)
+
+
+@pytest.mark.parametrize("T", [19, 600])
+def test_the_largest_values_behind_padding_reach_no_gradient(T):
+    """do . v overflows there, and 0 * inf is NaN."""
+    q, k, v, _ = inputs(attn.Softmax(), T=T, S=T)
+    mask = Padding(jnp.array([T - 3, T]))
+    large = v.at[0, T - 3 :].set(jnp.finfo(v.dtype).max)
+    loss = lambda *x: 8 * jnp.sin(attn.dot_product_attention(*x, mask=mask)).sum()
+    got, want = (jax.jit(jax.grad(loss, (0, 1, 2)))(q, k, v) for v in (large, v))
+    for a, b in zip(got, want):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
