@@ -132,24 +132,23 @@ class Mask:
         some, every = self.sized(T, S).tiles(i0, i1, j0, j1)
         return np.array(some), np.array(every)
 
-    def density(self, T: int, S: int) -> float:
-        """The exact share of the T x S pairs that is visible (mean over the batch), in [0, 1]."""
-        if T == 0 or S == 0:
-            return 0.0
-        mask = self.sized(T, S)
-        size = 256
-        if not mask.static:  # rows of blocks at a time
-            rows = [np.arange(i, min(i + size, T))[:, None] for i in range(0, T, size)]
-            seen = [np.asarray(mask.at(i, np.arange(S)[None])).mean() * len(i) for i in rows]
-            return float(sum(seen) / T)
+    def pairs(self, T: int, S: int) -> float:
+        """How many of the T x S pairs are visible (mean over the batch), counted block by block."""
+        mask, size, count = self.sized(T, S), 256, 0
         some, every = mask.blocks(T, S, size, size)
-        count = 0
         for a, b in np.argwhere(some):
             rows = np.arange(a * size, min((a + 1) * size, T))
             cols = np.arange(b * size, min((b + 1) * size, S))
-            full = rows.size * cols.size
-            count += full if every[a, b] else int(mask.at(rows[:, None], cols[None, :]).sum())
-        return count / (T * S)
+            if every[a, b]:
+                count += rows.size * cols.size
+                continue
+            seen = np.asarray(mask.at(rows[:, None], cols[None, :]))
+            count += int(seen.sum()) / math.prod(seen.shape[:-2])
+        return count
+
+    def density(self, T: int, S: int) -> float:
+        """The exact share of the T x S pairs that is visible (mean over the batch), in [0, 1]."""
+        return self.pairs(T, S) / (T * S) if T and S else 0.0
 
     def draw(self, T: int, S: int) -> str:
         """A picture in text, one row a query: `#` seen, `.` hidden; batch rows apart."""

@@ -166,7 +166,7 @@ class Patterned(Cached):
 
     def density(self, T: int, S: int) -> float:
         """The share of the T x S pairs that is visible, without other masks; mean over heads."""
-        count = lambda mask, rows, columns: mask.density(rows, columns) * rows * columns
+        count = lambda mask, rows, columns: mask.pairs(rows, columns)
         shares = [sum(count(*laid_out(p, T, S)) for p in parts) for parts in self.pieces(T, S)]
         return float(np.mean(shares)) / max(T * S, 1)
 

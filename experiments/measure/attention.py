@@ -97,13 +97,12 @@ def needed(shape: cost.Shape, mask: Mask, mode: str) -> float:
 
 def pairs(mask: Mask, T: int) -> float:
     """How many pairs (i, j) a mask shows, a mean over its batch rows."""
-    share = mask.density(T, T) if jax.tree.leaves(mask) else _density(mask, T)
-    return share * T * T
+    return mask.pairs(T, T) if jax.tree.leaves(mask) else _static_pairs(mask, T)
 
 
 @functools.cache
-def _density(mask: Mask, T: int) -> float:
-    return mask.density(T, T)
+def _static_pairs(mask: Mask, T: int) -> float:
+    return mask.pairs(T, T)
 
 
 def labels(shape: cost.Shape, mode: str) -> dict[str, object]:

@@ -122,14 +122,13 @@ def test_rows_say_what_ran():
 
 
 def test_needed_work_is_what_the_mask_shows():
-    shown = lambda mask, T, n: pairs(mask, T) == pytest.approx(n)
-    assert shown(Causal(), 700, 700 * 701 / 2)
+    assert pairs(Causal(), 700) == 700 * 701 / 2
     lengths = Causal() & Padding(np.array([300, 100]))
-    assert shown(lengths, 300, (300 * 301 / 2 + 100 * 101 / 2 + 200 * 100) / 2)
+    assert pairs(lengths, 300) == (300 * 301 / 2 + 100 * 101 / 2 + 200 * 100) / 2
     halves = np.repeat([[0, 1]], 150, axis=1)
-    assert shown(Causal() & Segments(halves, halves), 300, 2 * 150 * 151 / 2)
+    assert pairs(Causal() & Segments(halves, halves), 300) == 2 * 150 * 151 / 2
     shape = cost.Shape(B=2, T=10, N=4, K=2, H=8)
-    assert needed(shape, Causal(), MODES[1]) == pytest.approx(2 * 7 * 55 * 2 * 4 * 8)
+    assert needed(shape, Causal(), MODES[1]) == 2 * 7 * 55 * 2 * 4 * 8
 
 
 def test_decoding_reads_a_cache_in_place():
