@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from attn._arrays import check_floats
 from attn._axes import aligned, conjunction
-from attn._chunks import BUDGET, by_chunks
+from attn._chunks import by_chunks, chunk_size
 from attn._core import (
     check_count,
     check_qkv,
@@ -58,7 +58,7 @@ def linformer_attention(
     if T == 0:
         return jnp.zeros((*batch, T, N, D), q.dtype)
     attend = lambda _, rows: mix(_weights(*rows, keys), values)
-    size = max(16, BUDGET // max(1, math.prod(batch) * N * f.shape[1]))
+    size = chunk_size(math.prod(batch) * N * f.shape[1])
     return by_chunks(attend, (wide(q), live[..., None, None]), T, size).astype(q.dtype)
 
 

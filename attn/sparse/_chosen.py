@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from attn import _cache
 from attn._axes import aligned
-from attn._chunks import by_chunks
+from attn._chunks import by_chunks, chunk_size
 from attn._core import (
     attend_materialized,
     check_count,
@@ -35,7 +35,6 @@ from attn.sparse._select import (
     best,
     by_group,
     by_query,
-    chunk_size,
     last_seen,
     narrow,
 )

@@ -15,19 +15,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn._axes import aligned
 from attn._cache import Cache
-from attn._chunks import BUDGET
 from attn._core import isolate, masked_softmax, wide
 from attn.masks import Causal, Padding
 from attn.sparse import _sorted
 
 MANY = 8  # from so many queries on, they are moved to the blocks and not blocks to them
-CHUNKS = 1024  # gathering from a chunk adds to the gradients of all keys: a bound keeps that O(S)
-
-
-def chunk_size(numbers: int, T: int = 0) -> int:
-    """How many queries are taken at once if each needs an array of so many numbers; for T queries
-    that gather, at least so many that the chunks are no more than CHUNKS."""
-    return max(16, BUDGET // max(1, numbers), -(-T // CHUNKS))
 
 
 def narrow(*arrays: Array):

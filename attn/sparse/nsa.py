@@ -13,7 +13,7 @@ from attn import _cache
 from attn._arrays import check_arrays, learned_shapes
 from attn._axes import aligned
 from attn._blockwise import blockwise, visited_scores
-from attn._chunks import BUDGET, by_chunks
+from attn._chunks import BUDGET, by_chunks, chunk_size
 from attn._core import (
     attend_materialized,
     check_count,
@@ -40,7 +40,6 @@ from attn.sparse._select import (
     best,
     by_group,
     by_query,
-    chunk_size,
     last_seen,
     narrow,
 )

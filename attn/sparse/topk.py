@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from attn._axes import aligned
 from attn._cached import Cached
-from attn._chunks import by_chunks
+from attn._chunks import by_chunks, chunk_size
 from attn._core import (
     attend_materialized,
     check_count,
@@ -25,7 +25,7 @@ from attn._core import (
 from attn._tokens import to_heads
 from attn.biases import Bias
 from attn.masks import FULL, TERMS, Mask
-from attn.sparse._select import chunk_size, largest, narrow
+from attn.sparse._select import largest, narrow
 
 
 def topk_attention(
