@@ -51,11 +51,7 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
     for a, keys, i, j, masked in _rows(t, mask):
         kb, vb, qa, doa = k[:, keys], v[:, keys], qs[a], dos[a]
         stays = None if drop is None else kept(drop, a, 0, transposed=True)[..., keys, :]
-        # each row is here whole, so its mean is of the same numbers as what it is taken from: by
-        # do . out, where few keys are seen, most of the difference would be rounding. The values of
-        # hidden keys may be as large as they like: 0 * inf
-        mean = lambda p, dp: (p * jnp.where(p > 0, dp, 0)).sum(-2)
-        delta = lambda p, dp, a=a: (mean(p, dp) - d_lses[a]) * shares[a]
+        delta = lambda p, dp, a=a: (_mean(p, dp) - d_lses[a]) * shares[a]
         # transposed scores [R K, c, G b]
         used, d_biased, ds = t.back(
             kb @ qa.mT, vb @ doa.mT, tops[a], delta, mask, bias, i, j,
@@ -69,6 +65,13 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
     dq = t.from_blocks(jnp.stack(dq) * t.scale, t.T, t.K * t.G)
     dk = t.from_blocks(dk[None] / LOG2E, t.S, t.K)
     return dq, dk, t.from_blocks(dv[None], t.S, t.K), d_bias
+
+
+def _mean(p, dp):
+    """do . out of each row, which is here whole, of the same numbers as what it is taken from: of
+    `out`, where few keys are seen, most of the difference would be rounding."""
+    # the values of hidden keys may be as large as they like: 0 * inf
+    return (p * jnp.where(p > 0, dp, 0)).sum(-2)
 
 
 def _rows(t: Tiling, mask):
