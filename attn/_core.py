@@ -121,7 +121,7 @@ def scores(q: Float[Array, "*B T N H"], k: Float[Array, "*B S K H"]) -> Float[Ar
 
 def masked_softmax(
     s: Float[Array, "*B N T S"],
-    seen: Bool[Array, "*#B 1 #T #S"],
+    seen: Bool[Array, "*#B #N #T #S"],
     sinks: Float[Array, " N"] | None = None,
 ) -> Float[Array, "*B N T S"]:
     """Softmax over the seen keys of each row; exactly 0 where unseen and for rows that see none.

@@ -155,7 +155,7 @@ class Relative(Bias):
 
     def prepare(self, batch, T, S, block):
         # all distances that differ, drawn once for the rows of a block: each tile is a slice
-        near = self.max_distance + sum(block)
+        near = min(self.max_distance, max(T, S)) + sum(block)  # no other distance occurs
         vector = self.at(near - jnp.arange(2 * near), jnp.zeros(2 * near, jnp.int32))
         return Strip(_strip(vector, block[0])[None], near)
 

@@ -7,6 +7,7 @@ bound by `functools.partial`, or a mechanism with its learned arrays.
 import functools
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -143,8 +144,9 @@ def _check(x, wq, wk, wv, wo, num_heads, num_kv_heads, context) -> tuple[int, in
         if not is_floats(array):
             got = getattr(array, "dtype", type(array).__name__)
             raise TypeError(f"{name}: expected a float array, got {got}")
-        if array.dtype != x.dtype:
-            raise TypeError(f"{name}: expected x's dtype {x.dtype}, got {array.dtype}; cast one")
+        want, got = (jax.dtypes.canonicalize_dtype(y.dtype) for y in (x, array))
+        if want != got:
+            raise TypeError(f"{name}: expected x's dtype {want}, got {got}; cast one")
         if array.ndim < 2 or (name.startswith("w") and array.ndim != 2):
             axes = "2 axes" if name.startswith("w") else "at least 2 axes [*B, length, width]"
             raise ValueError(f"{name}: expected {axes}, got {list(array.shape)}")

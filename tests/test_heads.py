@@ -216,3 +216,9 @@ def test_pooling_that_does_not_divide_is_named():
         attn.pool_heads(draw(W, 4 * H), num_heads=5, groups=1)
     with pytest.raises(ValueError, match="groups: expected an integer"):
         attn.pool_heads(draw(W, 4 * H), num_heads=4, groups=0)
+
+
+def test_numpy_arrays_of_float64_are_float32_in_every_form():
+    x, w = np.eye(4, 6), np.eye(6)
+    for form in (attn.multi_head, attn.multi_head_by_head):
+        assert form(x, w, w, jnp.asarray(w), w, num_heads=2).dtype == jnp.float32

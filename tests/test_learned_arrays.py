@@ -125,3 +125,11 @@ def test_functions_refuse_what_is_no_array_of_floats(record, call, array):
     for wrong in (x.tolist(), *map(x.astype, (int, bool, complex)), *([] if optional else [None])):
         with pytest.raises((TypeError, ValueError), match=f"^{array}: expected "):
             run(**{array: wrong})
+
+
+@pytest.mark.parametrize("max_length", [-1, 2.0, "5", None])
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_a_state_for_no_number_of_tokens_is_refused(name, max_length):
+    sizes = dict(num_heads=2, num_kv_heads=2, head_dim=8, value_dim=8)
+    with pytest.raises((ValueError, NotImplementedError), match=r"max_length|decode"):
+        MECHANISMS[name].examples()[0].init_state((1,), **sizes, max_length=max_length)

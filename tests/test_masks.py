@@ -517,3 +517,15 @@ def test_two_paddings_join_to_one():
     (both,), rest = (Causal() & a & b).take(Padding)
     assert rest == Causal()
     np.testing.assert_array_equal(both.array(2, 6), (a & b).array(2, 6))
+
+
+def test_a_term_of_another_rank_is_named_joined_or_not():
+    for wrong in (masks.Padding(jnp.ones(4, int)), masks.Padding(keys=jnp.ones((4, 5), bool))):
+        right = masks.Padding(jnp.ones((3, 4), int), keys=jnp.ones((3, 4, 5), bool))
+        for mask in (wrong, right & wrong, wrong & right):
+            with pytest.raises(ValueError, match=r"Padding\.(lengths|keys): expected shape \[3, 4"):
+                mask.check((3, 4), 5, 5)
+
+
+def test_no_batch_rows_have_a_density():
+    assert masks.Padding(jnp.zeros(0, int)).density(3, 3) == 0

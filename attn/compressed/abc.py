@@ -172,6 +172,7 @@ class ABC(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
+        check_count("max_length", max_length, least=0)
         return _empty(tuple(batch), num_kv_heads, self.slots, head_dim, value_dim, dtype)
 
     def step(self, state, q, k, v, *, control):

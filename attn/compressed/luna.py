@@ -99,6 +99,7 @@ class Luna(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
+        check_count("max_length", max_length, least=0)
         sizes = num_kv_heads, self.length, head_dim, value_dim
         return _luna_causal.empty(tuple(batch), *sizes, dtype)
 

@@ -201,6 +201,7 @@ class Pooled(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
+        check_count("max_length", max_length, least=0)
         sizes = num_kv_heads, head_dim, value_dim
         how = dict(stride=self.stride, max_length=max_length, dtype=dtype)
         return PooledState.empty(batch, *sizes, **how)

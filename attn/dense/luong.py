@@ -95,7 +95,7 @@ def _form(q, k, mask, score, local, window, arrays):
     def weigh(tile):
         (q, _), k = tile.rows, tile.columns
         s = _rows.tanh_scores(q, k, a["score_vector"]) if score == "concat" else dots(q, k)
-        w = _softmax(s + tile.bias, tile.seen)
+        w = masked_softmax(s + tile.bias, tile.seen)
         return w * _gaussian(distance(tile.rows, tile.j), window) if local == "p" else w
 
     near = lambda rows, j: jnp.abs(distance(rows, j)) <= window
@@ -108,11 +108,6 @@ def _position(q, first, real, position_projection, position_vector, **_):
     p = jax.nn.sigmoid(jnp.einsum("...tnp,np->...tn", hidden, position_vector))
     first, real, p = aligned(first[..., None, None], real[..., None, None], p)
     return (first + real * p)[..., None]
-
-
-def _softmax(s, seen):
-    """masked_softmax where each head may see keys of its own: a head is a batch row to it."""
-    return masked_softmax(s[..., None, :, :], seen[..., None, :, :])[..., 0, :, :]
 
 
 def _gaussian(distance, window):
@@ -216,7 +211,7 @@ class Luong(Mechanism):
                 jnp.broadcast_to(W, (q.shape[-2], *W.shape[1:])),
                 keys,
             )
-        weigh = _softmax
+        weigh = masked_softmax
         if self.local == "p":
             hidden = jnp.tanh(jnp.einsum("...tnh,nhp->...ntp", q, a["position_projection"]))
             p = jax.nn.sigmoid(jnp.einsum("...ntp,np->...nt", hidden, a["position_vector"]))
@@ -225,7 +220,7 @@ class Luong(Mechanism):
             p = (first + length * p)[..., None]  # [*B, N, T, 1]
             apart = jnp.subtract(*aligned(j, p))
             fall = jnp.exp(-2 * jnp.square(apart / self.window))
-            weigh = lambda s, seen: _softmax(s, seen & (abs(apart) <= self.window)) * fall
+            weigh = lambda s, seen: masked_softmax(s, seen & (abs(apart) <= self.window)) * fall
         mask = _narrowed(mask, self.local, self.window)
         dropout = dropout_of(self, dropout_key, q, k)
         return _rows.whole(s, q, k, v, mask=mask, bias=bias, dropout=dropout, weigh=weigh)
@@ -261,6 +256,7 @@ class Luong(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
+        check_count("max_length", max_length, least=0)
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, self._kept(max_length), dtype)
 
     def prefill(self, q, k, v, *, max_length, bias=None, **learned):

@@ -113,9 +113,10 @@ class Relu(Cached):
         return 2 * T * S * N * (H + D)
 
     def prefill(self, q, k, v, *, max_length, bias=None):
+        cache = _cache.whole(k, v, max_length)
         # the same n as in the steps that follow
-        fixed = dataclasses.replace(self, length=self.length or max_length)
-        return _cache.whole(k, v, max_length), fixed(q, k, v, mask=Causal(), bias=bias)
+        fixed = dataclasses.replace(self, length=self.length or max(1, max_length))
+        return cache, fixed(q, k, v, mask=Causal(), bias=bias)
 
     @classmethod
     def examples(cls):

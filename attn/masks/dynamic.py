@@ -1,5 +1,7 @@
 """Dynamic terms: they hold arrays, with batch axes, and are evaluated on visited indices only."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,6 +33,12 @@ class Padding(Mask):
         """Shorter lengths, keys and queries that both show."""
         if not isinstance(other, Padding):
             return None
+        pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self)]
+        alike = lambda a, b: (
+            a.ndim == b.ndim and all(1 in (n, m) or n == m for n, m in zip(a.shape, b.shape))
+        )
+        if not all(a is None or b is None or alike(a, b) for a, b in pairs):
+            return None  # each is checked by itself
         join = lambda f, a, b: b if a is None else a if b is None else f(a, b)
         shorter = lambda a, b: jnp.minimum(*aligned(a, b))
         return Padding(

@@ -143,7 +143,7 @@ class Mask:
                 count += rows.size * cols.size
                 continue
             seen = np.asarray(mask.at(rows[:, None], cols[None, :]))
-            count += int(seen.sum()) / math.prod(seen.shape[:-2])
+            count += int(seen.sum()) / max(1, math.prod(seen.shape[:-2]))
         return count
 
     def density(self, T: int, S: int) -> float:

@@ -63,13 +63,11 @@ class Fixed(Mask):
         return (i // self.block == j // self.block) | (j % self.block >= self.block - self.summary)
 
     def tiles(self, i0, i1, j0, j1):
-        b, c = self.block, self.summary
+        b = self.block
         overlap = (i0 // b <= j1 // b) & (j0 // b <= i1 // b)
-        # a summary column in [j0, j1]: it ends past its block's first b - c columns
-        summary = (j1 % b >= b - c) | ((j1 // b > j0 // b) & (c > 0))
         same = (i0 // b == i1 // b) & (j0 // b == j1 // b) & (i0 // b == j0 // b)
-        every = (j0 // b == j1 // b) & (j0 % b >= b - c)
-        return overlap | (summary & (i0 == i0)), same | (every & (i0 == i0)) | (c == b)
+        some, every = Summary(b, self.summary).tiles(i0, i1, j0, j1)
+        return overlap | some, same | every
 
 
 @term
@@ -87,6 +85,7 @@ class Summary(Mask):
 
     def tiles(self, i0, i1, j0, j1):
         b, c = self.block, self.summary
+        # a summary column in [j0, j1]: it ends past its block's first b - c columns
         some = (j1 % b >= b - c) | ((j1 // b > j0 // b) & (c > 0))
         every = (j0 // b == j1 // b) & (j0 % b >= b - c) | (c == b)
         return np.broadcast_arrays(some, every, i0 + j0)[:2]

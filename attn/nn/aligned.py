@@ -195,6 +195,7 @@ def _check_source(source, lengths) -> None:
     _check("source", source)
     if lengths is None:
         return
+    check_integers("lengths", lengths)
     if lengths.shape != source.shape[:-1]:
         raise ValueError(
             f"lengths: expected shape {list(source.shape[:-1])}, got {list(lengths.shape)}"

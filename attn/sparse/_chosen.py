@@ -179,6 +179,7 @@ class Chosen(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
+        check_count("max_length", max_length, least=0)
         pages = -(-max_length // self.size)
         size = pages * self.size  # whole blocks, which a step finds without a copy
         cache = _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)

@@ -235,9 +235,14 @@ class Patterned(Cached):
         return _cache.decode(state, attend, q, k, v, bias)
 
 
+def root_up(n: int) -> int:
+    """The least integer r >= 1 with r^2 >= n."""
+    return math.isqrt(max(n - 1, 0)) + 1
+
+
 def raster(height: int | None, width: int | None, S: int) -> tuple[int, int]:
     """The sides of an image of S pixels: as given, or of the least square that holds them."""
-    side = max(1, math.isqrt(max(S - 1, 0)) + 1)
+    side = root_up(S)
     return (side, side) if width is None else (height, width)
 
 

@@ -1,7 +1,6 @@
 """The Sparse Transformer's fixed pattern (Child et al. 2019, arXiv:1904.10509): O(T sqrt T)."""
 
 import dataclasses
-import math
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -11,7 +10,7 @@ from attn._places import Places
 from attn.biases import Bias
 from attn.masks import FULL, Fixed, Mask, Summary
 from attn.sparse._reorder import Part
-from attn.sparse.block_sparse import HEADS, Patterned
+from attn.sparse.block_sparse import HEADS, Patterned, root_up
 
 
 def fixed_attention(
@@ -59,7 +58,7 @@ class FixedPattern(Patterned):
             Fixed(self.block_size, self.summary)  # refuses a summary longer than a block
 
     def _whole(self, S: int) -> Fixed:
-        size = self.block_size or max(1, math.isqrt(max(S - 1, 0)) + 1)
+        size = self.block_size or root_up(S)
         return Fixed(size, min(self.summary, size))
 
     def patterns(self, T, S):

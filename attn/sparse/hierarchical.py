@@ -164,6 +164,7 @@ class Hierarchical(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
+        check_count("max_length", max_length, least=0)
         kept = levels(max_length, self.block)
         return _cells.empty(
             batch, num_heads, num_kv_heads, head_dim, value_dim, kept, self.block, dtype

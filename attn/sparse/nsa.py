@@ -286,8 +286,8 @@ class NSA(Mechanism):
             draw = lambda key, *tail: jax.random.normal(key, (num_kv_heads, *tail), jnp.float32)
             arrays[f"{name}_position"] = 0.02 * draw(a, length, width)
             # as of white noise, the hidden numbers have variance 1, and so has what comes out
-            arrays[f"{name}_up"] = draw(b, length, width, width) * (length * width) ** -0.5
-            arrays[f"{name}_down"] = draw(c, width, width) * (2 / width) ** 0.5
+            arrays[f"{name}_up"] = draw(b, length, width, width) * max(1, length * width) ** -0.5
+            arrays[f"{name}_down"] = draw(c, width, width) * (2 / max(1, width)) ** 0.5
         return arrays
 
     def gates(self, *, num_heads, num_kv_heads, head_dim):
@@ -314,6 +314,7 @@ class NSA(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
+        check_count("max_length", max_length, least=0)
         # whole blocks, which a step finds without a copy
         size = -(-max_length // self.selection_block) * self.selection_block
         empty = lambda size: _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)

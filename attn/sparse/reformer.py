@@ -225,9 +225,11 @@ def _keys(k, shared_qk):
         return wide(k)
     # what is not finite is taken out before and put back after: its gradient would be NaN
     k, poison = isolate(wide(k))
+    # as parts of the largest, whose squares neither overflow nor vanish
+    top = lax.stop_gradient(jnp.abs(k).max(-1, keepdims=True, initial=0))
+    k = k / jnp.where(top == 0, 1, top)
     square = (k * k).mean(-1, keepdims=True)
-    length = lax.rsqrt(jnp.where(square == 0, 1, square))
-    return k * length + poison[..., None]
+    return k * lax.rsqrt(jnp.where(top == 0, 1, square)) + poison[..., None]
 
 
 def _dense(q, k, causal, padding, rotations, chunk, shared_qk, at=None):

@@ -16,6 +16,7 @@ from attn._core import (
     check_qkv,
     isolate,
     masked_softmax,
+    over_root,
     refuse_rest,
     scores,
     wide,
@@ -89,8 +90,7 @@ def _head(q, k, v, q_lost, lost, rows, columns):
 def on_sphere(x: Float[Array, "... H"]) -> Float[Array, "... H"]:
     """Layer norm without scale, in at least float32: all of one length unless nearly constant."""
     x = wide(x)
-    x = x - x.mean(-1, keepdims=True)
-    return x * lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6)
+    return over_root(x - x.mean(-1, keepdims=True), jnp.mean)
 
 
 def updated_centroids(

@@ -49,6 +49,7 @@ class Sinks(Patterned):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
+        check_count("max_length", max_length, least=0)
         size = self.sinks + self.window
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)
 

@@ -1,7 +1,6 @@
 """The Sparse Transformer's strided pattern (Child et al. 2019, arXiv:1904.10509): O(T sqrt T)."""
 
 import dataclasses
-import math
 
 from jaxtyping import Array, Float
 
@@ -9,7 +8,7 @@ from attn._core import check_choice, check_count
 from attn.biases import Bias
 from attn.masks import FULL, Mask, Strided, Window
 from attn.sparse._reorder import Part, by_residue
-from attn.sparse.block_sparse import HEADS, Patterned
+from attn.sparse.block_sparse import HEADS, Patterned, root_up
 
 
 def strided_attention(
@@ -50,7 +49,7 @@ class StridedPattern(Patterned):
             check_count("stride", self.stride)
 
     def _stride(self, S: int) -> int:
-        return self.stride or max(1, math.isqrt(max(S - 1, 0)) + 1)
+        return self.stride or root_up(S)
 
     def patterns(self, T, S):
         n = self._stride(S)

@@ -66,6 +66,7 @@ class SlidingWindow(Patterned):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
+        check_count("max_length", max_length, least=0)
         # not capped by max_length: a shorter ring would forget keys that are still in the window
         size = self.left * self.rate + 1
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)

@@ -77,3 +77,8 @@ def test_windows_run_by_strips_and_dense_masks_do_not():
     assert chosen(Window(255, 0))[0] == "strips"
     assert chosen(Causal())[0] == "loops"
     assert chosen(Window(255, 0) | attn.Global((0,)))[0] == "loops"
+
+
+def test_a_strip_is_no_longer_than_the_tokens_are_apart():
+    bias = attn.biases.Relative(jnp.zeros((32, 2)), max_distance=100_000)
+    assert bias.prepare((), 40, 24, (8, 8)).values.shape[-1] < 128

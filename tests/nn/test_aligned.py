@@ -296,3 +296,10 @@ def test_what_does_not_fit_is_named():
         model.greedy(SOURCE, 0)
     with pytest.raises(ValueError, match=r"width: expected an integer from 1 to .* got 0"):
         model.beam(SOURCE, 2, width=0, end=1)
+
+
+def test_lengths_that_are_no_array_are_named():
+    model = Bahdanau(**SIZES)
+    source = jnp.ones((2, 3), jnp.int32)
+    with pytest.raises(TypeError, match="lengths: expected"):
+        model.greedy(source, steps=2, lengths=[3, 2])

@@ -213,6 +213,11 @@ def test_a_share_of_1_is_all_of_a_large_vocabulary():
 P = np.array([0.4, 0.05, 0.3, 0.2, 0.05])
 
 
+def test_the_fewest_that_reach_top_p_and_no_more():
+    draw = jax.vmap(lambda key: sample(jnp.zeros(4), key, top_p=0.5))
+    assert set(np.asarray(draw(jax.random.split(jax.random.key(0), 200)))) == {0, 1}
+
+
 def frequencies(**settings):
     keys = jax.random.split(jax.random.key(0), 4000)
     draw = jax.jit(jax.vmap(lambda key: sample(jnp.log(jnp.asarray(P)), key, **settings)))

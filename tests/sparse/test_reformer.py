@@ -209,3 +209,11 @@ def test_tiny_lengths_and_settings_larger_than_them(T, S):
     assert out.shape == (2, T, 2, 3)
     options = {"chunk": 50, "shared_qk": False, "causal": False, "lengths": (S, S)}
     np.testing.assert_allclose(out, definition(q, k, v, rotations, **options), atol=1e-5)
+
+
+@pytest.mark.parametrize("unit", [1e-25, 1e20])
+def test_shared_keys_do_not_depend_on_the_unit(unit):
+    q, k, v, rotations = draw(12, 12)
+    options = dict(chunk=3, shared_qk=True)
+    want = attend(q, k, v, rotations, **options)
+    np.testing.assert_allclose(attend(q, k * unit, v, rotations, **options), want, atol=1e-5)

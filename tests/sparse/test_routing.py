@@ -196,3 +196,8 @@ def test_updated_centroids_keep_their_dtype():
     x = jnp.ones((1, 5, 2, 4), jnp.bfloat16)
     centroids = jax.random.normal(jax.random.key(0), (2, 3, 4), jnp.bfloat16)
     assert updated_centroids(centroids, x, x).dtype == jnp.bfloat16
+
+
+def test_the_sphere_does_not_depend_on_the_unit():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 8)), jnp.float32)
+    np.testing.assert_allclose(on_sphere(x * 1e20), on_sphere(x * 1e3), atol=1e-5)
