@@ -10,6 +10,7 @@ from typing import Any
 
 from experiments.cells import Cells
 from experiments.draws import Draws, journal
+from experiments.errors import LabError
 from experiments.fairness import Fairness, Range
 from experiments.report.data import at
 from experiments.sweep import Planned
@@ -44,8 +45,22 @@ def search(planned: Sequence[Planned], rules: Fairness, workdir: Path, finish: F
 
 
 def _finished(cells: Cells, finish: Finish) -> Cells:
-    while not finish(cells):
-        time.sleep(POLL)
+    """The same once every trial has ended, so that none is passed over. Raises LabError if some do
+    not end, as when what ran them is killed again and again."""
+    left = len(cells.unfinished()) + 1
+    while left:
+        if not finish(cells):
+            time.sleep(POLL)
+            continue
+        rest = cells.unfinished()
+        if len(rest) >= left:
+            names = ", ".join(sorted({p.variant for p in rest}))
+            raise LabError(
+                f"{len(rest)} of {len(cells.planned)} trials did not end ({names}): what ran them "
+                "was killed, for memory perhaps; nothing is chosen without them\n"
+                "  the same command goes on with them"
+            )
+        left = len(rest)
     return cells
 
 

@@ -12,7 +12,7 @@ from tiny_experiment import write_config
 from experiments import compare, draws, records
 from experiments.cells import Cells
 from experiments.config_file import read_comparison
-from experiments.errors import ConfigError, DataError
+from experiments.errors import ConfigError, DataError, LabError
 from experiments.fairness import Fairness, Range, fairness
 from experiments.search import chosen, search, trial_runs
 
@@ -184,3 +184,35 @@ def test_the_ends_of_a_range_are_tried_before_any_run(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"optimizer\.b1"):
         search(planned("softmax"), rules, tmp_path, Finish())
     assert not list(tmp_path.iterdir())
+
+
+class Passing(Finish):
+    """Ends all but the last of the runs, as long as it may: that one's worker is killed."""
+
+    def __init__(self, *, kills: int) -> None:
+        super().__init__()
+        self.kills = kills
+
+    def __call__(self, cells: Cells) -> bool:
+        if not self.kills or not cells.unfinished():
+            return super().__call__(cells)
+        self.kills -= 1
+        return super().__call__(Cells(cells.workdir, cells.planned[:-1]))
+
+
+LISTED = Fairness(search={RATE: [1e-3, 1e-2, 1e-1]})
+
+
+def test_a_trial_whose_worker_was_killed_is_taken_up_again(tmp_path: Path):
+    found = search(planned("softmax"), LISTED, tmp_path, finish := Passing(kills=1))
+    assert sorted(finish.ran) == sorted(names(found))
+    assert not found.unfinished()
+    (best,) = chosen(planned("softmax"), found, LISTED)
+    assert best.experiment.optimizer.learning_rate == 1e-1
+
+
+def test_nothing_is_chosen_without_a_trial_that_never_ends(tmp_path: Path):
+    with pytest.raises(LabError, match="1 of 3 trials did not end"):
+        search(planned("softmax"), LISTED, tmp_path, Passing(kills=9))
+    found = search(planned("softmax"), LISTED, tmp_path, Finish())
+    assert not found.unfinished()
