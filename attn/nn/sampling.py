@@ -49,8 +49,9 @@ def check_sampling(vocab_size: int, key, temperature, top_k, top_p) -> None:
     if vocab_size < 1:
         raise ValueError("scores: expected those of at least one token, got a last axis of 0")
     number = lambda x: is_number(x) and math.isfinite(x)
-    if not number(temperature) or temperature < 0:
-        raise ValueError(f"temperature: expected a number >= 0, got {temperature!r}")
+    # one that float32 does not hold would divide -inf to NaN
+    if not (number(temperature) and 0 <= temperature <= 1e30):
+        raise ValueError(f"temperature: expected a number from 0 to 1e30, got {temperature!r}")
     if temperature > 0 and key is None:
         raise ValueError("key: expected a random key at a temperature above 0, got None")
     if top_k is not None and not (is_integer(top_k) and 1 <= top_k <= vocab_size):

@@ -276,6 +276,7 @@ def test_an_infinite_score_is_the_token(settings):
         ({"top_k": 0}, "top_k"),
         ({"top_k": 12}, "top_k"),
         ({"top_p": 0.0}, "top_p"),
+        ({"temperature": 1e39}, "temperature"),
         ({"top_p": 1.5}, "top_p"),
     ],
 )
