@@ -64,8 +64,12 @@ def _fields(
 
 def matched(planned: Planned, first: Experiment, quantity: str, name: str) -> tuple[int, float]:
     """The value of a field that makes a quantity that of `first`, and how far off it is."""
-    heads = planned.experiment.model.heads
-    unit = heads if name == "model.width" and planned.experiment.model.head_dim is None else 1
+    from attn.nn.config import TURNED  # Flax, only where it is needed
+
+    model = planned.experiment.model
+    unit = model.heads if name == "model.width" and model.head_dim is None else 1
+    if model.positions in TURNED and name in ("model.width", "model.head_dim"):
+        unit *= 2  # they turn pairs
     try:
         ratio = _ratios(first, quantity)
         at = lambda n: ratio(planned.having({name: n * unit}).experiment)

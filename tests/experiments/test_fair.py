@@ -79,6 +79,15 @@ def test_a_matched_time_is_measured_once_more(tmp_path, monkeypatch):
     assert looks.count(width) == 2
 
 
+@pytest.mark.parametrize("name", ["model.width", "model.head_dim"])
+def test_heads_that_are_turned_stay_even(name, tmp_path):
+    turned = lambda heads: tiny(model={"positions": "rotary", "heads": heads, "width": 32})
+    sweep = [Planned("two", turned(2)), Planned("one", turned(1), match=name)]
+    found = alike(sweep, Fairness(match="params"), tmp_path)[1].experiment
+    assert (found.model.head_dim or found.model.width) % 2 == 0
+    assert abs(quantities.params(found) / quantities.params(sweep[0].experiment) - 1) <= 0.1
+
+
 def test_state_bytes_are_matched_by_the_field_a_run_names(tmp_path):
     window = tiny(model={"attention": {"name": "window"}})
     sweep = [*planned("linear"), Planned("window", window, match="model.attention.left")]
