@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments import disk, records
 from experiments.config import Experiment
-from experiments.errors import ConfigError
+from experiments.errors import ConfigError, RunDirectoryError
 from experiments.fairness import Fairness
 from experiments.lock import held_soon
 from experiments.sweep import Planned
@@ -21,12 +21,17 @@ LARGEST = 2**20
 
 def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Planned]:
     """The runs as `match` and `budget` make them; the first variant is the reference. Raises
-    ConfigError for a variant that has no such quantity."""
+    ConfigError for a variant that has no such quantity, RunDirectoryError for a damaged file."""
     if rules.match == "none" and not rules.budget:
         return list(sweep)
     first = sweep[0].experiment
     with held_soon(workdir, "alike", seconds=3600):
         kept = records.read_object(workdir / "alike.json") or {}
+        if not all(isinstance(x, dict) and x.keys() == {"fields", "notes"} for x in kept.values()):
+            raise RunDirectoryError(
+                f"{workdir / 'alike.json'} is not as it was written: expected fields and notes of "
+                "each variant; remove it, and they are solved again"
+            )
         found: dict[str, dict[str, Any]] = {}
         for planned in sweep:
             if planned.variant not in found:

@@ -79,6 +79,15 @@ def test_a_matched_time_is_measured_once_more(tmp_path, monkeypatch):
     assert looks.count(width) == 2
 
 
+def test_a_damaged_file_of_solved_sizes_is_named(tmp_path):
+    rules = Fairness(budget={"steps": 7})
+    alike(planned("softmax"), rules, tmp_path)
+    path = tmp_path / "alike.json"
+    path.write_text(path.read_text().replace("fields", "field"))
+    with pytest.raises(RunDirectoryError, match=r"alike.json is not as it was written"):
+        alike(planned("softmax"), rules, tmp_path)
+
+
 @pytest.mark.parametrize("name", ["model.width", "model.head_dim"])
 def test_heads_that_are_turned_stay_even(name, tmp_path):
     turned = lambda heads: tiny(model={"positions": "rotary", "heads": heads, "width": 32})
