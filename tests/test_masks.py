@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import attn
 from attn import masks
 from attn.masks import (
     FULL,
@@ -529,3 +530,15 @@ def test_a_term_of_another_rank_is_named_joined_or_not():
 
 def test_no_batch_rows_have_a_density():
     assert masks.Padding(jnp.zeros(0, int)).density(3, 3) == 0
+
+
+def test_padding_without_batch_axes_meets_padding_with_them():
+    q = jnp.ones((3, 4, 5, 1, 2))
+    rows = masks.Padding(jnp.full((3, 4), 4))
+    for other in (masks.Padding(jnp.int32(3)), masks.Padding(keys=jnp.arange(5) < 3)):
+        for mask in (rows & other, other & rows):
+            assert mask.take(masks.Padding)[1] == FULL
+            mask.check((3, 4), 5, 5)
+            assert attn.dot_product_attention(q, q, q, mask=mask).shape == q.shape
+    keys = masks.Padding(keys=jnp.ones((3, 4, 5), bool)) & masks.Padding(keys=jnp.arange(5) < 3)
+    assert isinstance(keys, masks.Padding)

@@ -33,11 +33,7 @@ class Padding(Mask):
         """Shorter lengths, keys and queries that both show."""
         if not isinstance(other, Padding):
             return None
-        pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self)]
-        alike = lambda a, b: (
-            a.ndim == b.ndim and all(1 in (n, m) or n == m for n, m in zip(a.shape, b.shape))
-        )
-        if not all(a is None or b is None or alike(a, b) for a, b in pairs):
+        if not all(_alike(self, other, field) for field in dataclasses.fields(self)):
             return None  # each is checked by itself
         join = lambda f, a, b: b if a is None else a if b is None else f(a, b)
         shorter = lambda a, b: jnp.minimum(*aligned(a, b))
@@ -76,6 +72,16 @@ class Padding(Mask):
     def seen_queries(self, T: int) -> Bool[JaxArray, "*B T"]:
         """Which of T queries may see anything."""
         return jnp.ones(T, bool) if self.queries is None else self.queries
+
+
+def _alike(one: Padding, other: Padding, field: dataclasses.Field) -> bool:
+    """Whether their arrays, where both have one, go together: with the same batch axes, or none."""
+    a, b = getattr(one, field.name), getattr(other, field.name)
+    if a is None or b is None:
+        return True
+    within = field.metadata["rank"] in (a.ndim, b.ndim) or a.ndim == b.ndim
+    ends = zip(reversed(a.shape), reversed(b.shape))
+    return within and all(n == m or 1 in (n, m) for n, m in ends)
 
 
 @term
