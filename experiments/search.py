@@ -47,7 +47,7 @@ def search(planned: Sequence[Planned], rules: Fairness, workdir: Path, finish: F
 def _finished(cells: Cells, finish: Finish) -> Cells:
     """The same once every trial has ended, so that none is passed over. Raises LabError if some do
     not end, as when what ran them is killed again and again."""
-    left = len(cells.unfinished()) + 1
+    left = math.inf
     while left:
         if not finish(cells):
             time.sleep(POLL)
