@@ -4,11 +4,14 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from attn import Mechanism
-from attn.nn import EncoderConfig, Mixer
+from attn.nn import EncoderConfig
+from attn.nn.config import uncounted
+from attn.nn.stack import Stack
 from experiments.compiled import once
 from experiments.config import Experiment
 from experiments.kept import Trained
@@ -114,14 +117,22 @@ def layers(experiment: Experiment) -> list[Layer]:
 
 
 def state_bytes(experiment: Experiment) -> int | None:
-    """Of all layers; None if one does not decode, or if what decodes is beside the encoder."""
-    if experiment.posed.head == "sequence":
+    """Of all that the layers keep of one sequence, of the task's length, to decode it: keys, sums,
+    the last tokens of a convolution. None if one does not decode, or not to what it is trained as,
+    or if what decodes is beside the encoder."""
+    sequence = experiment.posed.head == "sequence"
+    return None if sequence else _kept(_encoder(experiment))
+
+
+@functools.cache
+def _kept(config: EncoderConfig) -> int | None:
+    if uncounted(config):
         return None
-    c = _encoder(experiment)
-    states = [
-        cost.decode_state_bytes(mechanism, shape) for mechanism, shape, _ in layers(experiment)
-    ]
-    states += [
-        cost.mixer_state_bytes(m, c.width, c.dtype) for m in c.mechanisms if isinstance(m, Mixer)
-    ]
-    return None if None in states else sum(states)
+    first = jnp.zeros((1, 1, config.width), config.dtype)
+    stack = lambda: Stack(config, key=jax.random.key(0))
+    prefill = lambda: stack().prefill(first, max_length=config.positions_held)
+    try:
+        state, _ = jax.eval_shape(prefill)
+    except NotImplementedError:
+        return None
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))

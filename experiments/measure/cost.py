@@ -15,7 +15,6 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from attn import FULL, Mask, Mechanism
-from attn.nn import Mixer
 
 ROTATED = 3  # sets of inputs
 
@@ -158,30 +157,3 @@ def _gate(name: str, shape: tuple[int, ...]) -> jax.Array:
     """As gates arrive: logarithms a little below 0, others in [0, 1]."""
     x = jax.random.uniform(jax.random.key(1), shape)
     return -x / 16 if "log" in name else x
-
-
-def decode_state_bytes(mechanism: Mechanism, shape: Shape) -> int | None:
-    """Bytes of one sequence's state for decoding `shape.T` tokens; None if it cannot decode."""
-    make = lambda: mechanism.init_state(
-        (1,),
-        num_heads=shape.N,
-        num_kv_heads=shape.K,
-        head_dim=shape.H,
-        value_dim=shape.H,
-        max_length=shape.T,
-        dtype=shape.dtype,
-    )
-    return _bytes(make)
-
-
-def mixer_state_bytes(mixer: Mixer, width: int, dtype: str) -> int | None:
-    """Bytes of one sequence's state for decoding; None if it cannot decode."""
-    return _bytes(lambda: mixer.layer(width, dtype=dtype, key=jax.random.key(0)).empty((1,)))
-
-
-def _bytes(make: Callable[[], Any]) -> int | None:
-    try:
-        state = jax.eval_shape(make)
-    except NotImplementedError:
-        return None
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))

@@ -72,21 +72,6 @@ def test_every_mechanism_has_costs(name):
     assert d_arrays.keys() == arrays.keys()
 
 
-def test_decode_state_is_the_cache_for_softmax_and_does_not_grow_for_linear():
-    longer = cost.Shape(B=2, T=96, N=4, K=2, H=8)
-    cache = cost.decode_state_bytes(Softmax(), SHAPE)
-    # keys and values in float32, for each a number that says whether it is finite, and a length
-    assert 0 <= cache - 4 * 48 * 2 * (8 + 8 + 1) < 64
-    assert cost.decode_state_bytes(Softmax(), longer) > 1.9 * cache
-    linear = MECHANISMS["linear"]()
-    state = cost.decode_state_bytes(linear, SHAPE)
-    assert state == cost.decode_state_bytes(linear, longer) > 0
-
-
-def test_what_cannot_decode_has_no_state():
-    assert cost.decode_state_bytes(MECHANISMS["linformer"](), SHAPE) is None
-
-
 def test_causal_attention_is_measured_as_causal():
     attend, arrays = cost.attention(Softmax(), SHAPE, Causal())
     q, k, v, _ = SHAPE.qkvg(0)
