@@ -149,7 +149,7 @@ class Optimizer:
     learning_rate: Positive
     schedule: Literal["constant", "linear", "cosine", "rsqrt"] = "cosine"
     warmup_steps: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    final_learning_rate: Annotated[float, Field(ge=0)] = 0.0  # where linear and cosine end
+    final_learning_rate: Annotated[float, Field(ge=0)] = 0.0  # linear's, cosine's last update
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     b1: Rate = 0.9
     b2: Rate = 0.999

@@ -471,6 +471,25 @@ def test_unsigned_and_huge_integers_do_not_wrap_around():
             build()
 
 
+def test_products_of_fields_past_32_bits_are_whole_numbers_to_a_program_too():
+    for mask in (
+        masks.Dilated(2**20, 2**12),
+        masks.Axial(2**16, 2**16),
+        masks.Local2D(2**16, 2**16, 1),
+    ):
+        i, j = np.array([5, 2**14]), np.array([2**14 + 2**12, 5])
+        assert np.array_equal(mask.at(i, j), jax.jit(mask.at)(i, j))
+
+
+@pytest.mark.parametrize(
+    "build", [lambda x: Causal(x), lambda x: Window(1, x), lambda x: Prefix(x)]
+)
+@pytest.mark.parametrize("value", [True, np.True_])
+def test_true_is_no_number(build, value):
+    with pytest.raises(TypeError, match=r"expected an integer, got .*True"):
+        build(value)
+
+
 LARGE = np.int64(1) << 32
 
 

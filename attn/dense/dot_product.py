@@ -65,7 +65,7 @@ def dot_product_attention(
     """
     call = _call(
         q, k, v, mask, bias, scale, logit_cap, dropout_rate, dropout_key, block,
-        return_lse=return_lse or sinks is not None,
+        sinks=sinks, return_lse=return_lse,
     )  # fmt: skip
     out, lse = run(call, implementation)
     if sinks is not None:
@@ -93,27 +93,28 @@ def picked(
     `jax.ShapeDtypeStruct`. Raises what it would raise."""
     call = _call(
         q, k, v, mask, bias, scale, logit_cap, dropout_rate, dropout_key, block,
-        return_lse=return_lse or sinks is not None,
+        sinks=sinks, return_lse=return_lse,
     )  # fmt: skip
     return pick(call, implementation)
 
 
-def _call(q, k, v, mask, bias, scale, cap, rate, key, block, *, return_lse) -> Call:
+def _call(q, k, v, mask, bias, scale, cap, rate, key, block, *, sinks=None, return_lse) -> Call:
     mask, bias = check_qkv(q, k, v, mask, bias)
     check_block(block)
     check_cap(cap)
+    if sinks is not None:
+        check_floats(sinks=sinks)
+        if sinks.shape != q.shape[-2:-1]:
+            raise ValueError(f"sinks: expected {list(q.shape[-2:-1])}, got {list(sinks.shape)}")
     dropout = as_dropout(rate, key, q, k)
     cap = None if cap is None else float(cap)
-    return Call(q, k, v, mask, bias, scale, cap, dropout, return_lse, block)
+    return Call(q, k, v, mask, bias, scale, cap, dropout, return_lse or sinks is not None, block)
 
 
 def _drain(out, lse, sinks):
     """The share of each row that its sink leaves: exp(lse) / (exp(lse) + exp(sink))."""
-    check_floats(sinks=sinks)
-    sinks, dtype = wide(jnp.asarray(sinks)).astype(lse.dtype), out.dtype
-    if sinks.shape != lse.shape[-1:]:
-        raise ValueError(f"sinks: expected [{lse.shape[-1]}], got {list(sinks.shape)}")
-    lse, sinks = aligned(lse, sinks)
+    dtype = out.dtype
+    lse, sinks = aligned(lse, wide(jnp.asarray(sinks)).astype(lse.dtype))
     # a row that is NaN and that nobody asks about must not reach the sinks: 0 * NaN
     out, poison = isolate(wide(out))
     empty, lost = lse == -jnp.inf, jnp.isnan(lse)

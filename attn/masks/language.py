@@ -291,7 +291,9 @@ def _natural(name: str, value: Any, least: int = 0) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}: expected an integer, got {value!r}") from None
+        number = None
+    if number is None or isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}: expected an integer, got {value!r}")
     if not least <= number <= LARGEST:
         raise ValueError(f"{name}: expected an integer in {least}..{LARGEST}, got {number}")
     return number

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attn.masks.language import Mask, _natural, term
+from attn.masks.language import LARGEST, Mask, _natural, term
 from attn.masks.strided import has_multiple
 
 
@@ -21,13 +21,13 @@ class Local2D(Mask):
         object.__setattr__(self, "reach", _natural("reach", self.reach))
 
     def sees(self, i, j):
-        w, size = self.width, self.height * self.width
+        w, size = self.width, min(self.height * self.width, LARGEST)
         inside = (i >= 0) & (i < size) & (j >= 0) & (j < size)
         near = (abs(i // w - j // w) <= self.reach) & (abs(i % w - j % w) <= self.reach)
         return inside & near
 
     def tiles(self, i0, i1, j0, j1):
-        w, size = self.width, self.height * self.width
+        w, size = self.width, min(self.height * self.width, LARGEST)
         apart = np.maximum(i0 // w - j1 // w, j0 // w - i1 // w)
         some = (apart <= self.reach) & (i0 < size) & (j0 < size)
         return some, some & False
@@ -46,12 +46,12 @@ class Axial(Mask):
         object.__setattr__(self, "width", _natural("width", self.width, 1))
 
     def sees(self, i, j):
-        w, size = self.width, self.height * self.width
+        w, size = self.width, min(self.height * self.width, LARGEST)
         inside = (i >= 0) & (i < size) & (j >= 0) & (j < size)
         return inside & ((i // w == j // w) | ((i - j) % w == 0))
 
     def tiles(self, i0, i1, j0, j1):
-        w, size = self.width, self.height * self.width
+        w, size = self.width, min(self.height * self.width, LARGEST)
         inside = (i1 < size) & (j1 < size)
         row = (i0 // w <= j1 // w) & (j0 // w <= i1 // w)
         same = (i0 // w == i1 // w) & (j0 // w == j1 // w) & (i0 // w == j0 // w)

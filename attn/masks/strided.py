@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attn.masks.language import Mask, _natural, term
+from attn.masks.language import LARGEST, Mask, _natural, term
 
 
 @term
@@ -17,12 +17,16 @@ class Dilated(Mask):
         object.__setattr__(self, "window", _natural("window", self.window))
         object.__setattr__(self, "rate", _natural("rate", self.rate, 1))
 
+    @property
+    def _reach(self) -> int:
+        return min(self.window * self.rate, LARGEST)
+
     def sees(self, i, j):
-        reach = self.window * self.rate
+        reach = self._reach
         return (j >= i - reach) & (j <= i + reach) & ((i - j) % self.rate == 0)
 
     def tiles(self, i0, i1, j0, j1):
-        reach = self.window * self.rate
+        reach = self._reach
         lo, hi = np.maximum(i0 - j1, -reach), np.minimum(i1 - j0, reach)
         inside = (i0 - j1 >= -reach) & (i1 - j0 <= reach)
         return (lo <= hi) & has_multiple(lo, hi, self.rate), inside & (self.rate == 1)

@@ -45,8 +45,9 @@ def pair(a: Float[Array, "*B W"], b: Float[Array, "*B W"]) -> Float[Array, "*B 4
 
 
 class Head(nnx.Module):
-    """Class scores in float32: linear for each position if `head` is "token", else with hidden
-    ReLU layers as in Long Range Arena: one for "classification", two for "dual"."""
+    """Class scores as float32, of products in the config's `dtype`: linear for each position if
+    `head` is "token", else with hidden ReLU layers as in Long Range Arena: one for
+    "classification", two for "dual"."""
 
     def __init__(self, config: EncoderConfig, *, key: Array):
         hidden = config.mlp_width or config.width

@@ -172,6 +172,16 @@ def test_the_wrong_platform_is_named(name):
     assert attn.picked(q, k, v, implementation=[name, "materialized"]) == "materialized"
 
 
+def test_sinks_are_looked_at_before_anything_is_picked():
+    q, k, v = arrays()
+    N = q.shape[-2]
+    for run in (attn.picked, attn.dot_product_attention):
+        with pytest.raises(ValueError, match=rf"sinks: expected \[{N}\], got \[{N + 1}\]"):
+            run(q, k, v, sinks=jnp.zeros(N + 1))
+        with pytest.raises(TypeError, match="sinks"):
+            run(q, k, v, sinks=jnp.zeros(N, int))
+
+
 @pytest.mark.parametrize(
     ("platform", "best"), [("gpu", "cudnn"), ("tpu", "splash"), ("cpu", "blockwise")]
 )
