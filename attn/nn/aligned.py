@@ -20,7 +20,7 @@ from attn.nn.beam import beam_search
 from attn.nn.dropout import dropout
 from attn.nn.embedding import look_up
 from attn.nn.keys import fold
-from attn.nn.sampling import sample
+from attn.nn.sampling import greedy
 
 
 class Aligned(nnx.Module, abc.ABC):
@@ -205,17 +205,7 @@ def _check_source(source, lengths) -> None:
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
 def _greedy(graph, params, source, steps: int, lengths):
-    model = nnx.merge(graph, params)
-    state, h, mask = model._read(source, lengths, None)
-
-    def one(carry, _):
-        state, scores = model._next(*carry, h, mask)
-        token = sample(scores, temperature=0)
-        return (state, token), token
-
-    first = jnp.full(source.shape[:-1], model.bos, jnp.int32)
-    _, tokens = jax.lax.scan(one, (state, first), None, length=steps)
-    return jnp.moveaxis(tokens, 0, -1)
+    return greedy(*_started(nnx.merge(graph, params), source, lengths), steps)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
@@ -225,7 +215,12 @@ def _beam(graph, params, source, settings, lengths):
     # each hypothesis reads the source for itself, which costs no more than to write it does
     source = jnp.repeat(source[..., None, :], width, axis=-2)
     lengths = None if lengths is None else jnp.repeat(lengths[..., None], width, axis=-1)
+    step, state, scores = _started(model, source, lengths)
+    return beam_search(step, state, scores, steps=steps, end=end, alpha=alpha)
+
+
+def _started(model: Aligned, source, lengths):
+    """(step, state, scores of the first token) of writing."""
     state, h, mask = model._read(source, lengths, None)
     step = lambda state, token: model._next(state, token, h, mask)
-    state, scores = step(state, jnp.full(source.shape[:-1], model.bos, jnp.int32))
-    return beam_search(step, state, scores, steps=steps, end=end, alpha=alpha)
+    return step, *step(state, jnp.full(source.shape[:-1], model.bos, jnp.int32))

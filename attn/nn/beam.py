@@ -34,8 +34,8 @@ def beam_search(
     follows it. Width 1 is greedy decoding. Where there are fewer than W hypotheses, the rest
     score -inf, as do those whose scores are NaN. Each leaf of the state has the axes [*B, W] in
     front and is gathered by the parent of each hypothesis; a leaf without axes is common to all.
-    `steps` calls of `step`, and O(W steps) memory beside the state's. Raises ValueError for what
-    does not fit.
+    One call of `step` fewer than `steps`, O(W steps) memory beside the state's. Raises ValueError
+    for what does not fit.
     """
     _check(state, scores, steps, end, alpha)
     steps, end = int(steps), int(end)  # they may be NumPy's
@@ -46,8 +46,8 @@ def beam_search(
     tokens = jnp.full((*rows, steps), end, jnp.int32)
     ended = (tokens, jnp.full(rows, -jnp.inf))
 
-    def extend(carry, t):
-        alive, tokens, ended, state, scores = carry
+    def choose(alive, tokens, ended, scores, t):
+        """The W likeliest continuations, and (parent, token) of each."""
         logp = alive[..., None] + jax.nn.log_softmax(scores.astype(jnp.float32))
         logp = jnp.where(jnp.isnan(logp), -jnp.inf, logp)
         flat = logp.reshape(*batch, width * vocabulary)
@@ -56,12 +56,17 @@ def beam_search(
         tokens = _gather(tokens, parent).at[..., t].set(token)
         done = alive / _penalty(t + 1, alpha)
         ended = _best(ended, (tokens, jnp.where(token == end, done, -jnp.inf)))
-        alive = jnp.where(token == end, -jnp.inf, alive)
-        state = jax.tree.map(lambda x: x if jnp.ndim(x) == 0 else _gather(x, parent), state)
-        return (alive, tokens, ended, *step(state, token)), None
+        return (jnp.where(token == end, -jnp.inf, alive), tokens, ended), parent, token
 
-    start = (alive, tokens, ended, state, scores)
-    (alive, tokens, ended, *_), _ = jax.lax.scan(extend, start, jnp.arange(steps))
+    def extend(carry, t):
+        kept, state, scores = carry
+        kept, parent, token = choose(*kept, scores, t)
+        state = jax.tree.map(lambda x: x if jnp.ndim(x) == 0 else _gather(x, parent), state)
+        return (kept, *step(state, token)), None
+
+    start = ((alive, tokens, ended), state, scores)
+    (kept, _, scores), _ = jax.lax.scan(extend, start, jnp.arange(steps - 1))
+    (alive, tokens, ended), *_ = choose(*kept, scores, steps - 1)
     tokens, scores = _best(ended, (tokens, alive / _penalty(steps, alpha)))
     # what is no hypothesis holds no tokens either
     return jnp.where(jnp.isneginf(scores)[..., None], end, tokens), scores

@@ -64,7 +64,7 @@ class Encoder(nnx.Module):
         if at is not None:
             if self.config.head != "token":
                 raise ValueError(f"at: expected None with head={self.config.head!r}, got positions")
-            _check_at(at, x.shape[:-2])
+            _check_at(at, x.shape[:-1])
             x = jnp.take_along_axis(x, at[..., None], axis=-2)
         x = x if self.norm is None else self.norm(x)
         return self.head(x, real)
@@ -162,9 +162,11 @@ class Encoder(nnx.Module):
         return dict(mask=mask, bias=bias, positions=positions)
 
 
-def _check_at(at, batch: tuple[int, ...]) -> None:
-    """Raise unless `at` is integers [*batch, P], or 1 for all of a batch axis."""
+def _check_at(at, rows: tuple[int, ...]) -> None:
+    """Raise unless `at` is integers [*batch, P] below L, or 1 for all of a batch axis."""
     check_integers("at", at)
+    *batch, L = rows
+    check_range("at", at, 0, L - 1)
     fits = at.ndim == len(batch) + 1 and all(n in (1, size) for n, size in zip(at.shape, batch))
     if not fits:
         raise ValueError(f"at: expected shape {[*batch, 'P']}, got {list(at.shape)}")

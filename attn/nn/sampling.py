@@ -1,12 +1,16 @@
 """The next token from scores: the likeliest, or one drawn from those that are likely enough."""
 
 import math
+from collections.abc import Callable
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attn._numbers import is_integer, is_number
+
+State = TypeVar("State")
 
 
 def sample(
@@ -42,6 +46,25 @@ def sample(
     drawn = jax.random.categorical(key, kept)
     token = jnp.take_along_axis(tokens, drawn[..., None], axis=-1)[..., 0]
     return jnp.where(broken, -1, token)
+
+
+def greedy(
+    step: Callable[[State, Int[Array, "*B"]], tuple[State, Float[Array, "*B V"]]],
+    state: State,
+    scores: Float[Array, "*B V"],
+    steps: int,
+) -> Int[Array, "*B steps"]:
+    """`steps` tokens, each the likeliest after those before it, from what is known after the start
+    token. `steps` - 1 calls of `step`."""
+
+    def one(carry, _):
+        state, scores = carry
+        token = sample(scores, temperature=0)
+        return step(state, token), token
+
+    (_, scores), tokens = jax.lax.scan(one, (state, scores), None, length=steps - 1)
+    last = sample(scores, temperature=0)
+    return jnp.moveaxis(jnp.concatenate([tokens, last[None]]), 0, -1)
 
 
 def check_sampling(vocab_size: int, key, temperature, top_k, top_p) -> None:

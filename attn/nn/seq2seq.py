@@ -23,7 +23,7 @@ from attn.nn.head import Head
 from attn.nn.inputs import check_numbers, prepare
 from attn.nn.keys import fold
 from attn.nn.norm import norm_of
-from attn.nn.sampling import sample
+from attn.nn.sampling import greedy
 from attn.nn.score_bias import relative_table, score_bias
 from attn.nn.stack import Stack
 
@@ -240,16 +240,8 @@ def _greedy(graph, params, source, steps: int, mask, lengths):
     """Compiled once for each model, shape and number of steps."""
     model = nnx.merge(graph, params)
     first = jnp.full((*source.shape[:-1], 1), model.config.bos, jnp.int32)
-
-    def one(carry, _):
-        state, scores = carry
-        token = sample(scores, temperature=0)
-        return model.step(state, token), token
-
-    start = model.prefill(source, first, mask=mask, lengths=lengths)
-    (_, scores), tokens = jax.lax.scan(one, start, None, length=steps - 1)
-    last = sample(scores, temperature=0)
-    return jnp.moveaxis(jnp.concatenate([tokens, last[None]]), 0, -1)
+    state, scores = model.prefill(source, first, mask=mask, lengths=lengths)
+    return greedy(model.step, state, scores, steps)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))

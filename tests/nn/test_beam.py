@@ -135,3 +135,16 @@ def test_a_hypothesis_of_nan_leaves_the_beam_and_the_others_stay():
     assert tokens.tolist() == [[1, 2, 2], [1, 1, 2]]
     _, none = beam_search(count, 0, jnp.full((2, 3), jnp.nan), steps=3, end=2)
     assert (none == -jnp.inf).all()
+
+
+def test_the_last_choice_asks_for_no_scores_after_it():
+    """The state's length past the last step was computed and thrown away."""
+    asked = []
+
+    def count(state, token):
+        jax.debug.callback(lambda t: asked.append(int(t)), state)
+        return state + 1, jnp.zeros((2, 3))
+
+    jax.block_until_ready(beam_search(count, 0, jnp.zeros((2, 3)), steps=4, end=2))
+    jax.effects_barrier()
+    assert sorted(asked) == [0, 1, 2]

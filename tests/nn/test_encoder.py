@@ -332,6 +332,9 @@ def test_places_that_are_none_are_named():
         at([[0, 1]] * 3)
     with pytest.raises(TypeError, match="at: expected an array of integers, got float32"):
         at(np.zeros((3, 2), np.float32))
+    for place in (-1, TOKENS.shape[1]):  # one would read from the end, the other give NaN
+        with pytest.raises(ValueError, match=f"at: expected integers from 0 to 5, got {place}"):
+            at(np.full((3, 2), place))
 
 
 def test_narrow_integers_do_not_wrap():
