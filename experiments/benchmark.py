@@ -90,7 +90,10 @@ def _run(values: flags.FlagValues) -> None:
         busy = f"the machine is busy (load {load:.1f} on {cores} cores): these are no measurements"
         console.print(busy, style="yellow", highlight=False)
     command = redact.command("experiments.benchmark", sys.argv[1:])
-    environment = records.environment(command) | {"load at start": round(load, 1)}
+    environment = records.environment(command) | {
+        "memory": "what is freed is kept, as in training (experiments/memory.py)",
+        "load at start": round(load, 1),
+    }
     peak = machine.peak_flops()
     for name in dict.fromkeys(values.suite):
         try:
