@@ -14,7 +14,7 @@ import numpy as np
 from absl import flags
 from jaxtyping import Float
 
-from experiments import cli
+from experiments import cli, redact
 from experiments.errors import ConfigError
 from experiments.report import plots
 from experiments.stdout import tell
@@ -42,7 +42,7 @@ def look(workdir: Path, example: int) -> Alignment:
     learner, params, _ = load(workdir)
     task = learner.experiment.posed
     if task.head != "sequence":
-        other = f"python -m experiments.visualize --workdir={workdir}"
+        other = redact.command("experiments.visualize", [f"--workdir={workdir}"])
         # no "'token': ", which would read as a secret
         raise ConfigError([f"--workdir: its task has head {task.head!r}; draw it with {other}"])
     if not 0 <= example < (size := task.size("validation")):

@@ -12,6 +12,7 @@ from experiments.config import Experiment
 from experiments.errors import ConfigError, RunDirectoryError
 from experiments.fairness import Fairness
 from experiments.lock import held_soon
+from experiments.rundir import read_json
 from experiments.sweep import Planned
 from experiments.validation import digest
 
@@ -26,22 +27,34 @@ def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Plan
         return list(sweep)
     first = sweep[0].experiment
     with held_soon(workdir, "alike", seconds=3600):
-        kept = records.read_object(workdir / "alike.json") or {}
-        if not all(isinstance(x, dict) and x.keys() == {"fields", "notes"} for x in kept.values()):
-            raise RunDirectoryError(
-                f"{workdir / 'alike.json'} is not as it was written: expected fields and notes of "
-                "each variant; remove it, and they are solved again"
-            )
+        kept = _kept(workdir / "alike.json")
         found: dict[str, dict[str, Any]] = {}
         for planned in sweep:
             if planned.variant not in found:
                 key = f"{digest(first)} {digest(planned.experiment)} {planned.match} {rules}"
                 if key not in kept:
-                    kept[key] = _fields(planned, first, rules, found.get(sweep[0].variant))
+                    made = _fields(planned, first, rules, found.get(sweep[0].variant))
+                    kept[key] = records.sealed(made, {"of": key})
                     disk.write_json(workdir / "alike.json", kept)
                 found[planned.variant] = kept[key]
-        made = [found[planned.variant] for planned in sweep]
-    return [p.having(x["fields"], **x["notes"]) for p, x in zip(sweep, made)]
+        solved = [found[planned.variant] for planned in sweep]
+    return [p.having(x["fields"], **x["notes"]) for p, x in zip(sweep, solved)]
+
+
+def _kept(path: Path) -> dict[str, dict[str, Any]]:
+    """What was solved before. Raises RunDirectoryError if it is not as it was written: runs would
+    have sizes that the notes beside them deny."""
+    try:
+        kept = read_json(path) or {}
+        if all(records.is_sealed(x, {"of": key}) for key, x in kept.items()):
+            return kept
+    except (RunDirectoryError, KeyError, AttributeError):
+        pass
+    raise RunDirectoryError(
+        f"{path} is not as it was written: damaged, edited, or of another version\n"
+        "  put it back, or remove it: sizes and steps are solved again; those that you choose "
+        "belong in sweep(), without match and budget"
+    )
 
 
 def _fields(

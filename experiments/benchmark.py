@@ -82,7 +82,7 @@ def _run(values: flags.FlagValues) -> None:
     console, found = Console(), {}
     if refs:
         for ref in refs:
-            console.print(commits.table(commits.beside(ref, _same(values, known)), ref))
+            console.print(commits.table(commits.beside(ref, *_same(values, options)), ref))
         return
     _check(workdir, values.suite)
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
@@ -141,14 +141,13 @@ def _check_peers(against: Sequence[str], suites: dict[str, Collection[str]]) -> 
         )
 
 
-def _same(values: flags.FlagValues, known: dict[str, Suite]) -> list[str]:
-    """The arguments of this benchmark, against one peer a suite, for its processes."""
+def _same(values: flags.FlagValues, options: Options) -> tuple[list[str], commits.Peers]:
+    """The arguments of this benchmark for its processes, and its suites with their peers."""
     text = lambda value: ",".join(value) if isinstance(value, list) else value
-    names = ("suite", "lengths", "dtypes", "heads", "widths", "rounds", "seconds")
-    first = (next(iter(known[x].against), "") for x in values.suite if x in known)
-    peers = ",".join(dict.fromkeys(filter(None, first)))
-    against = [f"--against={peers}"] if peers else []
-    return [*(f"--{name}={text(getattr(values, name))}" for name in names), *against]
+    names = ("lengths", "dtypes", "heads", "widths", "rounds", "seconds")
+    peers = {name: options.peers(suite.against) for name, suite in suites().items()} | {LOOP: []}
+    arguments = [f"--{name}={text(getattr(values, name))}" for name in names]
+    return arguments, {name: peers[name] for name in dict.fromkeys(values.suite)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -162,7 +162,7 @@ def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
         dry_run(planned, rules, Path(values.workdir), retry_failed=values.retry_failed)
         return
     launch = launch_of(values)
-    kept = Kept() if launch is here else None  # what another process compiled stays there
+    kept = Kept()  # every process has its own: another's is a copy of this one, still empty
     found = compare(
         planned,
         Path(values.workdir),

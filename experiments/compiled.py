@@ -9,7 +9,7 @@ import jax
 
 from experiments.checkpoint import flatten
 from experiments.errors import RetraceError
-from experiments.measure.cost import Program, build
+from experiments.measure.cost import Known, Program, build
 
 # for what runs once: XLA takes longer to compile it well than to run it
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
@@ -29,9 +29,11 @@ class Compiled:
     program: Program
 
     @classmethod
-    def of(cls, function: Callable, *arguments: Any, **options: Any) -> Self:
-        """`options` are jax.jit's."""
-        return cls(function, build(jax.jit(function, **options), *arguments))
+    def of(
+        cls, function: Callable, *arguments: Any, known: Known | None = None, **options: Any
+    ) -> Self:
+        """`known` is `build`'s, `options` are jax.jit's."""
+        return cls(function, build(jax.jit(function, **options), *arguments, known=known))
 
     def __call__(self, *arguments: Any) -> Any:
         try:

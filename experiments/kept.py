@@ -1,14 +1,16 @@
-"""Train steps that a process trained with, kept so that timing one does not compile it again."""
+"""What a process compiled for its runs, kept: runs of other seeds have the same programs, and a
+train step is timed as it was trained with."""
 
 import dataclasses
 from typing import NamedTuple
 
 from experiments.config import Experiment
 from experiments.learner import Learner
-from experiments.measure.cost import Program
+from experiments.measure.cost import Known, Program
 from experiments.validation import digest
 
 MOST = 32  # variants: a program is some megabytes
+EACH = 3  # programs of a run: the first state, a step, an evaluation
 
 
 class Trained(NamedTuple):
@@ -17,10 +19,11 @@ class Trained(NamedTuple):
 
 
 class Kept:
-    """Of each variant that was trained last, whatever its seed."""
+    """Of each variant that was trained last, whatever its seed; and the programs of all."""
 
     def __init__(self) -> None:
         self._found: dict[str, Trained] = {}
+        self._programs: Known = {}
 
     def add(self, learner: Learner, program: Program) -> None:
         variant = _variant(learner.experiment)
@@ -31,6 +34,12 @@ class Kept:
 
     def get(self, experiment: Experiment) -> Trained | None:
         return self._found.get(_variant(experiment))
+
+    def programs(self) -> Known:
+        """Those of the last runs, to look in and to add to."""
+        for oldest in list(self._programs)[: -EACH * MOST]:
+            del self._programs[oldest]
+        return self._programs
 
 
 def _variant(experiment: Experiment) -> str:

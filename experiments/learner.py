@@ -21,6 +21,7 @@ from experiments.checkpoint import flatten
 from experiments.config import Experiment
 from experiments.errors import ConfigError, DataError
 from experiments.families import sequence_model, shifted, source_mask
+from experiments.measure.cost import Known, build
 from experiments.optimizer import learning_rate, make_optimizer, updates_done
 from experiments.tasks import Batch, Task
 
@@ -72,10 +73,10 @@ class Shape:
         return batch
 
 
-def built(experiment: Experiment) -> nnx.Module:
+def built(experiment: Experiment, seed: int | Int[Array, ""]) -> nnx.Module:
     """The model as initialised: an Encoder, or one of its family for a task of sequences."""
     task, model = experiment.posed, experiment.model
-    key = fold(jax.random.key(experiment.seed), "init")
+    key = fold(jax.random.key(seed), "init")
     if task.head == "sequence":
         return sequence_model(task, model, key=key)
     if model.family != "transformer":
@@ -89,15 +90,16 @@ def built(experiment: Experiment) -> nnx.Module:
 class Learner:
     """An Experiment's pure functions; jit `train_step` (its state may be donated) and `eval_step`.
 
-    Raises ConfigError for what only shows when the data is read or the encoder is built.
+    `known` holds programs of other runs, one of which may be that of the first state. Raises
+    ConfigError for what only shows when the data is read or the encoder is built.
     """
 
-    def __init__(self, experiment: Experiment):
-        self.experiment = experiment
+    def __init__(self, experiment: Experiment, known: Known | None = None):
+        self.experiment, self.known = experiment, known
         self.optimizer = make_optimizer(experiment)
         # `shapes` is the state's: whoever asks again would build the model again
-        build = lambda: jax.eval_shape(self._first)
-        self.graph, self.shapes = refusing("the model", build)
+        shapes = lambda: jax.eval_shape(lambda: self._first(experiment.seed))
+        self.graph, self.shapes = refusing("the model", shapes)
         # both before anything is drawn
         fits.state(self.shapes)
         refusing("the task", lambda: fits.data(experiment))
@@ -105,20 +107,22 @@ class Learner:
         self.shape = refusing("the task", lambda: Shape.of(experiment.posed, size))
 
     def model(self) -> nnx.Module:
-        return built(self.experiment)
+        return built(self.experiment, self.experiment.seed)
 
     def init(self) -> State:
         """The state before the first step."""
-        return self._first()[1]
+        return self._first(self.experiment.seed)[1]
 
-    def _first(self) -> tuple[nnx.GraphDef, State]:
-        graph, params = nnx.split(self.model())
+    def _first(self, seed: int | Int[Array, ""]) -> tuple[nnx.GraphDef, State]:
+        graph, params = nnx.split(built(self.experiment, seed))
         return graph, State(jnp.int32(0), params, self.optimizer.init(params))
 
     @functools.cached_property
     def start(self) -> Callable[[], State]:
-        """`init`, compiled once."""
-        return jax.jit(self.init)
+        """`init`, compiled once, for every seed."""
+        seed = np.int32(self.experiment.seed)
+        program = build(lambda seed: self._first(seed)[1], seed, known=self.known)
+        return lambda: program.call(seed)
 
     def train_step(
         self, state: State, batch: Batch, step: Int[Array, ""]

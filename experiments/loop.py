@@ -27,6 +27,7 @@ from experiments.evaluate import Answers
 from experiments.kept import Kept
 from experiments.learner import Learner, State, passed_over, refusing
 from experiments.lock import Held
+from experiments.measure.cost import Known
 from experiments.memory import keep_freed_memory
 from experiments.optimizer import learned
 from experiments.rundir import claimed, read_json, write_config
@@ -65,7 +66,13 @@ def run(
             display = stack.enter_context(Display(total=experiment.train.steps, shown=progress))
             copies = stack.enter_context(Sinks(sinks, workdir, warn=display.warn))
             session = Session(
-                experiment, workdir, lock=lock, signals=signals, display=display, copies=copies
+                experiment,
+                workdir,
+                lock=lock,
+                signals=signals,
+                display=display,
+                copies=copies,
+                known=None if kept is None else kept.programs(),
             )
             if kept is not None and session.devices.whole.num_devices == 1:  # costs are of one
                 kept.add(session.learner, session.train_step.program)
@@ -92,12 +99,13 @@ class Session:
         signals: Signals,
         display: Display,
         copies: Sinks,
+        known: Known | None,
     ) -> None:
         self.experiment, self.metrics = experiment, workdir / METRICS
         self.workdir, self.signals, self.display = workdir, signals, display
         self.copies, self.lock = copies, lock
         self.began, self.training = time.monotonic(), 0.0
-        self.learner, train = Learner(experiment), experiment.train
+        self.learner, train = Learner(experiment, known), experiment.train
         self.devices = Devices.dividing(train.batch_size, train.eval_batch_size)
         self.checkpoints = Checkpoints.of(workdir, experiment)
         self.skipped: dict[int, str] = {}  # steps whose batch changes nothing, and why
@@ -141,8 +149,9 @@ class Session:
 
     def _compile(self) -> None:
         start, learner = time.monotonic(), self.learner
+        fixed = {"known": learner.known, "out_shardings": self.devices.whole}
         once = lambda *what, **options: refusing(
-            "the model", lambda: Compiled.of(*what, **options, out_shardings=self.devices.whole)
+            "the model", lambda: Compiled.of(*what, **fixed, **options)
         )
         batch, step = self._batch(), np.int32(self.step)
         self.train_step = once(learner.train_step, self.state, batch, step, donate_argnums=0)

@@ -67,7 +67,7 @@ def in_turns(steps: dict[Any, Step], *, rounds: int, seconds: float) -> dict[Any
 
 def params(experiment: Experiment) -> int:
     """How many numbers are learned."""
-    return learned(jax.eval_shape(lambda: nnx.split(built(experiment))[1]))
+    return learned(jax.eval_shape(lambda: nnx.split(built(experiment, experiment.seed))[1]))
 
 
 def flops(experiment: Experiment) -> int:

@@ -37,9 +37,7 @@ def search(planned: Sequence[Planned], rules: Fairness, workdir: Path, finish: F
         cells = _finished(Cells(workdir, tuple(trials)), finish)
         with journal(workdir):
             for p, trial in zip(firsts, trials):
-                result, _ = cells.outcome(trial)
-                accuracy = result["validation"]["accuracy"] if result else None
-                Draws(workdir, p.name, rules).tell(number, accuracy)
+                Draws(workdir, p.name, rules).tell(number, _accuracy(cells, trial))
         tried += trials
     return Cells(workdir, tuple(tried))
 
@@ -65,10 +63,13 @@ def _finished(cells: Cells, finish: Finish) -> Cells:
 
 
 def trial_runs(planned: Sequence[Planned]) -> list[Planned]:
-    """The run of each variant that its trials change: the first, with a seed of their own."""
+    """The run of each variant that its trials change: the first, with a seed that is not shown."""
+    shown = {p.experiment.seed for p in planned}
     firsts = {p.variant: p for p in reversed(planned)}  # the first of each is the last to stay
     firsts = [firsts[name] for name in dict.fromkeys(p.variant for p in planned)]
-    return [p.having({"seed": (p.experiment.seed + APART) % 2**31}) for p in firsts]
+    seeds = lambda first: ((first + n * APART) % 2**31 for n in itertools.count(1))
+    own = lambda p: next(seed for seed in seeds(p.experiment.seed) if seed not in shown)
+    return [p.having({"seed": own(p)}) for p in firsts]
 
 
 def combinations(planned: Sequence[Planned], rules: Fairness) -> list[Planned]:
@@ -88,23 +89,37 @@ def check(firsts: Sequence[Planned], rules: Fairness) -> None:
 def chosen(planned: Sequence[Planned], tried: Cells, rules: Fairness) -> list[Planned]:
     """The runs with the setting that was best on validation, of equal ones the first; where every
     trial failed, of the first, whose failure then shows."""
-    best: dict[str, Planned] = {}
-    scores: dict[str, float] = {}
+    trials: dict[str, list[tuple[Planned, float | None]]] = {}
     for trial in tried.planned:
-        result, _ = tried.outcome(trial)
-        score = result["validation"]["accuracy"] if result else float("-inf")
-        if trial.variant not in best or score > scores[trial.variant]:
-            best[trial.variant], scores[trial.variant] = trial, score
-    count = len(tried.planned) // len(best)
+        trials.setdefault(trial.variant, []).append((trial, _accuracy(tried, trial)))
     made = []
     for p in planned:
-        values = {name: at(best[p.variant].config, name) for name in rules.search}
+        own = trials[p.variant]
+        ended = [(trial, accuracy) for trial, accuracy in own if accuracy is not None]
+        best, _ = max(ended, key=lambda x: x[1], default=own[0])  # of equal ones the first
+        values = {name: at(best.config, name) for name in rules.search}
         told = ", ".join(
             f"{name.rpartition('.')[2]}={_short(x)}{_end(x, rules.search[name])}"
             for name, x in values.items()
         )
-        made.append(p.having(values, searched=f"{told}, best of {count}"))
+        made.append(p.having(values, searched=f"{told}, {_of(len(ended), len(own))}"))
     return made
+
+
+def _accuracy(cells: Cells, trial: Planned) -> float | None:
+    """On validation; None if it failed. Raises LabError if it has not ended: its failure may have
+    been forgotten meanwhile, by --retry_failed of another process."""
+    result, error = cells.outcome(trial)
+    if result is None and error is None:
+        what = "has not ended, or what it left was removed: nothing is chosen without it"
+        raise LabError(f"{cells.folder(trial)}: {what}\n  the same command goes on with it")
+    return result["validation"]["accuracy"] if result else None
+
+
+def _of(ended: int, count: int) -> str:
+    if not ended:
+        return f"the first of {count}, which all failed"
+    return f"best of {ended}" + (f" ({count - ended} failed)" if ended < count else "")
 
 
 def _end(value: Any, listed: Sequence | Range) -> str:

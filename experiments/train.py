@@ -34,7 +34,7 @@ def run(
     kept: "Kept | None" = None,
 ) -> dict[str, Any]:
     """Trains to the end, or goes on with what `workdir` holds; returns result.json. Copies metrics
-    to `sinks`, names in SINKS, and adds the compiled step to `kept`.
+    to `sinks`, names in SINKS, and compiles nothing that is in `kept`, where all else is added.
 
     Raises a LabError of `experiments.errors`: Interrupted after a signal, when all is saved.
     """

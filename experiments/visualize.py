@@ -30,7 +30,7 @@ def look(workdir: Path, example: int) -> Seen:
     learner, params, step = load(workdir)
     task = learner.experiment.posed
     if task.head == "sequence":
-        other = f"python -m experiments.align --workdir={workdir}"
+        other = redact.command("experiments.align", [f"--workdir={workdir}"])
         raise ConfigError([f"--workdir: for a task of sequences: {other}"])
     size = task.size("validation")
     if not 0 <= example < size:

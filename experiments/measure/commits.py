@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,12 @@ from experiments.report.table import number
 TURNS = 2  # of each; the smallest time counts
 LABELS = ("suite", "dtype", "heads", "kv_heads", "width", "T", "mode")
 Times = dict[tuple, float]
+Peers = dict[str, list[str]]  # of each suite
+# not all commits have loop's name for this: what they have always had is the suite
+ASKED = (
+    "import json; from experiments.measure.suites import suites; "
+    "print(json.dumps({n: [*x.against] for n, x in suites().items()} | {'loop': []}))"
+)
 
 
 def commit(name: str) -> str | None:
@@ -44,10 +50,23 @@ def checkout(ref: str) -> Iterator[Path]:
             subprocess.run([*git, "remove", "--force", folder], capture_output=True)
 
 
-def beside(ref: str, arguments: Sequence[str], tell=print) -> dict[str, Times]:
-    """Milliseconds of ours by what is timed, "here" and "there"; `arguments` are a benchmark's."""
+def beside(
+    ref: str, arguments: Sequence[str], suites: Peers, tell: Callable[[str], None] = print
+) -> dict[str, Times]:
+    """Milliseconds of ours by what is timed, "here" and "there", of the suites that both have, each
+    against one peer that both have; `arguments` are a benchmark's. Raises ConfigError if there is
+    no such suite."""
     found: dict[str, Times] = {"here": {}, "there": {}}
     with checkout(ref) as there, tempfile.TemporaryDirectory(prefix="attn-") as out:
+        theirs = json.loads(_python(there, "-c", ASKED))
+        both = {n: [p for p in own if p in theirs[n]] for n, own in suites.items() if n in theirs}
+        if left := ", ".join(n for n in suites if n not in both):
+            if not both:
+                raise ConfigError([f"--against={ref}: no suite of that commit is called {left}"])
+            tell(f"{ref} has no {left}: left out")
+        peers = ",".join(dict.fromkeys(own[0] for own in both.values() if own))
+        against = [f"--against={peers}"] if peers else []
+        arguments = [*arguments, f"--suite={','.join(both)}", *against]
         for turn in range(TURNS):
             for name, root in (("here", records.ROOT), ("there", there)):
                 tell(f"turn {turn + 1} of {TURNS}: {name}")
@@ -57,15 +76,21 @@ def beside(ref: str, arguments: Sequence[str], tell=print) -> dict[str, Times]:
 
 
 def _times(root: Path, arguments: Sequence[str], workdir: Path) -> Times:
-    command = [sys.executable, "-m", "experiments.benchmark", *arguments, f"--workdir={workdir}"]
-    environment = os.environ | {"PYTHONPATH": str(root)}
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise LabError(f"the benchmark failed in {root}:\n{done.stderr.strip()[-2000:]}")
+    _python(root, "-m", "experiments.benchmark", *arguments, f"--workdir={workdir}")
     suites = json.loads((workdir / "benchmark.json").read_text())["suites"]
     rows: list[dict[str, Any]] = [r | {"suite": n} for n, s in suites.items() for r in s["rows"]]
     ours = [row for row in rows if row["contender"] == OURS and "minimum" in row]
     return {tuple(row.get(label) for label in LABELS): row["minimum"] for row in ours}
+
+
+def _python(root: Path, *arguments: str) -> str:
+    """What a process of a checkout prints. Raises LabError if it fails."""
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise LabError(f"the benchmark failed in {root}:\n{done.stderr.strip()[-2000:]}")
+    return done.stdout
 
 
 def table(found: dict[str, Times], ref: str) -> Table:

@@ -22,7 +22,9 @@ h2 { font-size: 1.1rem; margin: 2.2rem 0 .5rem; }
 p { max-width: 48rem; margin: .4rem 0; } .soft { color: var(--soft); font-size: .9rem; }
 code, pre { font: .86em/1.45 ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 pre { white-space: pre-wrap; background: var(--stripe); padding: .6rem .8rem; margin: .4rem 0; }
-.scroll { overflow-x: auto; overflow-wrap: normal; }
+.scroll { overflow-x: auto; overflow-wrap: normal; background: no-repeat right / 2.4rem 100% local
+         linear-gradient(to left, var(--page) 50%, transparent), no-repeat right / .8rem 100%
+         linear-gradient(to left, var(--line), transparent); }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
 th, td { padding: .32rem .6rem; text-align: right; white-space: nowrap; vertical-align: bottom;
          border-bottom: 1px solid var(--line); }
@@ -32,7 +34,7 @@ th:first-child, td:first-child, .words th, .words td { text-align: left; }
 .words td:first-child { overflow-wrap: break-word; }
 .scroll + .scroll { margin-top: .8rem; }
 thead th { font-weight: 600; } thead .group th { color: var(--soft); font-weight: 400; }
-thead .group th:not(:first-child) { text-align: center; border-left: 1px solid var(--line); }
+thead .group th:not(:first-child) { text-align: left; border-left: 1px solid var(--line); }
 th.unit, .unit { color: var(--soft); font-weight: 400; font-size: .82rem; }
 .first { border-left: 1px solid var(--line); }
 .sticky th:first-child, .sticky td:first-child { position: sticky; left: 0; background: var(--page);
@@ -59,13 +61,18 @@ svg text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sa
 details { margin: .3rem 0; } summary { cursor: pointer; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: .4rem 0; }
 dt { color: var(--soft); } dd { margin: 0; max-width: 48rem; }
-@media (max-width: 40rem) { dl { grid-template-columns: 1fr; } dd { margin: 0 0 .4rem 1rem; } }
+@media (max-width: 40rem) {
+  dl { grid-template-columns: 1fr; } dd { margin: 0 0 .4rem 1rem; }
+  .sticky th:first-child, .sticky td:first-child { min-width: 8rem; max-width: 9rem;
+         white-space: normal; }
+}
 @page { size: A4 landscape; margin: 10mm; }
 @media print {
   :root { font-size: 11px; } body { max-width: none; padding: 0; font-size: 8.5pt; }
   p, dd { max-width: none; } h2 { margin-top: 1.4rem; }
   h1, h2, h3, h4, summary { break-after: avoid; } tr, figure, dt, dd { break-inside: avoid; }
-  .scroll { overflow: visible; } table { font-size: 7pt; } th, td { padding: .2rem .3rem; }
+  .scroll { overflow: visible; background: none; } table { font-size: 7pt; }
+  th, td { padding: .2rem .3rem; }
   th, td { white-space: normal; } td[colspan] { overflow-wrap: anywhere; }
   .sticky th:first-child, .sticky td:first-child { position: static; }
   .figures { grid-template-columns: repeat(2, 1fr); }

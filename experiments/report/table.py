@@ -100,6 +100,16 @@ def _note(key: str) -> Callable[[Variant], str]:
     return lambda variant: variant.cells[0].notes.get(key, "—")
 
 
+def _steps(variant: Variant) -> str:
+    """Those that a budget pays for, and whether they end before the learning rate is what the
+    configuration says."""
+    told = _note("steps")(variant)
+    # of a run that has finished, as others may be damaged
+    config = next((cell.config for cell in variant.cells if cell.result), {})
+    steps, warmup = (at(config, k) or 0 for k in ("train.steps", "optimizer.warmup_steps"))
+    return f"{told} (inside the warm-up of {warmup:,})" if told != "—" and steps < warmup else told
+
+
 TEST, VAL = "test.accuracy", "validation.accuracy"
 STEP, ATTENTION = "whole train step", "attention alone, one layer"
 COLUMNS = (
@@ -117,7 +127,7 @@ COLUMNS = (
     Column("accuracy", "seeds", "", lambda v: len(v.results(TEST)), _seeds),
     Column("fairness", "matched", "", lambda v: None, _note("matched")),
     Column("fairness", "searched", "", lambda v: None, _note("searched")),
-    Column("fairness", "steps", "", lambda v: None, _note("steps")),
+    Column("fairness", "steps", "", lambda v: None, _steps),
     Column("model", "parameters", "", lambda v: v.mean("parameters"), _whole("parameters")),
     Column(STEP, "speed", "steps/s", lambda v: v.mean("steps_per_second"), _speed),
     Column(STEP, "in turns", "ms", _cost("step_ms"), _time("step"), short=True),
@@ -154,7 +164,8 @@ NOTES = {
     "of a step; peak and work are of fwd + bwd, which is forward and backward.",
     "fairness": "What was solved to match the first variant, how far off it is; what was chosen "
     "on validation, from how many trials, and whether it is an end of those listed or within 5% of "
-    "an end of its range, beyond which a better one may lie; the steps that the budget pays for.",
+    "an end of its range, beyond which a better one may lie; the steps that the budget pays for, "
+    "and whether they end inside the warm-up, before the learning rate was ever what it is set to.",
     "peak": "Arguments + outputs - aliased + temporaries of the compiled program.",
     "work": "Matrix products only, counted in the jaxpr; ≥ where a loop's length depends on data.",
     "attention to softmax": "|y - softmax| / |softmax|, in Frobenius' norm, of what a layer makes "

@@ -22,6 +22,7 @@ from experiments.report import plots
 
 Blocks = dict[str, str]  # what stands under each name of a README
 Figures = dict[str, tuple[str, bytes]]  # svg and png
+NOT_RECORDED = "date and commit not recorded"  # of the first studies
 Study = Callable[[int, int], tuple[dict[str, Any], Figures]]  # of seeds and steps
 
 
@@ -95,12 +96,13 @@ def about(command: str, seconds: float) -> dict[str, Any]:
 
 
 def run_line(results: dict[str, Any]) -> str:
-    """Hardware and time, for a README."""
+    """Hardware, time and code, for a README."""
     run = results["run"]
     hardware, versions = run["hardware"], run["versions"]
+    when = f"{run['started']}, commit {run['git']}" if "git" in run else NOT_RECORDED
     return (
         f"{hardware['cores']} cores of {hardware['processor'] or hardware['device']}, shared; "
-        f"jax {versions['jax']}; {run['seconds']} s in all."
+        f"jax {versions['jax']}; {run['seconds']} s in all; {when}."
     )
 
 

@@ -1,5 +1,7 @@
 """The picture of an alignment: of a trained run, with its characters, and clear words without."""
 
+import shlex
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from experiments.validation import from_dict
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "bahdanau"
+    folder = tmp_path_factory.mktemp("runs") / "of bahdanau"
     experiment = from_dict(
         {
             "task": task("numbers", digits=3, validation=8, test=8),
@@ -39,7 +41,7 @@ def test_a_run_is_drawn_with_its_characters(trained, capsys):
     assert visualize.main([f"--workdir={trained}"]) == 2
     errors = capsys.readouterr().err
     assert "validation has examples 0..7" in errors
-    assert "experiments.align" in errors
+    assert shlex.split(errors)[-4:] == ["python", "-m", "experiments.align", f"--workdir={trained}"]
 
 
 def test_pictures_lie_side_by_side():
@@ -54,6 +56,13 @@ def test_another_head_is_told_which_command_draws_it(whole, capsys):
     assert align.main([f"--workdir={whole}"]) == 2
     hint = f"head 'token'; draw it with python -m experiments.visualize --workdir={whole}\n"
     assert capsys.readouterr().err.endswith(hint)
+
+
+def test_a_command_that_is_told_can_be_copied_into_a_shell(whole, tmp_path, capsys):
+    """Of a folder with a space in its name it named the half before."""
+    (spaced := tmp_path / "a run").symlink_to(whole)
+    assert align.main([f"--workdir={spaced}"]) == 2
+    assert shlex.split(capsys.readouterr().err)[-1] == f"--workdir={spaced}"
 
 
 def test_what_is_no_trained_run_is_refused(tmp_path, capsys):

@@ -255,7 +255,8 @@ def test_a_commit_is_timed_beside_this_one(monkeypatch, tmp_path):
         return {key: 3.0 - len(ran) / 10 if root == records.ROOT else 2.0}
 
     monkeypatch.setattr(commits, "_times", times)
-    found = commits.beside("HEAD", ["--suite=softmax"], tell=lambda line: None)
+    monkeypatch.setattr(commits, "_python", lambda *_: json.dumps({"softmax": []}))
+    found = commits.beside("HEAD", [], {"softmax": []}, tell=lambda line: None)
     assert [here for here, *_ in ran] == [True, False] * 2
     assert all(there for _, there, _ in ran)  # the commit's files were there
     (key,) = found["here"]
@@ -298,14 +299,31 @@ def test_a_peer_that_no_suite_has_is_refused_before_anything_is_measured(capsys,
 def test_a_commit_is_timed_with_peers_that_its_suites_have():
     values = flags.FlagValues()
     benchmark._define(values)
-    for suite, against in ("content", []), ("content,linear,softmax", ["token scan,jax.nn"]):
-        values(["", "--workdir=x", f"--suite={suite}"])
-        found = [x.partition("=")[2] for x in benchmark._same(values, suites()) if "against" in x]
-        assert found == against
-        benchmark._check_peers(
-            "".join(found).split(",") if found else [],
-            {x: suites()[x].against for x in values.suite},
-        )
+    values(["", "--workdir=x", "--suite=loop,content,linear", "--rounds=3"])
+    arguments, peers = benchmark._same(values, Options())
+    assert peers == {"loop": [], "content": [], "linear": ["token scan", "fla"]}
+    assert "--rounds=3" in arguments
+    assert benchmark._same(values, Options(against=("fla",)))[1]["linear"] == ["fla"]
+
+
+def test_a_commit_is_timed_by_the_suites_and_peers_that_both_have(monkeypatch):
+    """It was asked for suites that it had not yet, or had under another name, and failed."""
+    ran, told = [], []
+    theirs = {"softmax": ["torch", "old peer"], "window": ["old peer"], "loop": []}
+    monkeypatch.setattr(commits, "_python", lambda *_: json.dumps(theirs))
+    monkeypatch.setattr(commits, "_times", lambda root, arguments, out: ran.append(arguments) or {})
+    ours = {"softmax": ["new peer", "torch"], "new": ["torch"], "newer": [], "window": ["torch"]}
+    commits.beside("HEAD", ["--rounds=3"], ours, tell=told.append)
+    assert ran == [["--rounds=3", "--suite=softmax,window", "--against=torch"]] * 4
+    assert told[0] == "HEAD has no new, newer: left out"
+    with pytest.raises(ConfigError, match="no suite of that commit is called new"):
+        commits.beside("HEAD", [], {"new": []}, tell=told.append)
+
+
+@pytest.mark.slow
+def test_a_checkout_says_which_suites_it_has():
+    found = json.loads(commits._python(records.ROOT, "-c", commits.ASKED))
+    assert found == {n: [*x.against] for n, x in suites().items()} | {"loop": []}
 
 
 @pytest.mark.slow

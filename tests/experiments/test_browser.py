@@ -32,6 +32,9 @@ const button = document.querySelectorAll("th button")[%d], seen = {before: names
 button.click(); seen.descending = names(); button.click(); seen.ascending = names();
 const shown = x => { const b = x.getBoundingClientRect(); return b.width > 100 && b.height > 50; };
 seen.figures = [...document.querySelectorAll("figure svg")].map(shown);
+const group = document.createRange();
+group.selectNodeContents(document.querySelector(".group th:nth-child(2)"));
+seen.group = group.getBoundingClientRect().right;
 seen.width = innerWidth; seen.page = document.documentElement.scrollWidth;
 const out = document.createElement("pre"); out.id = "probe";
 out.textContent = JSON.stringify(seen); document.body.append(out);
@@ -97,6 +100,7 @@ def test_a_report_works_in_a_browser(page, width):
     order = ["softmax", "a variant of a very long name, left=127", "linear"]
     assert [x for x in seen["descending"] if x != "window"] == order
     assert [x for x in seen["ascending"] if x != "window"] == order[::-1]
+    assert seen["group"] < width  # on a phone it stood beyond the edge, amid its columns
     assert seen["descending"][-1] == seen["ascending"][-1] == "window"  # it has no accuracy
 
 

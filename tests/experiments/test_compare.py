@@ -9,11 +9,13 @@ import time
 import types
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 from rich.console import Console
 
 import experiments.kept
-from experiments import cells, compare, records, slurm, train, workers
+from experiments import cells, compare, evaluate, records, slurm, train, workers
 from experiments.config import mechanism, task
 from experiments.errors import (
     ConfigError,
@@ -515,6 +517,31 @@ def test_a_step_is_timed_as_it_was_compiled_for_training(tmp_path):
     assert found["step_peak_bytes"] == Step(x).program.peak_bytes
 
 
+def learned_bytes(workdir):
+    _, params, _ = evaluate.load(workdir)
+    return b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(params))
+
+
+def test_runs_that_differ_by_their_seed_are_compiled_once_and_come_to_the_same(tmp_path):
+    """Half of the quickstart's compilations were of programs that the process had."""
+    kept = Kept()
+    counts, states = [], []
+    for seed in (0, 1):
+        x = experiment(seed=seed)
+        train.run(x, tmp_path / f"{seed}", progress=False, kept=kept)
+        train.run(x, tmp_path / f"{seed} alone", progress=False)
+        counts.append(len(kept.programs()))
+        states += [learned_bytes(tmp_path / name) for name in (f"{seed}", f"{seed} alone")]
+    assert counts == [3, 3]  # the first state, a step, an evaluation
+    assert states[0] == states[1] != states[2] == states[3]
+    # what its seed is part of, as the key of a dropout, is compiled for each
+    for seed in (0, 1):
+        dropped = experiment(seed=seed, dropout=0.5)
+        train.run(dropped, tmp_path / f"dropout {seed}", progress=False, kept=kept)
+        counts.append(len(kept.programs()))
+    assert counts[2:] == [4, 5]
+
+
 def test_few_programs_are_kept(monkeypatch):
     monkeypatch.setattr(experiments.kept, "MOST", 2)
     kept = Kept()
@@ -522,6 +549,8 @@ def test_few_programs_are_kept(monkeypatch):
         kept.add(types.SimpleNamespace(experiment=experiment(name)), name)
     found = [kept.get(experiment(name)) for name in ("softmax", "linear", "linformer")]
     assert [x and x.program for x in found] == ["softmax", None, "linformer"]
+    kept.programs().update({(n,): n for n in range(9)})
+    assert [*kept.programs().values()] == [3, 4, 5, 6, 7, 8]
 
 
 @pytest.mark.slow

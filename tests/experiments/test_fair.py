@@ -79,13 +79,31 @@ def test_a_matched_time_is_measured_once_more(tmp_path, monkeypatch):
     assert looks.count(width) == 2
 
 
-def test_a_damaged_file_of_solved_sizes_is_named(tmp_path):
-    rules = Fairness(budget={"steps": 7})
-    alike(planned("softmax"), rules, tmp_path)
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda text: text.replace('"fields"', '"field"'),
+        # a number of steps was obeyed, and the note beside it told another
+        lambda text: text.replace('"train.steps": 7', '"train.steps": 9'),
+        lambda text: text.replace('"steps": "7"', '"steps": "9"'),
+        # what was solved for other rules
+        lambda text: text.replace("'steps': 7", "'steps': 8"),
+        lambda text: json.dumps(dict.fromkeys(json.loads(text), 7)),
+        lambda text: text[:40],
+    ],
+)
+def test_an_edited_file_of_solved_sizes_is_named(edit, tmp_path):
+    alike(planned("softmax"), Fairness(budget={"steps": 7}), tmp_path)
     path = tmp_path / "alike.json"
-    path.write_text(path.read_text().replace("fields", "field"))
-    with pytest.raises(RunDirectoryError, match=r"alike.json is not as it was written"):
-        alike(planned("softmax"), rules, tmp_path)
+    edited = edit(path.read_text())
+    assert edited != path.read_text()
+    path.write_text(edited)
+    for steps in (7, 8):
+        with pytest.raises(RunDirectoryError, match=r"alike.json is not as .*\n  .*remove it"):
+            alike(planned("softmax"), Fairness(budget={"steps": steps}), tmp_path)
+    path.unlink()
+    (found,) = alike(planned("softmax"), Fairness(budget={"steps": 7}), tmp_path)
+    assert found.experiment.train.steps == 7
 
 
 @pytest.mark.parametrize("name", ["model.width", "model.head_dim"])

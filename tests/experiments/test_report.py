@@ -21,7 +21,7 @@ from experiments.report.data import Cell, Variant, curves, variants
 from experiments.report.pictures import pictures
 from experiments.report.sight import Sight
 from experiments.report.stats import Score, interval
-from experiments.report.table import comma_separated, markdown, number, terminal, told
+from experiments.report.table import COLUMNS, comma_separated, markdown, number, terminal, told
 from experiments.report.tradeoff import Point, tradeoff
 from experiments.validation import flat
 
@@ -259,6 +259,23 @@ def test_a_table_has_the_columns_and_the_notes_that_say_something():
     assert "* fairness:" not in markdown([plain], {})
     assert "* fairness:" in markdown([noted], {})
     assert "+0.1%" in markdown([noted], {})
+
+
+@pytest.mark.parametrize(
+    ("steps", "warmup", "noted", "shown"),
+    [
+        (999, 1000, True, "999 (inside the warm-up of 1,000)"),
+        (1000, 1000, True, "1,000"),  # its last step is made at the full rate
+        (999, 1000, False, "—"),  # no budget: both are as the configuration says
+    ],
+)
+def test_a_budget_that_ends_inside_the_warm_up_is_told(steps, warmup, noted, shown):
+    """Its rate never was what the configuration says, and nothing told it."""
+    config = {"train": {"steps": steps}, "optimizer": {"warmup_steps": warmup}}
+    notes = {"steps": f"{steps:,}"} if noted else {}
+    (row,) = variants([dataclasses.replace(cell("linear", 0), config=config, notes=notes)], {})
+    (column,) = (c for c in COLUMNS if c.heading == "steps")
+    assert column.text(row) == shown
 
 
 def test_the_table_of_a_terminal_fits_80_characters(comparison):

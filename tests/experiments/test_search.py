@@ -121,7 +121,11 @@ def test_a_trial_that_failed_is_one_of_their_number(tmp_path: Path):
     with draws.journal(tmp_path):
         ended = draws.Draws(tmp_path, trial_runs([one])[0].name, rules).study.trials
     assert [t.state for t in ended] == [optuna.trial.TrialState.FAIL] * 3
-    assert chosen([one], first, rules)[0].notes["searched"].endswith("best of 3")
+    assert (
+        chosen([one], first, rules)[0]
+        .notes["searched"]
+        .endswith("the first of 3, which all failed")
+    )
     worst = 2.0  # --retry_failed: the same trials, and now they count
     for path in tmp_path.rglob("failure.json"):
         path.unlink()
@@ -129,6 +133,40 @@ def test_a_trial_that_failed_is_one_of_their_number(tmp_path: Path):
     assert names(again) == names(first)
     rates = [t.experiment.optimizer.learning_rate for t in again.planned]
     assert chosen([one], again, rules)[0].experiment.optimizer.learning_rate == min(rates)
+
+
+def test_no_trial_has_a_seed_that_is_shown():
+    """With seeds 0 and 10^6 the second had been looked at in every trial."""
+    (one,) = planned("softmax")
+    other = planned("linear")[0].having({"seed": 2 * 10**6})
+    sweep = [one, one.having({"seed": 10**6}), other]
+    assert [p.experiment.seed for p in trial_runs(sweep)] == [3 * 10**6] * 2
+    assert [p.experiment.seed for p in trial_runs([one, other])] == [10**6, 3 * 10**6]
+    last = one.having({"seed": 2**31 - 1})
+    assert [p.experiment.seed for p in trial_runs([last])] == [10**6 - 1]
+
+
+def test_trials_that_failed_are_not_among_those_that_one_was_best_of(tmp_path: Path):
+    found = search(planned("softmax"), LISTED, tmp_path, Finish())
+    best = found.planned[-1]
+    (found.folder(best) / "result.json").unlink()
+    (found.folder(best) / "failure.json").write_text('{"error": "no"}')
+    (one,) = chosen(planned("softmax"), found, LISTED)
+    assert one.notes["searched"] == "learning_rate=0.01, best of 2 (1 failed)"
+
+
+def test_a_trial_that_has_not_ended_is_neither_told_nor_passed_over(tmp_path: Path, monkeypatch):
+    """Another process may forget a failure, to try it again, just when it is to be told."""
+    pytest.importorskip("optuna", reason="the extra [search]")
+    monkeypatch.setattr("experiments.search._finished", lambda cells, finish: cells)
+    with pytest.raises(LabError, match="nothing is chosen without it"):
+        search(planned("softmax"), RULES, tmp_path, Finish())
+    with draws.journal(tmp_path):
+        told = draws.Draws(tmp_path, trial_runs(planned("softmax"))[0].name, RULES).study.trials
+    assert not told
+    left = search(planned("softmax"), LISTED, tmp_path, Finish())
+    with pytest.raises(LabError, match="nothing is chosen without it"):
+        chosen(planned("softmax"), left, LISTED)
 
 
 def _emptied(cells: Cells) -> Cells:

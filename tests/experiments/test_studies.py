@@ -168,6 +168,13 @@ def test_published_layers_differ_where_the_study_says():
     assert past["ours"] == 0
 
 
+def test_what_a_study_did_not_record_is_said():
+    run = record.about("python -m x", 7.0)
+    assert f"{run['started']}, commit {run['git']}." in record.run_line({"run": run})
+    first = {k: v for k, v in run.items() if k not in ("started", "git")}
+    assert record.run_line({"run": first}).endswith("; date and commit not recorded.")
+
+
 def test_a_readme_with_other_blocks_is_refused():
     text = "<!-- a -->\nold\n<!-- end -->\n"
     assert record.renewed(text, {"a": "new"}) == "<!-- a -->\nnew\n<!-- end -->\n"

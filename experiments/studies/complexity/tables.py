@@ -37,11 +37,8 @@ def departures(r: dict, name: str) -> set[str]:
 
 
 def blocks(r: dict) -> Blocks:
-    return {"run": ran(r), "settings": settings(r), "table": complexity(r), "count": counted(r)}
-
-
-def ran(r: dict) -> str:
-    return f"{run_line(r)} {r['run']['started']}, commit {r['run']['git']}."
+    table, count = complexity(r), counted(r)
+    return {"run": run_line(r), "settings": settings(r), "table": table, "count": count}
 
 
 def settings(r: dict) -> str:
