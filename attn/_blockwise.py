@@ -32,6 +32,7 @@ from attn._tiles import (
     kept,
     words,
 )
+from attn._varying import vary
 from attn.biases import Bias
 from attn.masks import Mask
 
@@ -76,13 +77,12 @@ def blockwise(
     if bias is not None:
         whole = -(-T // block_q) * block_q, -(-S // block_k) * block_k
         bias = bias.prepare(tuple(batch), *whole, block=(block_q, block_k))
-        # under shard_map a bias that all shards share must vary as q does, for its gradient to
-        zero = jnp.zeros_like(q[0, 0, 0, 0])
-        bias = jax.tree.map(lambda x: x + zero.astype(x.dtype), bias)
     if dropout is not None:
         flat = lambda x, L: x.reshape(B, L, -1)
         dropout = Dropout(flat(dropout.rows, T), flat(dropout.columns, S), dropout.rate)
     k, v = k.reshape(B, S, K, H), v.reshape(B, S, K, v.shape[-1])
+    # under shard_map what all shards share must vary as the rest does, for its gradient to
+    q, k, v, bias = vary((q, k, v, bias), q, k, v, bias, mask)
     # jitted also when nothing else is: `shard_map` cannot run the rule of its derivative eagerly
     attend = jax.jit(_attend, static_argnums=(0, 1))
     out, lse = attend(tiling, form, q, k, v, mask, bias, dropout)

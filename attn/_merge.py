@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from attn._core import wide
+from attn._varying import vary
 
 
 def merged(parts):
     """The output and log-sum-exp over all keys from those over disjoint parts of them."""
-    outs, lses = zip(*parts)
+    outs, lses = vary(tuple(zip(*parts)), parts)  # alike, for their gradients under shard_map
     out, lse = _merged(tuple(map(wide, outs)), tuple(map(wide, lses)))
     return out.astype(outs[0].dtype), lse.astype(jnp.result_type(*lses))
 

@@ -31,7 +31,7 @@ CORE = {
     "_rotary",
     "_running",
 }
-CORE |= {"_blockwise", "kernels", "mechanism", "gates"}
+CORE |= {"_varying", "_blockwise", "kernels", "mechanism", "gates"}
 
 
 def modules_imported(path):

@@ -255,10 +255,7 @@ def test_a_prompt_longer_than_max_length_is_refused_by_name(name):
         assert name in KEEP_OTHERWISE if came is None else "decode" in str(came)
 
 
-# nsa: what it keeps of the window branch does not vary over the mesh, and a step's does
-DECODES = [
-    n for n, m in attn.MECHANISMS.items() if m.step is not attn.Mechanism.step and n != "nsa"
-]
+DECODES = [n for n, m in attn.MECHANISMS.items() if m.step is not attn.Mechanism.step]
 
 
 @pytest.mark.parametrize("name", DECODES)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn._core import check_count, check_qkv, isolate, wide
 from attn._tokens import seen_tokens, to_heads
+from attn._varying import vary
 from attn.masks import Causal, Padding
 from attn.mechanism import Mechanism
 
@@ -106,9 +107,8 @@ def _follow(
     queries = cut((q * H**-0.5).reshape(*batch, T, K, N // K, H))
     queries = jnp.moveaxis(queries, n + 1, -2)  # [chunks, *B, K, G, C, H]
     keys, values = (jnp.swapaxes(cut(x), -3, -2) for x in (k, v))
-    # under shard_map what is carried must vary over the mesh axes that the tokens vary over
-    zero = jnp.zeros_like(keys[:1, ..., :1, :1, :1]).sum()
-    state = jax.tree.map(lambda x: x + zero, state)
+    # under shard_map what is carried must vary as what is added to it
+    state = vary(state, queries, keys, values, seen)
     step = jax.checkpoint(lambda state, x: chunk(state, *x), prevent_cse=False)
     after, out = lax.scan(step, state, (queries, keys, values, cut(seen)))
     out = jnp.moveaxis(jnp.moveaxis(out, -2, n + 1), 0, n)  # [*B, chunks, C, K, G, D]

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Int
 from attn._axes import aligned, conjunction
 from attn._core import scaled
 from attn._numbers import is_number
+from attn._varying import varying
 from attn.kernels.band import Band, split
 from attn.kernels.call import Call
 from attn.kernels.guard import flat, guarded
@@ -170,17 +171,11 @@ def _option_refusal(call):
             "return_lse (which sinks need): splash returns it without a gradient",
         ),
         (
-            any(_varies(x) for x in (call.q, call.k, call.v)),
+            any(map(varying, (call.q, call.k, call.v))),
             "q, k, v: splash says not over which mesh axes its output varies; give jax.shard_map "
             "check_vma=False",
         ),
     )
-
-
-def _varies(x):
-    """Whether shard_map keeps track of the mesh axes over which x varies."""
-    kept = getattr(jax.typeof(x), "manual_axis_type", None)
-    return bool(kept is not None and kept.varying)
 
 
 def _mask_refusal(band: Band):

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from attn._axes import aligned, conjunction
 from attn._core import check_state, isolate, wide
 from attn._tokens import to_heads
+from attn._varying import vary
 from attn.linearized import _sums, _work
 from attn.linearized._recurrence import (
     Sizes,
@@ -220,12 +221,10 @@ def _scan(form, learned, state: State, tokens: Tokens) -> tuple[State, Float[Arr
     run = None if tokens.run is None else flat(tokens.run, mode="edge")
     state = jax.tree.map(lambda x: x.reshape(B, *x.shape[n:]), state)
     tokens = dataclasses.replace(jax.tree.map(flat, tokens), run=run)
-    # under shard_map what is carried must vary over the mesh axes that the tokens vary over
-    zero = tokens.q[0, 0, 0, 0] * 0
-    varying = lambda tree: jax.tree.map(lambda x: x + jnp.zeros_like(zero, x.dtype), tree)
-    tokens = dataclasses.replace(tokens, run=varying(run))
+    # under shard_map what is carried must vary as what is added to it
+    learned, state, tokens = vary((learned, state, tokens), learned, state, tokens)
     turns = _work.turns(size, whole // chunk)
-    state, out = _chunks(form, chunk, turns, learned, varying(state), tokens)
+    state, out = _chunks(form, chunk, turns, learned, state, tokens)
     state = jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), state)
     return state, out[:, :T].reshape(*batch, T, *out.shape[2:])
 

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn._core import isolate
 from attn._tokens import to_heads
+from attn._varying import vary
 from attn.linearized._recurrence import divide, isolated_terms, low
 
 # on two CPU cores with T = 4096: from 256 to 2048 within 10% of each other
@@ -97,6 +98,8 @@ def _by_chunks(f, shared, tokens, shown):
     chunk = min(CHUNK, length)
     whole = -(-length // chunk) * chunk
     pad = lambda x: jnp.pad(x, [(0, 0), (0, whole - length)] + [(0, 0)] * (x.ndim - 2))
+    # under shard_map what is carried must vary as what is written to it
+    shared, tokens = vary((shared, tokens), shared, tokens, shown)
     out = _chunks(f, chunk, shared, *jax.tree.map(pad, (tokens, shown)))
     return jax.tree.map(lambda x: x[:, :length], out)
 
@@ -110,13 +113,10 @@ def _chunks(f, chunk, shared, tokens, shown):
 def _chunks_forward(f, chunk, shared, tokens, shown):
     """Slices are cut and written in place: transposing the whole would cost more than the sums."""
     count = shown.shape[1] // chunk
-    # under shard_map what is carried must vary over the mesh axes that the tokens vary over
-    zero = tokens[0][0, 0, 0, 0] * 0
     many = lambda x: jnp.zeros((x.shape[0], x.shape[1] * count, *x.shape[2:]), x.dtype)
     # never computed: only the shapes of it are used
-    start = jax.tree.map(
-        lambda x: many(x) + zero.astype(x.dtype), f(shared, *_cut((tokens, shown), 0, chunk))
-    )
+    start = jax.tree.map(many, f(shared, *_cut((tokens, shown), 0, chunk)))
+    start = vary(start, shared, tokens)
     body = lambda out, c: (_put(out, f(shared, *_cut((tokens, shown), c, chunk)), c), None)
     return lax.scan(body, start, jnp.arange(count))[0], (shared, tokens, shown)
 

@@ -13,6 +13,7 @@ from attn._axes import aligned
 from attn._core import check_count
 from attn._integers import check_fits, check_integers, check_lengths
 from attn._numbers import is_integer, is_number
+from attn._varying import vary
 from attn.dense.additive import Additive
 from attn.dense.luong import Luong
 from attn.masks import FULL, Mask, Padding
@@ -131,7 +132,7 @@ class Aligned(nnx.Module, abc.ABC):
             state, out, alignment = self.write(state, y, h, mask)
             return state, (out, alignment)
 
-        _, (out, alignments) = jax.lax.scan(one, state, y)
+        _, (out, alignments) = jax.lax.scan(one, vary(state, y, h), y)
         out, alignments = (jnp.moveaxis(x, 0, -2) for x in (out, alignments))
         return self.out(out), alignments
 
@@ -160,7 +161,7 @@ def recur(
         return jax.tree.map(keep, new, carry), keep(out, jnp.zeros_like(out))
 
     over_time = (jnp.moveaxis(x, -2, 0), jnp.moveaxis(real, -1, 0))
-    carry, out = jax.lax.scan(one, carry, over_time, **how)
+    carry, out = jax.lax.scan(one, vary(carry, over_time), over_time, **how)
     return carry, jnp.moveaxis(out, 0, -2)
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from attn._core import check_count
 from attn._numbers import is_integer, is_number
+from attn._varying import vary
 
 State = TypeVar("State")
 
@@ -64,7 +65,7 @@ def beam_search(
         state = jax.tree.map(lambda x: x if jnp.ndim(x) == 0 else _gather(x, parent), state)
         return (kept, *step(state, token)), None
 
-    start = ((alive, tokens, ended), state, scores)
+    start = vary(((alive, tokens, ended), state, scores), state, scores)
     (kept, _, scores), _ = jax.lax.scan(extend, start, jnp.arange(steps - 1))
     (alive, tokens, ended), *_ = choose(*kept, scores, steps - 1)
     tokens, scores = _best(ended, (tokens, alive / _penalty(steps, alpha)))

@@ -8,6 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from attn._core import masked_softmax, wide, wide_dtype
+from attn._varying import vary
 from attn.nn.keys import fold
 
 
@@ -86,6 +87,6 @@ class LSTMN(nnx.Module):
 
         T = x.shape[-2]
         start = self.empty(x.shape[:-2], max(T, 1), x.dtype)  # no index fits into a tape of 0
-        _, found = jax.lax.scan(one, start, jnp.moveaxis(x, -2, 0))
+        _, found = jax.lax.scan(one, vary(start, x), jnp.moveaxis(x, -2, 0))
         h, a = (jnp.moveaxis(y, 0, -2) for y in found)
         return h, a[..., :T]

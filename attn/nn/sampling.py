@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attn._numbers import is_integer, is_number
+from attn._varying import vary
 
 State = TypeVar("State")
 
@@ -62,7 +63,8 @@ def greedy(
         token = sample(scores, temperature=0)
         return step(state, token), token
 
-    (_, scores), tokens = jax.lax.scan(one, (state, scores), None, length=steps - 1)
+    start = vary((state, scores), state, scores)
+    (_, scores), tokens = jax.lax.scan(one, start, None, length=steps - 1)
     last = sample(scores, temperature=0)
     return jnp.moveaxis(jnp.concatenate([tokens, last[None]]), 0, -1)
 

@@ -30,6 +30,7 @@ from attn._core import (
     wide_dtype,
 )
 from attn._tokens import even_blocks
+from attn._varying import vary
 from attn.gates import Gate
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
@@ -344,7 +345,8 @@ class NSA(Mechanism):
         of_branches = self._branches(k, v, arrays)
         apart = tuple(map(fill, of_branches, empty.apart)) if self.separate else None
         made = map(put, (runs.k, runs.v, runs.poison))
-        return Compressed(fill((k, v), empty.cache), *made, apart), out
+        state = Compressed(fill((k, v), empty.cache), *made, apart)
+        return vary(state, k, v, arrays), out  # as it does after a step under shard_map
 
     def step(self, state, q, k, v, *, gate, **arrays):
         self._checked(q, k, v, Causal(), None, gate, arrays)

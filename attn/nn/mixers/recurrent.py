@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn._axes import aligned
 from attn._core import check_count, check_flags
+from attn._varying import vary
 from attn.masks import Causal, Padding, Segments
 from attn.nn.keys import fold
 from attn.nn.mixers.base import Mixer, MixerLayer
@@ -137,7 +138,7 @@ def run(
         return state, jax.tree.leaves(state)[-1]
 
     tokens = jnp.moveaxis(x.astype(jnp.float32), -2, 0), in_turn(there), in_turn(fresh)
-    state, hidden = jax.lax.scan(step, state, tokens, reverse=reverse)
+    state, hidden = jax.lax.scan(step, vary(state, tokens), tokens, reverse=reverse)
     hidden = jnp.moveaxis(hidden, 0, -2)
     if segments is not None:
         # a query with another id than its key sees none of the document that it stands in

@@ -1,0 +1,105 @@
+"""Layers and models inside `jax.shard_map` over the batch are what they are outside."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import AxisType, PartitionSpec
+from toy_mechanism import config
+
+import attn
+from attn.nn import (
+    LSTMN,
+    MIXERS,
+    Bahdanau,
+    Decoder,
+    Encoder,
+    LSTMNSeq2Seq,
+    LuongSeq2Seq,
+    Seq2Seq,
+    Seq2SeqConfig,
+)
+from attn.testing.cases import base_mask, inputs
+
+KEY = jax.random.key(0)
+TINY = {"T": 5, "S": 5, "H": 4, "D": 4}
+TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 11, (2, 5)), jnp.int32)
+EACH = PartitionSpec("b")
+SIZES = dict(vocab_size=11, classes=11, width=8, key=KEY)
+LM = dict(head="token", pooling="none", classes=11)
+READERS = {
+    "bahdanau": lambda: Bahdanau(**SIZES),
+    "luong": lambda: LuongSeq2Seq(**SIZES),
+    "lstmn": lambda: LSTMNSeq2Seq(**SIZES, max_length=6),
+    "seq2seq": lambda: Seq2Seq(Seq2SeqConfig(source=config(**LM), target=config(**LM)), key=KEY),
+}
+
+
+def alike(function, *arrays, specs=None) -> None:
+    """On a mesh of one device, of which shard_map asks what it asks of many."""
+    mesh = jax.make_mesh((1,), ("b",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
+    specs = specs or (EACH,) * len(arrays)
+    sharded = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=EACH)
+    want, got = jax.jit(function)(*arrays), jax.jit(sharded)(*arrays)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), want, got)
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_mixers_and_their_gradients(name):
+    for mixer in MIXERS[name].examples():
+        layer = mixer.layer(8, dtype=jnp.float32, key=KEY)
+        graph, params = nnx.split(layer)
+        x = jax.random.normal(KEY, (2, 5, 8))
+
+        def of(params, x, graph=graph):
+            loss = lambda params, x: (nnx.merge(graph, params)(x) ** 2).sum()
+            return nnx.merge(graph, params)(x), jax.grad(loss, 1)(params, x)
+
+        alike(of, params, x, specs=(PartitionSpec(), EACH))
+
+
+@pytest.mark.parametrize("layer", ["lstm", "gru", "average", "softmax", "delta_net"])
+def test_an_encoder_of(layer):
+    mechanism = {**MIXERS, **attn.MECHANISMS}[layer]()
+    encoder = Encoder(config(mechanism=mechanism, **LM), key=KEY)
+    mask = attn.Causal() if layer == "delta_net" else attn.FULL
+    alike(lambda x: encoder(x, mask=mask), TOKENS)
+
+
+def test_the_tape_of_an_lstmn():
+    alike(LSTMN(8, key=KEY), jax.random.normal(KEY, (2, 5, 8)))
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_from_one_sequence_to_another(name):
+    model = READERS[name]()
+    lengths = jnp.array([5, 3])
+    alike(lambda x, n: model(x, x, lengths=n), TOKENS, lengths)
+    alike(lambda x, n: model.greedy(x, 3, lengths=n), TOKENS, lengths)
+    alike(lambda x, n: model.beam(x, 3, width=2, end=1, lengths=n), TOKENS, lengths)
+
+
+def test_a_decoder_that_writes():
+    decoder = Decoder(config(mechanism=attn.Softmax(), **LM), key=KEY)
+    alike(lambda x: decoder.generate(x[:, :2], 2, temperature=0.0), TOKENS)
+
+
+@pytest.mark.parametrize("varies", range(3))
+@pytest.mark.parametrize("name", attn.MECHANISMS)
+def test_what_all_shards_share_may_be_any_of_q_k_and_v(name, varies):
+    """Learned queries, or a memory that is common to the batch; and their gradients."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    *qkv, learned = inputs(mechanism, **TINY)
+    specs = [PartitionSpec()] * 3
+    specs[varies] = EACH
+    mask = base_mask(mechanism)
+
+    def of(*qkv):
+        call = lambda *qkv: mechanism(*qkv, mask=mask, **learned)
+        loss = lambda *qkv: (call(*qkv) ** 2).sum()
+        return call(*qkv), jax.grad(loss, varies)(*qkv)
+
+    mesh = jax.make_mesh((1,), ("b",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
+    sharded = jax.shard_map(of, mesh=mesh, in_specs=tuple(specs), out_specs=EACH)
+    assert jax.eval_shape(sharded, *qkv) == jax.eval_shape(of, *qkv)
