@@ -19,6 +19,7 @@ from attn._core import (
     check_count,
     check_flags,
     check_qkv,
+    check_state,
     dense_attention,
     dense_scores,
     isolate,
@@ -349,6 +350,7 @@ class NSA(Mechanism):
         return vary(state, k, v, arrays), out  # as it does after a step under shard_map
 
     def step(self, state, q, k, v, *, gate, **arrays):
+        check_state(state, Compressed)
         self._checked(q, k, v, Causal(), None, gate, arrays)
         _cache.check_one_token(q)
         last, cache = state.cache.length, _cache.append(state.cache, k, v)
