@@ -149,7 +149,7 @@ class Aligned(nnx.Module, abc.ABC):
 
 def recur(
     cell: nnx.Module, carry: Any, x: Float[Array, "*B S W"], real: Bool[Array, "*#B S"], **how
-) -> tuple[Any, Float[Array, "*B S W"]]:
+) -> tuple[Any, Float[Array, "*B S V"]]:
     """(last carry, outputs) of a Flax cell over the real tokens; `reverse=True` goes from the last
     to the first. Padding changes no carry."""
 
@@ -210,7 +210,7 @@ def _greedy(graph, params, source, steps: int, lengths):
 
     def one(carry, _):
         state, scores = model._next(*carry, h, mask)
-        token = sample(scores, temperature=0)
+        token = sample(scores, temperature=0.0)
         return (state, token), token
 
     first = jnp.full(source.shape[:-1], model.bos, jnp.int32)

@@ -63,7 +63,8 @@ def hierarchical_attention(
         clean(x, there) for x, there in ((q, asks), (k, seen), (v, seen))
     )
     count = lambda there: there[..., None].astype(keys.dtype)
-    rows = [_moved(x, offset, len(batch)) for x in (queries * H**-0.5, count(asks), q_poison)]
+    asking = queries * H**-0.5, count(asks), q_poison
+    rows = tuple(_moved(x, offset, len(batch)) for x in asking)
     out, lse = _by_levels(rows, (keys, values, count(seen)), block, causal is not None)
     out, lse = (_moved(x, -offset, len(batch)) for x in (out, lse))
     spoilt = jnp.isnan(to_heads(k_poison + v_poison, N))
