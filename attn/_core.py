@@ -315,7 +315,8 @@ def number_of(scale: float | Array | None, H: int) -> float | None:
 def scaled(q: Float[Array, "*B T N H"], scale: float | Array | None) -> Float[Array, "*B T N H"]:
     """q in at least float32 times `scale`: 1 / sqrt(H) unless given, one number or one a head.
 
-    Raises ValueError for a number that is not finite and for an array of another shape.
+    Raises ValueError for a number that is not finite and for an array of another shape, TypeError
+    for what is neither.
     """
     q = wide(q)
     N, H = q.shape[-2:]

@@ -132,8 +132,10 @@ def merge(
 
     sum_p exp(lse_p) out_p / sum_p exp(lse_p), O(T) for each part; a part that a row does not see
     counts nothing. A log-sum-exp has the heads last, as `return_lse` gives it: one of another
-    library, [*B, N, T], is turned first; where T == N nothing here can tell. Raises ValueError for
-    no parts and for shapes that differ, TypeError for what is no pair of float arrays.
+    library, [*B, N, T], is turned first; where T == N nothing here can tell. Its backward pass is
+    written by hand: JAX refuses forward-mode derivatives of it (`jax.jvp` of `jax.grad` works).
+    Raises ValueError for no parts and for shapes that differ, TypeError for what is no pair of
+    float arrays.
     """
     parts = tuple(parts)
     if not parts:
