@@ -24,7 +24,7 @@ from attn._core import (
     over_root,
     wide,
 )
-from attn._dropout import as_dropout, check_rate, dropout_of
+from attn._dropout import as_dropout, check_rate, dropout_of, rate_with
 from attn._merge import merged
 from attn._numbers import is_number
 from attn.biases import Bias
@@ -211,7 +211,7 @@ class Softmax(Cached):
             v,
             mask=mask,
             bias=bias,
-            dropout_rate=0.0 if dropout_key is None else self.dropout_rate,
+            dropout_rate=rate_with(dropout_key, self),
             dropout_key=dropout_key,
             implementation=self.implementation,
             block=self.block,
