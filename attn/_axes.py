@@ -4,6 +4,8 @@ import functools
 import operator
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Bool
 
 
@@ -16,3 +18,8 @@ def aligned(*arrays: Any) -> tuple[Any, ...]:
 def conjunction(*seen: Bool[Any, "..."]) -> Bool[Any, "..."]:
     """Where all of them are True, `aligned`."""
     return functools.reduce(operator.and_, aligned(*seen))
+
+
+def namespace(*arrays: Any):
+    """NumPy for NumPy's arrays, jax.numpy if one of them is not."""
+    return np if all(isinstance(x, np.ndarray) for x in arrays) else jnp

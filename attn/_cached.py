@@ -3,8 +3,8 @@
 import functools
 
 from attn import _cache
-from attn._core import check_state
-from attn.masks import Causal
+from attn._core import check_qkv, check_state
+from attn.masks import FULL, Causal
 from attn.mechanism import Mechanism
 
 
@@ -17,9 +17,15 @@ class Cached(Mechanism):
     ):
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
 
+    def of_length(self, max_length: int) -> Mechanism:
+        """What a prompt is worked out by, so that it equals the steps: itself, unless the length of
+        the cache has a part in them."""
+        return self
+
     def prefill(self, q, k, v, *, max_length, bias=None, **learned):
-        out = self(q, k, v, mask=Causal(), bias=bias, **learned)
-        return _cache.whole(k, v, max_length), out
+        check_qkv(q, k, v, FULL)
+        cache, prompt = _cache.whole(k, v, max_length), self.of_length(max_length)
+        return cache, prompt(q, k, v, mask=Causal(), bias=bias, **learned)
 
     def step(self, state, q, k, v, *, bias=None, **learned):
         check_state(state, _cache.Cache)

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Shaped
 
 from attn._tokens import blocks_first, even_blocks
 
@@ -21,8 +21,8 @@ def chunk_size(numbers: int, T: int = 0) -> int:
 
 
 def by_chunks(
-    attend: Callable[[Array, Any], Float[Array, "*B c N D"]], rows: Any, T: int, size: int
-) -> Float[Array, "*B T N D"]:
+    attend: Callable[[Array, Any], Shaped[Array, "*B c N D"]], rows: Any, T: int, size: int
+) -> Shaped[Array, "*B T N D"]:
     """attend(i, rows) of some `size` queries i at a time, rows a pytree of [*B, T, ., .].
 
     A chunk is made again in the backward pass: memory is that of one chunk.

@@ -155,7 +155,7 @@ def mix(w: Float[Array, "*#B N T S"], v: Float[Array, "*B S K D"]) -> Float[Arra
 
 
 def apply_weights(
-    w: Float[Array, "*B N T S"], v: Float[Array, "*B S K D"], seen: Bool[Array, "*#B 1 T S"]
+    w: Float[Array, "*B N T S"], v: Float[Array, "*B S K D"], seen: Bool[Array, "*#B #N #T #S"]
 ) -> Float[Array, "*B T N D"]:
     """`mix`, where a NaN or Inf in v reaches only the queries that see it."""
     w, seen = aligned(w, seen)
@@ -196,7 +196,7 @@ def biased(s: Float[Array, "*B N T S"], bias: Bias | None) -> Float[Array, "*B N
 
 def attend_materialized(
     s: Float[Array, "*B N T S"],
-    seen: Bool[Array, "*#B 1 #T #S"],
+    seen: Bool[Array, "*#B #N #T #S"],
     v: Float[Array, "*B S K D"],
     *,
     sinks=None,
@@ -315,7 +315,8 @@ def number_of(scale: float | Array | None, H: int) -> float | None:
 def scaled(q: Float[Array, "*B T N H"], scale: float | Array | None) -> Float[Array, "*B T N H"]:
     """q in at least float32 times `scale`: 1 / sqrt(H) unless given, one number or one a head.
 
-    Raises ValueError for a number that is not finite and for an array of another shape.
+    Raises ValueError for a number that is not finite and for an array of another shape, TypeError
+    for what is neither.
     """
     q = wide(q)
     N, H = q.shape[-2:]

@@ -1,9 +1,11 @@
 """Integers on their way into JAX, which keeps the last 32 bits of a larger one without a word."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Int
 
 
 def check_range(name: str, x, least: int, most: int) -> None:
@@ -37,6 +39,6 @@ def check_fits(name: str, x, dtype=np.int32) -> None:
         check_range(name, x, bounds.min, bounds.max)
 
 
-def apart(i: Int[Array, "..."], j: Int[Array, "..."]) -> Int[Array, "..."]:
+def apart(i: Int[Any, "..."], j: Int[Any, "..."]) -> Int[Any, "..."]:
     """i - j, which unsigned and short integers would wrap around in."""
     return jnp.asarray(i, jnp.int32) - jnp.asarray(j, jnp.int32)

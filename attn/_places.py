@@ -13,7 +13,7 @@ class Places:
     data: bytes = dataclasses.field(repr=False)
 
     @classmethod
-    def of(cls, at: Int[np.ndarray, " L"]) -> "Places":
+    def of(cls, at: Int[np.ndarray, " L"] | list[int]) -> "Places":
         return cls(np.asarray(at, np.int32).tobytes())
 
     def array(self) -> Int[np.ndarray, " L"]:

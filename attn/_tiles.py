@@ -11,7 +11,7 @@ import math
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Shaped
 
 from attn._axes import conjunction
 from attn._core import isolate
@@ -64,7 +64,7 @@ class Tiling:
         """[B/R, R, ...] -> [B, ...]: what `lax.map` over tiles gives."""
         return x.reshape(self.B, *x.shape[2:])
 
-    def to_blocks(self, x, block, fill=0.0) -> Float[Array, "blocks RK Gb W"]:
+    def to_blocks(self, x, block, fill=0.0) -> Shaped[Array, "blocks RK Gb W"]:
         """[R, L, heads, W] -> [L/block, R K, (heads / K) block, W], padded with `fill`."""
         R, L, heads, W = x.shape
         count = -(-L // block)

@@ -6,7 +6,7 @@ differentiable. The blockwise engine evaluates it on the visited block only.
 
 import dataclasses
 import math
-from typing import dataclass_transform
+from typing import Any, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ class Bias:
                 return -self.slope * jnp.log1p(jnp.abs(i - j))[None]
     """
 
-    def at(self, i: Int[Array, "..."], j: Int[Array, "..."]) -> Float[Array, "..."]:
+    def at(self, i: Int[Any, "..."], j: Int[Any, "..."]) -> Float[Array, "..."]:
         """The bias at integer indices that broadcast: [*B, N, *broadcast(i, j)], with 1 for N where
         all heads have the same."""
         raise NotImplementedError(f"{type(self).__name__} must define at(i, j)")
@@ -77,7 +77,7 @@ class Bias:
         """This one with those rows put back."""
         return part
 
-    def tile(self, i: Int[Array, "b 1"], j: Int[Array, "1 c"]) -> Float[Array, "#R #N b c"]:
+    def tile(self, i: Int[Any, "b 1"], j: Int[Any, "1 c"]) -> Float[Array, "#R #N b c"]:
         """The bias of consecutive queries i and keys j."""
         x = self.at(i, j)
         return jnp.broadcast_to(x, (x.shape[0], i.size, j.size))[None]

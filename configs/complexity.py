@@ -24,7 +24,7 @@ SMALL = {
     "sinks": {"window": 4},
     "local_2d": {"reach": 1},
     "dilated": {"segments": (4, 16, 64, 256), "rates": (1, 2, 4, 8)},
-    "hierarchical": {"block": 4},
+    "hierarchical": {"block_size": 4},
     "block_sparse": {"masks": ('{"term": "Window", "left": 4, "right": 4}',)},
     "reformer": {"buckets": 4, "rounds": 2, "chunk": 4},
     "sinkhorn": {"block_size": 4},

@@ -31,7 +31,7 @@ CUT = {
     "bigbird": {"block_size": 8, "global_blocks": 1, "random": 1},
     "sinks": {"window": 16},
     "dilated": {"segments": (16, 64), "rates": (1, 4)},
-    "hierarchical": {"block": 8},
+    "hierarchical": {"block_size": 8},
     "block_sparse": {"masks": ('{"term": "Window", "left": 8, "right": 8}',)},
     "reformer": {"buckets": 8, "chunk": 8},
     "routing": {"clusters": 8, "window": 8},

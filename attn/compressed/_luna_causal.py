@@ -64,7 +64,7 @@ def matrix(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],
     packed: Float[Array, "K L H"],
-    seen: Bool[Array, "*B 1 T S"],
+    seen: Bool[Array, "*#B 1 T S"],
 ) -> Float[Array, "*B N T S"]:
     """The weights of every pair, whatever is hidden set to 0; O(T S) memory."""
     q, k = wide(q), wide(k)

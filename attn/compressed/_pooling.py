@@ -17,7 +17,7 @@ from attn.masks import Padding
 
 def pool(
     x: Float[Array, "*B P C K H"],
-    seen: Bool[Array, "*B P C"],
+    seen: Bool[Array, "*#B P C"],
     kernel: Float[Array, "K C H H"] | None,
 ) -> Float[Array, "*B P K H"]:
     """The mean of the seen tokens of each block, or its strided convolution, what is unseen 0."""

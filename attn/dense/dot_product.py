@@ -24,7 +24,7 @@ from attn._core import (
     over_root,
     wide,
 )
-from attn._dropout import as_dropout, check_rate, dropout_of
+from attn._dropout import as_dropout, check_rate, dropout_of, rate_with
 from attn._merge import merged
 from attn._numbers import is_number
 from attn.biases import Bias
@@ -133,8 +133,10 @@ def merge(
 
     sum_p exp(lse_p) out_p / sum_p exp(lse_p), O(T) for each part; a part that a row does not see
     counts nothing. A log-sum-exp has the heads last, as `return_lse` gives it: one of another
-    library, [*B, N, T], is turned first; where T == N nothing here can tell. Raises ValueError for
-    no parts and for shapes that differ, TypeError for what is no pair of float arrays.
+    library, [*B, N, T], is turned first; where T == N nothing here can tell. Its backward pass is
+    written by hand: JAX refuses forward-mode derivatives of it (`jax.jvp` of `jax.grad` works).
+    Raises ValueError for no parts and for shapes that differ, TypeError for what is no pair of
+    float arrays.
     """
     parts = tuple(parts)
     if not parts:
@@ -210,7 +212,7 @@ class Softmax(Cached):
             v,
             mask=mask,
             bias=bias,
-            dropout_rate=0.0 if dropout_key is None else self.dropout_rate,
+            dropout_rate=rate_with(dropout_key, self),
             dropout_key=dropout_key,
             implementation=self.implementation,
             block=self.block,

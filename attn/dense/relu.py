@@ -12,13 +12,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn import _cache
 from attn._cached import Cached
 from attn._core import check_block, check_count, check_qkv, dots, scores, wide
-from attn._dropout import as_dropout, check_rate, dropout_of
+from attn._dropout import as_dropout, check_rate, dropout_of, rate_with
 from attn.biases import Bias
 from attn.dense import _rows
-from attn.masks import FULL, TERMS, Causal, Mask
+from attn.masks import FULL, TERMS, Mask
 
 
 def relu_attention(
@@ -92,7 +91,7 @@ class Relu(Cached):
             length=self.length,
             mask=mask,
             bias=bias,
-            dropout_rate=0.0 if dropout_key is None else self.dropout_rate,
+            dropout_rate=rate_with(dropout_key, self),
             dropout_key=dropout_key,
             block=self.block,
         )
@@ -112,11 +111,8 @@ class Relu(Cached):
     def flops(self, T, S, N, K, H, D):
         return 2 * T * S * N * (H + D)
 
-    def prefill(self, q, k, v, *, max_length, bias=None):
-        cache = _cache.whole(k, v, max_length)
-        # the same n as in the steps that follow
-        fixed = dataclasses.replace(self, length=self.length or max(1, max_length))
-        return cache, fixed(q, k, v, mask=Causal(), bias=bias)
+    def of_length(self, max_length):
+        return dataclasses.replace(self, length=self.length or max(1, max_length))
 
     @classmethod
     def examples(cls):

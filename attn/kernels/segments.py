@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from attn._axes import aligned
@@ -11,8 +12,8 @@ def sees_own_segment(
     query_ids: Int[Array, "*#B T"],
     key_ids: Int[Array, "*#B S"],
     keys: Bool[Array, "*#B S"],
-    first: Int[Array, " T"],
-    past: Int[Array, " T"],
+    first: Int[np.ndarray, " T"],
+    past: Int[np.ndarray, " T"],
 ) -> Bool[Array, "*#B T"]:
     """Whether query i finds a j in first[i] <= j < past[i] with keys[j] and its id.
 

@@ -152,7 +152,7 @@ def crosses(a: Float[Array, "*B C C"]) -> tuple[list[Array], Array]:
     return found[::-1], a
 
 
-def joined(first: Float[Array, "*B n c c"], cross, second) -> Float[Array, "*B n 2c 2c"]:
+def joined(first: Float[Array, "*B n c c"], cross, second) -> Float[Array, "*B n 2*c 2*c"]:
     """Blocks of their halves; 0 above the diagonal."""
     top = jnp.concatenate([first, jnp.zeros_like(first)], -1)
     return jnp.concatenate([top, jnp.concatenate([cross, second], -1)], -2)

@@ -161,7 +161,7 @@ class Linearized(Mechanism):
         gates, learned = self._checked_tokens(q, k, v, arrays)
         return _scan.follow(self, state, q, k, v, gates, learned)
 
-    def prefill(self, q, k, v, *, max_length, **arrays) -> tuple[State, Any]:
+    def prefill(self, q, k, v, *, max_length, **arrays) -> tuple[Any, Float[Array, "..."]]:
         check_qkv(q, k, v, Causal())
         check_count("max_length", max_length, least=q.shape[-3])
         (*batch, _, N, H), K = q.shape, k.shape[-2]

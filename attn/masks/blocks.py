@@ -3,10 +3,10 @@
 import dataclasses
 import functools
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool
 
+from attn._axes import namespace
 from attn.masks.language import Mask, _natural, term
 
 
@@ -138,7 +138,7 @@ def _hash(seed, a, b):
 
 def _look_up(layout, size, i, j):
     """layout[i // size, j // size]; a rim of False stands for everything outside."""
-    xp = np if isinstance(i, np.ndarray) and isinstance(j, np.ndarray) else jnp
+    xp = namespace(i, j)
     layout = xp.asarray(np.pad(layout, 1))
     row = xp.clip(i // size + 1, 0, layout.shape[0] - 1)
     column = xp.clip(j // size + 1, 0, layout.shape[1] - 1)

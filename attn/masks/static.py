@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-import jax.numpy as jnp
 import numpy as np
 
+from attn._axes import namespace
 from attn.masks.language import LARGEST, Mask, _natural, term
 
 
@@ -83,7 +83,7 @@ class Global(Mask):
         object.__setattr__(self, "positions", tuple(positions))
 
     def sees(self, i, j):
-        xp = np if isinstance(i, np.ndarray) and isinstance(j, np.ndarray) else jnp
+        xp = namespace(i, j)
         positions = np.asarray(self.positions, np.int32)
         return xp.isin(i, positions) | xp.isin(j, positions)
 

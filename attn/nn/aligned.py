@@ -150,7 +150,7 @@ class Aligned(nnx.Module, abc.ABC):
 
 def recur(
     cell: nnx.Module, carry: Any, x: Float[Array, "*B S W"], real: Bool[Array, "*#B S"], **how
-) -> tuple[Any, Float[Array, "*B S W"]]:
+) -> tuple[Any, Float[Array, "*B S V"]]:
     """(last carry, outputs) of a Flax cell over the real tokens; `reverse=True` goes from the last
     to the first. Padding changes no carry."""
 

@@ -33,7 +33,7 @@ class LayerState:
     short convolution, and the last token for the shift."""
 
     mechanism: Any
-    conv: Float[Array, "*B taps-1 C"] | None
+    conv: Float[Array, "*B before C"] | None
     last: Float[Array, "*B 1 W"] | None
 
 

@@ -100,7 +100,7 @@ class Decoder(nnx.Module):
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
-    ) -> Int[Array, "*B T+steps"]:
+    ) -> Int[Array, "*B T+{steps}"]:
         """The prompt and `steps` tokens after it, each drawn by `sample` from the scores so far;
         compiled as one program for each shape, setting and shortest prompt. Prompts of
         `lengths` below T (numbers, not traced) go on after their own last tokens, to T + `steps`

@@ -60,12 +60,12 @@ def greedy(
 
     def one(carry, _):
         state, scores = carry
-        token = sample(scores, temperature=0)
+        token = sample(scores, temperature=0.0)
         return step(state, token), token
 
     start = vary((state, scores), state, scores)
     (_, scores), tokens = jax.lax.scan(one, start, None, length=steps - 1)
-    last = sample(scores, temperature=0)
+    last = sample(scores, temperature=0.0)
     return jnp.moveaxis(jnp.concatenate([tokens, last[None]]), 0, -1)
 
 

@@ -37,11 +37,11 @@ class ShortConv(nnx.Module):
         y = sum(kernel[..., j, None, :] * back(y, j, segments) for j in range(taps))
         return jax.nn.silu(self._plus_bias(y)).astype(x.dtype)
 
-    def last(self, x: Float[Array, "*B T C"]) -> Float[Array, "*B taps-1 C"]:
+    def last(self, x: Float[Array, "*B T C"]) -> Float[Array, "*B before C"]:
         """What a next token needs of a prompt, 0 before its first token."""
         return latest(x, self.kernel.shape[0] - 1)
 
-    def step(self, before: Float[Array, "*B taps-1 C"], x: Float[Array, "*B 1 C"]):
+    def step(self, before: Float[Array, "*B before C"], x: Float[Array, "*B 1 C"]):
         """(what the next token needs, the output of one token)."""
         x = jnp.concatenate([before, x], -2)
         y = wide(x)

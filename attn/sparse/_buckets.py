@@ -5,24 +5,25 @@ of one key head: a definition in float64 takes the same one.
 """
 
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from attn._core import isolate
 from attn.masks import Padding
 
 
-def head_rows(x: Float[Array, "*B L N W"], key_heads: int) -> Float[Array, "b K Lg W"]:
+def head_rows(x: Shaped[Array, "*B L N W"], key_heads: int) -> Shaped[Array, "b K Lg W"]:
     """The tokens of each key head, with those of its group's heads side by side at a position."""
     *batch, L, N, W = x.shape
     x = x.reshape(math.prod(batch), L, key_heads, N // key_heads, W)
     return jnp.moveaxis(x, 2, 1).reshape(math.prod(batch), key_heads, L * (N // key_heads), W)
 
 
-def as_heads(x: Float[Array, "b K Lg W"], shape: tuple[int, ...]) -> Float[Array, "*B L N W"]:
+def as_heads(x: Shaped[Array, "b K Lg W"], shape: tuple[int, ...]) -> Shaped[Array, "*B L N W"]:
     """`head_rows` undone: x as [*B, L, N, W] for a `shape` of [*B, L, N, any width]."""
     *batch, L, N, _ = shape
     K, W = x.shape[1], x.shape[3]
@@ -30,19 +31,19 @@ def as_heads(x: Float[Array, "b K Lg W"], shape: tuple[int, ...]) -> Float[Array
     return jnp.moveaxis(x, 1, 2).reshape(*batch, L, N, W)
 
 
-def in_rows(x: Array, batch: tuple[int, ...], length: int) -> Array:
+def in_rows(x: Array, batch: Sequence[int], length: int) -> Array:
     """A mask's array [*#B, length] as [b, length]."""
     return jnp.broadcast_to(x, (*batch, length)).reshape(math.prod(batch), length)
 
 
-def there(padding: Padding | None, batch: tuple[int, ...], T: int, S: int):
+def there(padding: Padding | None, batch: Sequence[int], T: int, S: int):
     """Which queries and which keys take part: [b, T] and [b, S]. A token is query i and key i where
     T = S, so if `padding` does not say which queries there are, those at hidden keys are not."""
     seen, live = jnp.ones(S, bool), jnp.ones(T, bool)
     if padding is not None:
         seen = padding.seen_keys(S)
         live = seen if padding.queries is None and T == S else padding.seen_queries(T)
-    return in_rows(live, tuple(batch), T), in_rows(seen, tuple(batch), S)
+    return in_rows(live, batch, T), in_rows(seen, batch, S)
 
 
 def selecting(x: Array) -> Float[Array, "..."]:
@@ -109,7 +110,7 @@ def small_softmax(
     k: Float[Array, "*c w H"],
     v: Float[Array, "*c w D"],
     seen: Bool[Array, "*c m w"],
-    share: Float[Array, "*c m w"] | None = None,
+    share: Float[Array, "*c #m w"] | None = None,
 ) -> tuple[Float[Array, "*c m D"], Float[Array, "*c m"]]:
     """Softmax of q . k over the seen keys times v, and its log-sum-exp; `share` multiplies exp.
     A row that sees nothing is 0, with -inf."""

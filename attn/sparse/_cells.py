@@ -34,7 +34,7 @@ def summed(sums, n: int):
     return jax.tree.map(lambda x: in_blocks(x, 2, n).sum(n + 1), sums)
 
 
-def first(rows: Rows, n: int) -> Rows:
+def first(rows: Rows, n: int) -> tuple[Array, Array, Array]:
     """The first row that is there of cells twice as long."""
     q, count, poison = (in_blocks(x, 2, n) for x in rows)
     left, right = ((slice(None),) * (n + 1) + (i,) for i in (0, 1))

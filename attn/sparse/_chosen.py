@@ -194,7 +194,6 @@ class Chosen(Mechanism):
         (*batch, _, K, _), pages = k.shape, -(-max_length // self.size)
 
         def put(x, one):
-            x = x[:, -pages:] if x.shape[1] > pages else x
             x = jnp.pad(x, ((0, 0), (0, pages - x.shape[1]), (0, 0)))
             return x.reshape(*batch, K, pages, x.shape[-1]).astype(one.dtype)
 

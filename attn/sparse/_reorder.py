@@ -10,7 +10,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 
-from attn._axes import conjunction
+from attn._axes import conjunction, namespace
 from attn._blockwise import blockwise
 from attn._dropout import Dropout
 from attn._places import Places
@@ -28,7 +28,7 @@ class Reordered(Mask):
     keys: Places
 
     def sees(self, i, j):
-        xp = np if isinstance(i, np.ndarray) and isinstance(j, np.ndarray) else jnp
+        xp = namespace(i, j)
         there, places = [], []
         for index, at in ((i, self.queries.array()), (j, self.keys.array())):
             there.append(index < len(at))
@@ -53,7 +53,7 @@ class SameGroup(Mask):
     keys: Places
 
     def sees(self, i, j):
-        xp = np if isinstance(i, np.ndarray) and isinstance(j, np.ndarray) else jnp
+        xp = namespace(i, j)
         look = lambda x, index: xp.asarray(x)[xp.minimum(index, len(x) - 1)]
         return look(self.queries.array(), i) == look(self.keys.array(), j)
 
@@ -71,7 +71,7 @@ class Around(Mask):
     reach: int
 
     def sees(self, i, j):
-        xp = np if isinstance(i, np.ndarray) and isinstance(j, np.ndarray) else jnp
+        xp = namespace(i, j)
         look = lambda x, index: xp.asarray(x.array())[xp.minimum(index, len(x) - 1)]
         apart = [abs(look(a, i) - look(b, j)) for a, b in zip(self.queries, self.keys)]
         return (apart[0] <= self.reach) & (apart[1] <= self.reach)

@@ -11,7 +11,7 @@ import math
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from attn._axes import aligned
 from attn._cache import Cache
@@ -42,7 +42,7 @@ def largest(s: Float[Array, "*B S"], seen: Bool[Array, "*#B S"], keys: int) -> B
 
 
 def best(
-    s: Float[Array, "*B b"], may: Bool[Array, "*#B b"], must: Bool[Array, "*#B b"], top: int
+    s: Float[Array, "*B b"], may: Bool[Array, "*#B b"], must: Bool[Array, "*#B b"] | bool, top: int
 ) -> Int[Array, "*B n"]:
     """The `top` blocks of the largest scores, those that `must` be and else those that `may` be;
     of equal ones the earlier; -1 where there are no more."""
@@ -122,7 +122,7 @@ def by_group(x: Float[Array, "*B T N H"], K: int) -> Float[Array, "M T G H"]:
     return jnp.swapaxes(x.reshape(B, T, K, N // K, H), 1, 2).reshape(B * K, T, N // K, H)
 
 
-def by_query(x: Float[Array, "M T G D"], batch: tuple[int, ...], K: int):
+def by_query(x: Shaped[Array, "M T G D"], batch: tuple[int, ...], K: int):
     """The inverse of `by_group`."""
     M, T, G, D = x.shape
     return jnp.swapaxes(x.reshape(M // K, K, T, G, D), 1, 2).reshape(*batch, T, K * G, D)

@@ -34,24 +34,25 @@ def hierarchical_attention(
     k: Float[Array, "*B S K H"],
     v: Float[Array, "*B S K D"],
     *,
-    block: int = 16,
+    block_size: int = 16,
     mask: Mask = FULL,
     bias=None,
 ) -> Float[Array, "*B T N D"]:
     """softmax(s) v with s_ij = q of i's cell . mean(k of j's cell) / sqrt(H).
 
-    Cells of level l are runs of 2^l tokens, and `block` cells make a block. A pair is scored at the
-    first level at which its blocks are the same or neighbours: by its own q and k where it is near,
-    by those of cells that double with every doubling of the distance. The q of a cell is its mean;
-    under `Causal` its first, as in the authors' decoder, for a mean would hold later queries. Both
-    sequences count from 0 (queries from the offset of `Causal`); a cell is of the tokens there are.
+    Cells of level l are runs of 2^l tokens; `block_size` b of them make a block. A pair is scored
+    at the first level at which its blocks are the same or neighbours: by its own q and k where it
+    is near, by those of cells that double with every doubling of the distance. The q of a cell is
+    its mean; under `Causal` its first, as in the authors' decoder, for a mean would hold later
+    queries. Both sequences count from 0 (queries from the offset of `Causal`); a cell is of the
+    tokens there are.
 
-    O((T + S) block) time and memory. A query that is not finite makes those NaN that ask by it.
+    O((T + S) b) time and memory. A query that is not finite makes those NaN that ask by it.
     Honours `Causal` and `Padding` joined by `&`, else NotImplementedError. Raises ValueError for a
-    `block` that is odd or below 2.
+    `block_size` that is odd or below 2, and for `Causal` with an offset above S + T.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
-    check_even(block)
+    check_even(block_size)
     (causal, padding), rest = mask.take(*HONOURS)
     refuse_rest("hierarchical", rest, bias, HONOURS)
     (*batch, T, N, H), (S, D) = q.shape, (v.shape[-3], v.shape[-1])
@@ -63,8 +64,9 @@ def hierarchical_attention(
         clean(x, there) for x, there in ((q, asks), (k, seen), (v, seen))
     )
     count = lambda there: there[..., None].astype(keys.dtype)
-    rows = [_moved(x, offset, len(batch)) for x in (queries * H**-0.5, count(asks), q_poison)]
-    out, lse = _by_levels(rows, (keys, values, count(seen)), block, causal is not None)
+    asking = queries * H**-0.5, count(asks), q_poison
+    rows = tuple(_moved(x, offset, len(batch)) for x in asking)
+    out, lse = _by_levels(rows, (keys, values, count(seen)), block_size, causal is not None)
     out, lse = (_moved(x, -offset, len(batch)) for x in (out, lse))
     spoilt = jnp.isnan(to_heads(k_poison + v_poison, N))
     if causal is None:
@@ -91,11 +93,11 @@ def _moved(x, by: int, n: int):
     return lax.pad(x, jnp.zeros((), x.dtype), [(by * (i == n), 0, 0) for i in range(x.ndim)])
 
 
-def check_even(block: int) -> None:
+def check_even(block_size: int) -> None:
     """Raise ValueError unless half a block is a whole number of cells."""
-    check_count("block", block, least=2)
-    if block % 2:
-        raise ValueError(f"block: expected an even number of cells, got {block}")
+    check_count("block_size", block_size, least=2)
+    if block_size % 2:
+        raise ValueError(f"block_size: expected an even number of cells, got {block_size}")
 
 
 def _by_levels(rows, tokens, block, causal):
@@ -122,16 +124,16 @@ def _by_levels(rows, tokens, block, causal):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hierarchical(Mechanism):
     """Softmax whose keys and queries are averaged over cells that grow with distance (Zhu &
-    Soricut 2021); exact within a `block` and its neighbours."""
+    Soricut 2021); exact within a block of `block_size` and its neighbours."""
 
     honours: ClassVar = HONOURS
-    block: int = 16
+    block_size: int = 16
 
     def __post_init__(self):
-        check_even(self.block)
+        check_even(self.block_size)
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None):
-        return hierarchical_attention(q, k, v, block=self.block, mask=mask, bias=bias)
+        return hierarchical_attention(q, k, v, block_size=self.block_size, mask=mask, bias=bias)
 
     def reference(self, q, k, v, *, mask=FULL, bias=None):
         mask, bias = check_qkv(q, k, v, mask, bias)
@@ -149,8 +151,8 @@ class Hierarchical(Mechanism):
         rows, keys = tokens(q, asks), tokens(k, seen)
         i, j = jnp.arange(T + offset)[:, None], jnp.arange(S)[None]
         s, taken = jnp.zeros((*batch, N, T + offset, S), rows[0].dtype), jnp.zeros(i.shape, bool)
-        for level in range(levels(max(T + offset, S), self.block)):
-            joined = jnp.abs((i >> level) // self.block - (j >> level) // self.block) <= 1
+        for level in range(levels(max(T + offset, S), self.block_size)):
+            joined = jnp.abs((i >> level) // self.block_size - (j >> level) // self.block_size) <= 1
             asked = over_cells(rows, level, summed if causal is None else first)
             at = scores(asked * H**-0.5, over_cells(keys, level, summed))
             s, taken = jnp.where(*aligned(joined & ~taken, at, s)), taken | joined
@@ -165,15 +167,15 @@ class Hierarchical(Mechanism):
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
         check_count("max_length", max_length, least=0)
-        kept = levels(max_length, self.block)
+        kept = levels(max_length, self.block_size)
         return _cells.empty(
-            batch, num_heads, num_kv_heads, head_dim, value_dim, kept, self.block, dtype
+            batch, num_heads, num_kv_heads, head_dim, value_dim, kept, self.block_size, dtype
         )
 
     def prefill(self, q, k, v, *, max_length):
         out = self(q, k, v, mask=Causal())
         check_count("max_length", max_length, least=k.shape[-3])
-        return _cells.fill(q, k, v, levels(max_length, self.block), self.block), out
+        return _cells.fill(q, k, v, levels(max_length, self.block_size), self.block_size), out
 
     def step(self, state, q, k, v):
         check_state(state, _cells.Cells)
@@ -181,11 +183,11 @@ class Hierarchical(Mechanism):
         return _cells.step(state, q, k, v)
 
     def flops(self, T, S, N, K, H, D):
-        length = max(T, S)
-        at = lambda level: -(-length // (self.block << level)) * self.block * self.block
-        cells = 3 * at(0) + sum(2 * at(level) for level in range(1, levels(length, self.block)))
+        length, b = max(T, S), self.block_size
+        at = lambda level: -(-length // (b << level)) * b * b
+        cells = 3 * at(0) + sum(2 * at(level) for level in range(1, levels(length, b)))
         return 2 * cells * N * (H + D)
 
     @classmethod
     def examples(cls):
-        return cls(block=4), cls(block=16)
+        return cls(block_size=4), cls(block_size=16)

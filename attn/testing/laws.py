@@ -206,7 +206,8 @@ def sees_nothing_gives_zero(mechanism: Mechanism) -> None:
 
 def any_length_works(mechanism: Mechanism) -> None:
     """6. Lengths 1, one less and more than a block, two blocks and one more, a prime."""
-    block = next((getattr(mechanism, n) for n in ("block", "chunk") if hasattr(mechanism, n)), 8)
+    names = ("block", "chunk", "block_size")
+    block = next((getattr(mechanism, name) for name in names if hasattr(mechanism, name)), 8)
     block = min(block[0] if isinstance(block, tuple) else block or 8, 16)
     run = jax.jit(with_gradients(mechanism))
     with precise():

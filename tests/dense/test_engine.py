@@ -158,6 +158,16 @@ def test_rows_have_their_log_sum_exp_where_values_have_no_width(block):
     np.testing.assert_allclose(run("blockwise"), run("materialized"), rtol=1e-6)
 
 
+def test_merge_has_the_derivatives_that_it_says():
+    out, lse = jax.random.normal(jax.random.key(0), (2, 5, 3, 4)), jnp.ones((2, 5, 3))
+    total = lambda x: jnp.sin(attn.merge([(x, lse), (jnp.cos(x), 2 * lse)])[0]).sum()
+    with pytest.raises(TypeError, match="forward-mode autodiff"):
+        jax.jvp(total, (out,), (out,))
+    _, both = jax.jvp(jax.grad(total), (out,), (jnp.ones_like(out),))
+    near = lambda by: jax.grad(total)(out + by)
+    np.testing.assert_allclose(both, (near(1e-2) - near(-1e-2)) / 2e-2, atol=1e-3)
+
+
 def test_merge_of_parts_that_a_row_does_not_see():
     empty = jnp.zeros((1, 2, 1, 3)), jnp.full((1, 2, 1), -jnp.inf)
     out, lse = attn.merge([empty, empty])

@@ -203,6 +203,17 @@ def test_distillation_loss_is_least_at_equality():
     assert (np.asarray(slope) == 0).all()
 
 
+def test_a_weight_that_underflowed_counts_as_the_smallest_normal_number():
+    teacher = jnp.array([[[[0.25, 0.75]]]])
+    student = jnp.array([[[[0.0, 1.0]]]])
+    for dtype in (jnp.float32, jnp.bfloat16):
+        least = -0.25 * np.log(float(jnp.finfo(dtype).tiny))  # 21.8 in both
+        loss, slope = jax.value_and_grad(distillation_loss)(student.astype(dtype), teacher)
+        np.testing.assert_allclose(loss, least, rtol=1e-2)
+        # a zero does not move by its own logarithm, whose slope is infinite
+        np.testing.assert_array_equal(slope, [[[[0, -0.75]]]])
+
+
 def test_rows_that_see_nothing_do_not_count():
     q, k, _, maps = inputs(Hedgehog(), T=6, S=6)
     loss = lambda mask: distillation_loss(

@@ -50,7 +50,7 @@ def test_it_is_softmax_over_means_of_cells(block, offset):
     padding = Padding(keys=there(keys, 25), queries=there(queries, 29))
     mask = padding if offset is None else Causal(offset) & padding
     with jax.default_matmul_precision("highest"):
-        got = run(Hierarchical(block=block), q, k, v, mask)
+        got = run(Hierarchical(block_size=block), q, k, v, mask)
     for row in range(2):
         arrays = [np.asarray(x[row], np.float64) for x in (q, k, v)]
         rows = {"keys": keys[row], "queries": queries[row], "offset": offset}
@@ -61,7 +61,7 @@ def test_it_is_softmax_over_means_of_cells(block, offset):
 def test_two_blocks_are_exact_softmax(mask):
     q, k, v, _ = inputs(Hierarchical())
     with jax.default_matmul_precision("highest"):
-        got = run(Hierarchical(block=10), q, k, v, mask)
+        got = run(Hierarchical(block_size=10), q, k, v, mask)
         np.testing.assert_allclose(got, dot_product_attention(q, k, v, mask=mask), atol=2e-6)
 
 
@@ -71,7 +71,7 @@ def test_two_blocks_are_exact_softmax(mask):
 )
 def test_a_query_that_is_nan_spoils_those_that_ask_by_it(mask, at, spoilt):
     q, k, v, _ = inputs(Hierarchical(), T=40, S=40)
-    out = run(Hierarchical(block=4), q.at[0, at, 0].set(jnp.nan), k, v, mask)
+    out = run(Hierarchical(block_size=4), q.at[0, at, 0].set(jnp.nan), k, v, mask)
     rows, heads = np.nonzero(np.isnan(out[0]).any(-1))
     # of its blocks, that of cells of 4 reaches what it sees; that of cells of 8 sees nothing more
     assert rows.tolist() == list(spoilt)
@@ -79,7 +79,7 @@ def test_a_query_that_is_nan_spoils_those_that_ask_by_it(mask, at, spoilt):
 
 
 def test_decoding_keeps_two_blocks_of_each_level():
-    m, T = Hierarchical(block=2), 70
+    m, T = Hierarchical(block_size=2), 70
     q, k, v, _ = inputs(m, batch=(1,), T=T, S=T)
     shape = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "value_dim": 6}
     state = m.init_state((1,), **shape, max_length=64)
@@ -95,10 +95,10 @@ def test_decoding_keeps_two_blocks_of_each_level():
 
 def test_bad_blocks_are_refused_by_name():
     for block in (0, 1, 3, 2.0, True):
-        with pytest.raises(ValueError, match="block: expected an"):
-            Hierarchical(block=block)
+        with pytest.raises(ValueError, match="block_size: expected an"):
+            Hierarchical(block_size=block)
     q, k, v, _ = inputs(Hierarchical())
-    with pytest.raises(ValueError, match="block"):
-        hierarchical_attention(q, k, v, block=5)
+    with pytest.raises(ValueError, match="block_size: expected an even"):
+        hierarchical_attention(q, k, v, block_size=5)
     with pytest.raises(ValueError, match=r"at most S \+ T = 38"):
         hierarchical_attention(q, k, v, mask=Causal(39))

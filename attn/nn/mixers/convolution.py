@@ -85,7 +85,7 @@ class Convolution(MixerLayer):
         window = jnp.concatenate([state, x], -2)
         return window[..., x.shape[-2] :, :], self.sum(self._taps(window))
 
-    def _taps(self, window: Float[Array, "*B T+before W"]) -> list[Float[Array, "*B T W"]]:
+    def _taps(self, window: Float[Array, "*B L W"]) -> list[Float[Array, "*B T W"]]:
         taps, dilation = self.mixer.kernel, self.mixer.dilation
         T = window.shape[-2] - (taps - 1) * dilation
         starts = [(taps - 1 - j) * dilation for j in range(taps)]
