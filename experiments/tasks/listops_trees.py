@@ -130,7 +130,7 @@ def _first(counts: Int32[np.ndarray, "P"]) -> Int[np.ndarray, "P"]:
 
 
 def _median(values: list[int]) -> int:
-    # in Python: of a few digits np.median takes twenty times as long
+    # in Python: of a few digits np.median takes 30 times as long
     values = sorted(values)
     return (values[(len(values) - 1) // 2] + values[len(values) // 2]) // 2
 

@@ -7,6 +7,7 @@ import numpy as np
 CLASSES = ("neg", "pos")
 COUNTS = {"train": 130, "test": 30}  # reviews of each class
 PAIRS = {"train": 200, "eval": 53, "test": 47}
+PAIR_SIZES = {"train": 200, "validation": 53, "test": 47}
 IMAGES = 60  # in each of six files
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_files import CLASSES, colours, pairs, reviews
+from small_files import CLASSES, PAIR_SIZES, colours, pairs, reviews
 
 from experiments import cli, train
 from experiments.config_file import read
@@ -47,7 +47,7 @@ def test_text_is_the_bytes_of_each_review(tmp_path):
 
 
 def test_retrieval_is_the_bytes_of_both_texts(tmp_path):
-    task = Retrieval(data_dir=str(pairs(tmp_path)), max_length=25)
+    task = Retrieval(data_dir=str(pairs(tmp_path)), max_length=25, **PAIR_SIZES)
     batch = everything(task, "validation")
     lines = (tmp_path / "new_aan_pairs.eval.tsv").read_bytes().splitlines()
     assert batch.tokens.shape == (53, 2, 25)
@@ -60,7 +60,8 @@ def test_retrieval_is_the_bytes_of_both_texts(tmp_path):
 def test_an_empty_text_of_a_pair_has_length_0(tmp_path):
     path = pairs(tmp_path) / "new_aan_pairs.eval.tsv"
     path.write_text("1\ta\tb\t\tsome\n")
-    batch = everything(Retrieval(data_dir=str(tmp_path), max_length=9), "validation")
+    task = Retrieval(data_dir=str(tmp_path), max_length=9, validation=1)
+    batch = everything(task, "validation")
     assert batch.lengths.tolist() == [[0, 4]]
 
 
@@ -88,7 +89,7 @@ def test_white_is_white(tmp_path):
 MAKERS = {Text: reviews, Retrieval: pairs, Image: colours}
 MAKE = {
     Text: {"max_length": 30, "validation": 20},
-    Retrieval: {"max_length": 30},
+    Retrieval: {"max_length": 30, **PAIR_SIZES},
     Image: SIZES,
 }
 
@@ -118,6 +119,19 @@ BROKEN = [
         "new_aan_pairs.eval.tsv",
         b"0\ta\tb\tc\td\n1\t\xff",
         r"tsv:2: .*UTF-8, got byte 0xff",
+    ),
+    (
+        Retrieval,
+        "new_aan_pairs.eval.tsv",
+        b"0\ta\tb\tc\td\n" * 52,
+        r"eval\.tsv: expected 53 pairs, got 52; fetch .* again .* set the sizes",
+    ),
+    # a whole row but for its end, which looked like one
+    (
+        Retrieval,
+        "new_aan_pairs.eval.tsv",
+        b"0\ta\tb\tc\td\n" * 52 + b"0\ta\tb\tc\td",
+        r":53: .*cut off",
     ),
     (Image, "data_batch_2.bin", b"\x01" * 3072, r"data_batch_2\.bin: expected a multiple of 3,073"),
     (Image, "data_batch_2.bin", b"\x01" * 3073, r"expected 300 images in .*, got 241"),
@@ -159,7 +173,8 @@ def test_too_few_reviews_to_hold_some_out(tmp_path):
 
 def test_bad_data_ends_a_run_with_code_4_before_anything_is_made(tmp_path, capsys):
     (pairs(tmp_path) / "new_aan_pairs.test.tsv").write_text("half a line")
-    raw = {**SETTING, "task": {"name": "retrieval", "max_length": 9, "data_dir": str(tmp_path)}}
+    fields = {"name": "retrieval", "max_length": 9, "data_dir": str(tmp_path), **PAIR_SIZES}
+    raw = {**SETTING, "task": fields}
     (tmp_path / "c.py").write_text(f"def get_config():\n    return {raw!r}\n")
     arguments = [f"--config={tmp_path / 'c.py'}", f"--workdir={tmp_path / 'run'}"]
     assert cli.main(train._define, train._run, load=read, usage="", arguments=arguments) == 4
@@ -172,7 +187,7 @@ def test_bad_data_ends_a_run_with_code_4_before_anything_is_made(tmp_path, capsy
 def test_a_pair_is_learned_by_one_encoder(tmp_path):
     import jax
 
-    fields = {"name": "retrieval", "max_length": 9, "data_dir": str(pairs(tmp_path))}
+    fields = {"name": "retrieval", "max_length": 9, "data_dir": str(pairs(tmp_path)), **PAIR_SIZES}
     learner = Learner(from_dict({**SETTING, "task": fields}))
     batch = learner.experiment.task.batch(0, 0, 8)
     sums = jax.eval_shape(learner.eval_step, jax.eval_shape(learner.init).params, batch)
