@@ -5,6 +5,8 @@
 
 FOLDER is aclImdb of https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz, unpacked.
 There trained on all 25,000 reviews and chosen on the test set; here 2,500 are held out for that.
+A folder with other numbers of reviews is refused, for it may be half unpacked; for data of your own
+set `train`, `validation` and `test`.
 Not run: it wants those files and an accelerator.
 
 `experiments.compare` in place of `experiments.train` runs the paper's eleven models and modern

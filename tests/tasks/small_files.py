@@ -6,6 +6,7 @@ import numpy as np
 
 CLASSES = ("neg", "pos")
 COUNTS = {"train": 130, "test": 30}  # reviews of each class
+REVIEW_SIZES = {"train": 240, "validation": 20, "test": 60}
 PAIRS = {"train": 200, "eval": 53, "test": 47}
 PAIR_SIZES = {"train": 200, "validation": 53, "test": 47}
 IMAGES = 60  # in each of six files

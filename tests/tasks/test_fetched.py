@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_files import CLASSES, PAIR_SIZES, colours, pairs, reviews
+from small_files import CLASSES, PAIR_SIZES, REVIEW_SIZES, colours, pairs, reviews
 
 from experiments import cli, train
 from experiments.config_file import read
@@ -28,7 +28,7 @@ def as_bytes(row, length) -> bytes:
 
 
 def test_text_is_the_bytes_of_each_review(tmp_path):
-    task = Text(data_dir=str(reviews(tmp_path)), max_length=30, validation=20)
+    task = Text(data_dir=str(reviews(tmp_path)), max_length=30, **REVIEW_SIZES)
     assert [task.size(split) for split in ("train", "validation", "test")] == [240, 20, 60]
     for splits, part in ((("train", "validation"), "train"), (("test",), "test")):
         batches = [everything(task, split) for split in splits]
@@ -88,7 +88,7 @@ def test_white_is_white(tmp_path):
 
 MAKERS = {Text: reviews, Retrieval: pairs, Image: colours}
 MAKE = {
-    Text: {"max_length": 30, "validation": 20},
+    Text: {"max_length": 30, **REVIEW_SIZES},
     Retrieval: {"max_length": 30, **PAIR_SIZES},
     Image: SIZES,
 }
@@ -165,10 +165,19 @@ def test_a_missing_file_is_named_with_its_origin(kind, file, tmp_path):
         kind(data_dir=str(tmp_path), **MAKE[kind]).baselines()
 
 
-def test_too_few_reviews_to_hold_some_out(tmp_path):
-    task = Text(data_dir=str(reviews(tmp_path)), max_length=30, validation=260)
-    with pytest.raises(DataError, match="expected more reviews than validation=260, got 260"):
-        task.baselines()
+@pytest.mark.parametrize("part", ["train/pos", "train/neg", "test/neg"])
+def test_half_an_archive_of_reviews_is_refused(part, tmp_path):
+    for path in (reviews(tmp_path) / part).glob("1*.txt"):
+        path.unlink()
+    whole, left = (130, 89) if "train" in part else (30, 19)
+    with pytest.raises(DataError, match=f"{part}: expected {whole} .*, got {left}; .*unpack again"):
+        Text(data_dir=str(tmp_path), max_length=30, **REVIEW_SIZES).content()
+
+
+@pytest.mark.parametrize("fields", [{"train": 22_501}, {"test": 3}, {"train": 0}])
+def test_sizes_that_have_no_half_are_refused(fields):
+    with pytest.raises(ValueError, match=f"^{next(iter(fields))}: expected an .*, got "):
+        Text(**fields)
 
 
 def test_bad_data_ends_a_run_with_code_4_before_anything_is_made(tmp_path, capsys):

@@ -67,7 +67,7 @@ SMALL = [
     PathfinderPatches(resolution=16, dashes=6, distractors=False, validation=53, test=47),
     Image(data_dir=written(colours), train=253, validation=47, test=60),
     Retrieval(data_dir=written(pairs), max_length=40, **PAIR_SIZES),
-    Text(data_dir=written(reviews), max_length=40, validation=53),
+    Text(data_dir=written(reviews), max_length=40, train=207, validation=53, test=60),
     Reverse(vocab_size=12, lengths=(9, 13), validation=53, test=47),
     Sort(vocab_size=12, lengths=(11,), validation=53, test=47),
     Dates(validation=53, test=47),
