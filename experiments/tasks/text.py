@@ -2,18 +2,23 @@
 
 import dataclasses
 import functools
+import itertools
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Int, Int32
 
+from experiments.errors import DataError
 from experiments.tasks.base import require, require_int, rng
 from experiments.tasks.byte_rows import VOCABULARY, Texts
 from experiments.tasks.fetched import Fetched
 from experiments.tasks.files import counted, folder, present
+from experiments.tasks.tsv import lines
 
 ORIGIN = "aclImdb of https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz, unpacked"
 CLASSES = ("neg", "pos")
+LABELS = {"0": 0, "1": 1, "neg": 0, "pos": 1}
 
 
 class Reviews(NamedTuple):
@@ -28,6 +33,9 @@ class Text(Fetched):
     Long Range Arena chooses on the test reviews; here `validation` of the training reviews, as
     many of each class as can be, are held out for that: `train` and `validation` together are the
     folder's. Half of what is read must be of each class, as half of the published reviews is.
+
+    Where there is a train.tsv or test.tsv, these two are read in place of folders: lines of a label
+    (0, neg, 1 or pos), a tab and a text in UTF-8, without a header.
     """
 
     token: ClassVar[str] = "byte"
@@ -80,13 +88,31 @@ class Text(Fetched):
 
 @functools.lru_cache(maxsize=2)
 def read(data_dir: str, part: str, max_length: int, count: int) -> Reviews:
-    """All reviews of train or test, which must be `count`, in the order of their files' names."""
-    holding = "train/pos/*.txt, train/neg/*.txt, test/pos/*.txt and test/neg/*.txt"
+    """All reviews of train or test, which must be `count`: those of a class lie together, in the
+    order of their files' names or of their lines."""
+    holding = "train/pos/*.txt and so on for neg and test, or train.tsv and test.tsv"
     root = folder(data_dir, holding=holding, origin=ORIGIN)
-    texts = []
-    for name in CLASSES:
-        files = sorted((root / part / name).glob("*.txt"))
-        counted(len(files), count // 2, "reviews *.txt", where=root / part / name, origin=ORIGIN)
-        texts += [present(path, origin=ORIGIN).read_bytes() for path in files]
+    as_lines = any((root / name).exists() for name in ("train.tsv", "test.tsv"))
+    texts = _lines(root / f"{part}.tsv") if as_lines else _files(root / part)
+    for where, found in texts.items():
+        counted(len(found), count // 2, "reviews", where=where, origin=ORIGIN)
     labels = np.repeat(np.arange(2, dtype=np.int32), count // 2)
-    return Reviews(Texts.of(texts, max_length), labels)
+    return Reviews(Texts.of(itertools.chain(*texts.values()), max_length), labels)
+
+
+def _files(folder: Path) -> dict[str, list[bytes]]:
+    """The texts of each class, by where they are."""
+    files = {str(folder / name): sorted((folder / name).glob("*.txt")) for name in CLASSES}
+    whole = lambda path: present(path, origin=ORIGIN).read_bytes()
+    return {where: [whole(path) for path in paths] for where, paths in files.items()}
+
+
+def _lines(path: Path) -> dict[str, list[bytes]]:
+    """The texts of each class, by where they are."""
+    texts = [], []
+    rows = lines(present(path, origin=ORIGIN), names=("label", "text"), labels=LABELS)
+    for number, (label, (text,)) in enumerate(rows, 1):
+        if not text:
+            raise DataError(f"{path}:{number}: expected a text, got none")
+        texts[label].append(text.encode())
+    return {f"{path}, class {name}": found for name, found in zip(CLASSES, texts, strict=True)}

@@ -24,6 +24,14 @@ def reviews(folder: Path) -> Path:
     return folder
 
 
+def review_lines(folder: Path) -> Path:
+    """Train.tsv and test.tsv, in no order of classes."""
+    for part, count in COUNTS.items():
+        rows = [f"{('neg', '1')[i % 2]}\té {part} {i}\n" for i in range(2 * count)]
+        (folder / f"{part}.tsv").write_text("".join(rows), encoding="utf-8")
+    return folder
+
+
 def pairs(folder: Path) -> Path:
     """As tsv_data of Long Range Arena's release."""
     random = np.random.default_rng(0)

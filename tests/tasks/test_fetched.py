@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_files import CLASSES, PAIR_SIZES, REVIEW_SIZES, colours, pairs, reviews
+from small_files import CLASSES, PAIR_SIZES, REVIEW_SIZES, colours, pairs, review_lines, reviews
 
 from experiments import cli, train
 from experiments.config_file import read
@@ -44,6 +44,44 @@ def test_text_is_the_bytes_of_each_review(tmp_path):
         for b in batches:
             assert np.array_equal(b.tokens > 0, np.arange(30) < b.lengths[:, None])
     assert everything(task, "validation").labels.mean() == 0.5
+
+
+def test_reviews_in_lines_are_those_in_folders(tmp_path):
+    review_lines(tmp_path)
+    folders = tmp_path / "folders"
+    for part in ("train", "test"):
+        lines = (tmp_path / f"{part}.tsv").read_text(encoding="utf-8").splitlines()
+        for i, (label, text) in enumerate(line.split("\t") for line in lines):
+            path = folders / part / {"1": "pos"}.get(label, label) / f"{i:03}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    of = lambda place: Text(data_dir=str(place), max_length=9, **REVIEW_SIZES)
+    one, other = of(tmp_path), of(folders)
+    assert one.fingerprint() == other.fingerprint()
+    assert np.array_equal(one.batch(0, 0, 32).tokens, other.batch(0, 0, 32).tokens)
+    assert as_bytes(everything(one, "test").tokens[0], 9) == "é test 0".encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("0\ta\n1\tb\n", r"test\.tsv, class neg: expected 30 reviews, got 1; .*again"),
+        ("0\ta\n" * 30 + "1\tb\n" * 29, "class pos: expected 30 reviews, got 29"),
+        ("0\ta\n1\t\n", ":2: expected a text, got none"),
+        ("label\ttext\n", ":1: expected a label 0 or 1 or neg or pos, got 'label'"),
+        ("0\ta\n0\n", ":2: expected 2 columns .*, got 1"),
+        ("0\t3\ta\n", ":1: expected 2 columns .*, got 3"),
+        ("0\ta\n1\t\xff\n", ":2: expected UTF-8, got byte 0xff"),
+        ("0\ta\n1\tb", ":2: .*cut off"),
+        ("", r"test\.tsv: .*empty"),
+        (None, r"test\.tsv: .*not exist"),
+    ],
+)
+def test_broken_lines_of_reviews_are_refused(text, problem, tmp_path):
+    path = review_lines(tmp_path) / "test.tsv"
+    path.unlink() if text is None else path.write_text(text, encoding="latin-1")
+    with pytest.raises(DataError, match=problem):
+        Text(data_dir=str(tmp_path), max_length=9, **REVIEW_SIZES).size("test")
 
 
 def test_retrieval_is_the_bytes_of_both_texts(tmp_path):
