@@ -35,3 +35,10 @@ def inside(root: Path, name: str, *, where: str) -> Path:
     if path.is_absolute() or ".." in path.parts:
         raise DataError(f"{where}: expected a file inside {root}, got {name[:100]!r}")
     return root / path
+
+
+def counted(got: int, expected: int, what: str, *, where: str | Path, origin: str) -> None:
+    """Raises DataError for another number than expected: half an archive looks like a whole one."""
+    if got != expected:
+        hint = "fetch or unpack again what is half there, else set the sizes of the splits"
+        raise DataError(f"{where}: expected {expected:,} {what}, got {got:,}; {hint} ({origin})")

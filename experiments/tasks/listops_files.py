@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.errors import DataError
-from experiments.tasks.listops_trees import CLOSE, IDS, OPEN, Examples
+from experiments.tasks.listops_trees import CLOSE, IDS, OPEN, Examples, evaluate
 
 NAMES = {"train": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}
 ORIGIN = (
@@ -71,4 +71,9 @@ def _parse(line: str, min_length: int, max_length: int) -> tuple[list[int], int]
     nesting = np.cumsum((words >= OPEN) * 1 - 2 * (words == CLOSE))
     if nesting[-1] != 0 or (nesting[:-1] <= 0).any():
         raise ValueError("expected one expression with its brackets closed")
+    if ((words[:-1] >= OPEN) & (words[:-1] < CLOSE) & (words[1:] == CLOSE)).any():
+        raise ValueError("expected arguments after each operator, got one without any")
+    # a label that moved to another line would go unseen: a model just learns nothing from it
+    if (value := evaluate(ids)) != int(target):
+        raise ValueError(f"expected the expression's value {value} as its label, got {target}")
     return ids, int(target)

@@ -129,10 +129,16 @@ def _first(counts: Int32[np.ndarray, "P"]) -> Int[np.ndarray, "P"]:
     return np.cumsum(counts) - counts
 
 
+def _median(values: list[int]) -> int:
+    # in Python: of a few digits np.median takes 30 times as long
+    values = sorted(values)
+    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) // 2
+
+
 APPLY = {
     IDS["[MIN"]: min,
     IDS["[MAX"]: max,
-    IDS["[MED"]: lambda values: int(np.median(values)),
+    IDS["[MED"]: _median,
     IDS["[SM"]: lambda values: sum(values) % 10,
 }
 

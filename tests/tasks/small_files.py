@@ -6,7 +6,9 @@ import numpy as np
 
 CLASSES = ("neg", "pos")
 COUNTS = {"train": 130, "test": 30}  # reviews of each class
+REVIEW_SIZES = {"train": 240, "validation": 20, "test": 60}
 PAIRS = {"train": 200, "eval": 53, "test": 47}
+PAIR_SIZES = {"train": 200, "validation": 53, "test": 47}
 IMAGES = 60  # in each of six files
 
 
@@ -19,6 +21,14 @@ def reviews(folder: Path) -> Path:
             for i in range(count):
                 text = random.bytes(int(random.integers(1, 40)))
                 (folder / part / name / f"{i}_7.txt").write_bytes(b"%03d " % i + text)
+    return folder
+
+
+def review_lines(folder: Path) -> Path:
+    """Train.tsv and test.tsv, in no order of classes."""
+    for part, count in COUNTS.items():
+        rows = [f"{('neg', '1')[i % 2]}\té {part} {i}\n" for i in range(2 * count)]
+        (folder / f"{part}.tsv").write_text("".join(rows), encoding="utf-8")
     return folder
 
 

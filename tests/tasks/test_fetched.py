@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_files import CLASSES, colours, pairs, reviews
+from small_files import CLASSES, PAIR_SIZES, REVIEW_SIZES, colours, pairs, review_lines, reviews
 
 from experiments import cli, train
 from experiments.config_file import read
@@ -28,7 +28,7 @@ def as_bytes(row, length) -> bytes:
 
 
 def test_text_is_the_bytes_of_each_review(tmp_path):
-    task = Text(data_dir=str(reviews(tmp_path)), max_length=30, validation=20)
+    task = Text(data_dir=str(reviews(tmp_path)), max_length=30, **REVIEW_SIZES)
     assert [task.size(split) for split in ("train", "validation", "test")] == [240, 20, 60]
     for splits, part in ((("train", "validation"), "train"), (("test",), "test")):
         batches = [everything(task, split) for split in splits]
@@ -46,8 +46,46 @@ def test_text_is_the_bytes_of_each_review(tmp_path):
     assert everything(task, "validation").labels.mean() == 0.5
 
 
+def test_reviews_in_lines_are_those_in_folders(tmp_path):
+    review_lines(tmp_path)
+    folders = tmp_path / "folders"
+    for part in ("train", "test"):
+        lines = (tmp_path / f"{part}.tsv").read_text(encoding="utf-8").splitlines()
+        for i, (label, text) in enumerate(line.split("\t") for line in lines):
+            path = folders / part / {"1": "pos"}.get(label, label) / f"{i:03}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    of = lambda place: Text(data_dir=str(place), max_length=9, **REVIEW_SIZES)
+    one, other = of(tmp_path), of(folders)
+    assert one.fingerprint() == other.fingerprint()
+    assert np.array_equal(one.batch(0, 0, 32).tokens, other.batch(0, 0, 32).tokens)
+    assert as_bytes(everything(one, "test").tokens[0], 9) == "é test 0".encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("0\ta\n1\tb\n", r"test\.tsv, class neg: expected 30 reviews, got 1; .*again"),
+        ("0\ta\n" * 30 + "1\tb\n" * 29, "class pos: expected 30 reviews, got 29"),
+        ("0\ta\n1\t\n", ":2: expected a text, got none"),
+        ("label\ttext\n", ":1: expected a label 0 or 1 or neg or pos, got 'label'"),
+        ("0\ta\n0\n", ":2: expected 2 columns .*, got 1"),
+        ("0\t3\ta\n", ":1: expected 2 columns .*, got 3"),
+        ("0\ta\n1\t\xff\n", ":2: expected UTF-8, got byte 0xff"),
+        ("0\ta\n1\tb", ":2: .*cut off"),
+        ("", r"test\.tsv: .*empty"),
+        (None, r"test\.tsv: .*not exist"),
+    ],
+)
+def test_broken_lines_of_reviews_are_refused(text, problem, tmp_path):
+    path = review_lines(tmp_path) / "test.tsv"
+    path.unlink() if text is None else path.write_text(text, encoding="latin-1")
+    with pytest.raises(DataError, match=problem):
+        Text(data_dir=str(tmp_path), max_length=9, **REVIEW_SIZES).size("test")
+
+
 def test_retrieval_is_the_bytes_of_both_texts(tmp_path):
-    task = Retrieval(data_dir=str(pairs(tmp_path)), max_length=25)
+    task = Retrieval(data_dir=str(pairs(tmp_path)), max_length=25, **PAIR_SIZES)
     batch = everything(task, "validation")
     lines = (tmp_path / "new_aan_pairs.eval.tsv").read_bytes().splitlines()
     assert batch.tokens.shape == (53, 2, 25)
@@ -60,7 +98,8 @@ def test_retrieval_is_the_bytes_of_both_texts(tmp_path):
 def test_an_empty_text_of_a_pair_has_length_0(tmp_path):
     path = pairs(tmp_path) / "new_aan_pairs.eval.tsv"
     path.write_text("1\ta\tb\t\tsome\n")
-    batch = everything(Retrieval(data_dir=str(tmp_path), max_length=9), "validation")
+    task = Retrieval(data_dir=str(tmp_path), max_length=9, validation=1)
+    batch = everything(task, "validation")
     assert batch.lengths.tolist() == [[0, 4]]
 
 
@@ -87,8 +126,8 @@ def test_white_is_white(tmp_path):
 
 MAKERS = {Text: reviews, Retrieval: pairs, Image: colours}
 MAKE = {
-    Text: {"max_length": 30, "validation": 20},
-    Retrieval: {"max_length": 30},
+    Text: {"max_length": 30, **REVIEW_SIZES},
+    Retrieval: {"max_length": 30, **PAIR_SIZES},
     Image: SIZES,
 }
 
@@ -118,6 +157,19 @@ BROKEN = [
         "new_aan_pairs.eval.tsv",
         b"0\ta\tb\tc\td\n1\t\xff",
         r"tsv:2: .*UTF-8, got byte 0xff",
+    ),
+    (
+        Retrieval,
+        "new_aan_pairs.eval.tsv",
+        b"0\ta\tb\tc\td\n" * 52,
+        r"eval\.tsv: expected 53 pairs, got 52; fetch .* again .* set the sizes",
+    ),
+    # a whole row but for its end, which looked like one
+    (
+        Retrieval,
+        "new_aan_pairs.eval.tsv",
+        b"0\ta\tb\tc\td\n" * 52 + b"0\ta\tb\tc\td",
+        r":53: .*cut off",
     ),
     (Image, "data_batch_2.bin", b"\x01" * 3072, r"data_batch_2\.bin: expected a multiple of 3,073"),
     (Image, "data_batch_2.bin", b"\x01" * 3073, r"expected 300 images in .*, got 241"),
@@ -151,15 +203,25 @@ def test_a_missing_file_is_named_with_its_origin(kind, file, tmp_path):
         kind(data_dir=str(tmp_path), **MAKE[kind]).baselines()
 
 
-def test_too_few_reviews_to_hold_some_out(tmp_path):
-    task = Text(data_dir=str(reviews(tmp_path)), max_length=30, validation=260)
-    with pytest.raises(DataError, match="expected more reviews than validation=260, got 260"):
-        task.baselines()
+@pytest.mark.parametrize("part", ["train/pos", "train/neg", "test/neg"])
+def test_half_an_archive_of_reviews_is_refused(part, tmp_path):
+    for path in (reviews(tmp_path) / part).glob("1*.txt"):
+        path.unlink()
+    whole, left = (130, 89) if "train" in part else (30, 19)
+    with pytest.raises(DataError, match=f"{part}: expected {whole} .*, got {left}; .*unpack again"):
+        Text(data_dir=str(tmp_path), max_length=30, **REVIEW_SIZES).content()
+
+
+@pytest.mark.parametrize("fields", [{"train": 22_501}, {"test": 3}, {"train": 0}])
+def test_sizes_that_have_no_half_are_refused(fields):
+    with pytest.raises(ValueError, match=f"^{next(iter(fields))}: expected an .*, got "):
+        Text(**fields)
 
 
 def test_bad_data_ends_a_run_with_code_4_before_anything_is_made(tmp_path, capsys):
     (pairs(tmp_path) / "new_aan_pairs.test.tsv").write_text("half a line")
-    raw = {**SETTING, "task": {"name": "retrieval", "max_length": 9, "data_dir": str(tmp_path)}}
+    fields = {"name": "retrieval", "max_length": 9, "data_dir": str(tmp_path), **PAIR_SIZES}
+    raw = {**SETTING, "task": fields}
     (tmp_path / "c.py").write_text(f"def get_config():\n    return {raw!r}\n")
     arguments = [f"--config={tmp_path / 'c.py'}", f"--workdir={tmp_path / 'run'}"]
     assert cli.main(train._define, train._run, load=read, usage="", arguments=arguments) == 4
@@ -172,7 +234,7 @@ def test_bad_data_ends_a_run_with_code_4_before_anything_is_made(tmp_path, capsy
 def test_a_pair_is_learned_by_one_encoder(tmp_path):
     import jax
 
-    fields = {"name": "retrieval", "max_length": 9, "data_dir": str(pairs(tmp_path))}
+    fields = {"name": "retrieval", "max_length": 9, "data_dir": str(pairs(tmp_path)), **PAIR_SIZES}
     learner = Learner(from_dict({**SETTING, "task": fields}))
     batch = learner.experiment.task.batch(0, 0, 8)
     sums = jax.eval_shape(learner.eval_step, jax.eval_shape(learner.init).params, batch)

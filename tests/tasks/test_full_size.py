@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small_files import colours, pairs, reviews
+from small_files import PAIR_SIZES, REVIEW_SIZES, colours, pairs, reviews
 
 from experiments.config_file import read, read_sweep
 from experiments.learner import Learner
@@ -26,8 +26,8 @@ FULL_SIZE = {
 SHORT = ("task.max_length=128",)
 CUT = {
     "listops": (*SHORT, "task.min_length=9", "task.train=8", "task.validation=4", "task.test=4"),
-    "text": (*SHORT, "task.validation=20"),
-    "retrieval": SHORT,
+    "text": (*SHORT, *(f"task.{split}={size}" for split, size in REVIEW_SIZES.items())),
+    "retrieval": (*SHORT, *(f"task.{split}={size}" for split, size in PAIR_SIZES.items())),
     "image": ("task.train=200", "task.validation=100", "task.test=60"),
     "pathfinder": ("task.validation=4", "task.test=4"),
     "mqar": ("task.validation=4", "task.test=4"),

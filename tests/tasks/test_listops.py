@@ -162,6 +162,10 @@ def test_a_missing_file_is_named_with_its_origin(folder):
         ("[MAX 3 4\t4", "brackets closed"),
         ("[MAX 3 ] 4\t4", "brackets closed"),
         ("3 4\t4", "brackets closed"),
+        ("7\t8", "the expression's value 7 as its label, got 8"),
+        ("[MED 2 [SM 4 5 ] 3 ]\t9", "value 3 as its label, got 9"),
+        ("[MAX ]\t4", "arguments after each operator"),
+        ("[MAX 4 [MIN ] ]\t4", "arguments after each operator"),
     ],
 )
 def test_a_bad_line_is_named_by_file_and_number(folder, line, problem):

@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small_files import colours, pairs, reviews
+from small_files import PAIR_SIZES, colours, pairs, reviews
 
 from experiments.tasks import (
     TASKS,
@@ -66,8 +66,8 @@ SMALL = [
     Pathfinder(dashes=6, validation=53, test=47),
     PathfinderPatches(resolution=16, dashes=6, distractors=False, validation=53, test=47),
     Image(data_dir=written(colours), train=253, validation=47, test=60),
-    Retrieval(data_dir=written(pairs), max_length=40),
-    Text(data_dir=written(reviews), max_length=40, validation=53),
+    Retrieval(data_dir=written(pairs), max_length=40, **PAIR_SIZES),
+    Text(data_dir=written(reviews), max_length=40, train=207, validation=53, test=60),
     Reverse(vocab_size=12, lengths=(9, 13), validation=53, test=47),
     Sort(vocab_size=12, lengths=(11,), validation=53, test=47),
     Dates(validation=53, test=47),
