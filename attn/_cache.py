@@ -87,8 +87,20 @@ def fill(
 
 def whole(k: Float[Array, "*B T K H"], v: Float[Array, "*B T K D"], max_length: int) -> Cache:
     """The cache after T tokens, all of which are kept. Raises ValueError if there are more."""
+    return prompted(k, v, max_length, max_length)
+
+
+def prompted(
+    k: Float[Array, "*B T K H"],
+    v: Float[Array, "*B T K D"],
+    max_length: int,
+    size: int,
+    pinned: int = 0,
+) -> Cache:
+    """`fill` for a prompt. Raises ValueError if it is longer than `max_length`, also where fewer
+    are kept."""
     check_count("max_length", max_length, least=k.shape[-3])
-    return fill(k, v, max_length)
+    return fill(k, v, size, pinned)
 
 
 def append(cache: Cache, k, v, pinned: int = 0) -> Cache:

@@ -262,8 +262,7 @@ class Luong(Mechanism):
     def prefill(self, q, k, v, *, max_length, bias=None, **learned):
         kept = self._kept(max_length)
         out = self(q, k, v, mask=Causal(), bias=bias, **learned)
-        check_count("max_length", max_length, least=k.shape[-3])
-        return _cache.fill(k, v, kept), out
+        return _cache.prompted(k, v, max_length, kept), out
 
     def step(self, state, q, k, v, *, bias=None, **learned):
         check_state(state, _cache.Cache)

@@ -55,8 +55,7 @@ class Sinks(Patterned):
 
     def prefill(self, q, k, v, *, max_length, bias=None):
         out = self(q, k, v, mask=Causal(), bias=bias)
-        check_count("max_length", max_length, least=k.shape[-3])
-        return _cache.fill(k, v, self.sinks + self.window, self.sinks), out
+        return _cache.prompted(k, v, max_length, self.sinks + self.window, self.sinks), out
 
     def step(self, state, q, k, v, *, bias=None):
         check_state(state, _cache.Cache)

@@ -73,8 +73,7 @@ class SlidingWindow(Patterned):
 
     def prefill(self, q, k, v, *, max_length, bias=None):
         out = self(q, k, v, mask=Causal(), bias=bias)
-        check_count("max_length", max_length, least=k.shape[-3])
-        return _cache.fill(k, v, self.left * self.rate + 1), out
+        return _cache.prompted(k, v, max_length, self.left * self.rate + 1), out
 
     def step(self, state, q, k, v, *, bias=None):
         check_state(state, _cache.Cache)
