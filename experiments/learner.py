@@ -210,7 +210,9 @@ class Learner:
         if labels.ndim == 2 and asked < labels.shape[1]:
             at = jax.vmap(lambda w: jnp.nonzero(w, size=asked, fill_value=-1)[0])(weights)
             take = lambda x: jnp.take_along_axis(x, at, 1, mode="clip")
-            labels, weights, at = take(labels), jnp.where(at < 0, 0, take(weights)), abs(at)
+            # a row with fewer labels is filled up by its first token, which every row has: weight 0
+            weights = jnp.where(at < 0, 0, take(weights))
+            labels, at = take(labels), jnp.maximum(at, 0)
         logits = nnx.merge(self.graph, params)(
             batch.tokens,
             mask=Causal() if self.experiment.model.causal else FULL,

@@ -86,7 +86,12 @@ def _alike(one: Padding, other: Padding, field: dataclasses.Field) -> bool:
 
 @term
 class Segments(Mask):
-    """query_ids[i] == key_ids[j]: packed documents see only themselves."""
+    """query_ids[i] == key_ids[j]: packed documents see only themselves.
+
+    An id that returns later in the row is one document, to attention, sums, states of linear
+    attention and the taps of convolutions; only recurrent layers (`attn.nn.LSTM`, `attn.nn.GRU`)
+    start anew at each change of id.
+    """
 
     query_ids: Int[JaxArray, "*B T"] = array_field(1)
     key_ids: Int[JaxArray, "*B S"] = array_field(1)

@@ -1,11 +1,14 @@
 """The reductions of a training step."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny_experiment import tiny
 
-from experiments.learner import first_largest, zero_if_finite
+from experiments.learner import Learner, first_largest, zero_if_finite
 
 INF, NAN = jnp.inf, jnp.nan
 
@@ -32,3 +35,15 @@ def test_what_is_not_finite_is_found(value: float, shape: tuple[int, ...]):
     assert jax.jit(zero_if_finite)(finite) == 0
     spoilt = finite.ravel().at[-1].set(value).reshape(shape)
     assert jnp.isnan(jax.jit(zero_if_finite)(spoilt))
+
+
+def test_places_that_are_filled_up_add_nothing():
+    """Some rows have one label, others two: those with one are scored at two places too."""
+    learner = Learner(tiny())
+    task, params = learner.experiment.task, learner.init().params
+    batch = task.batch(0, 0, 8)
+    assert set(batch.weights.sum(1)) == {1, 2}
+    few = jax.jit(learner.eval_step)(params, batch)
+    learner.shape = dataclasses.replace(learner.shape, asked=task.length)  # all are scored
+    for name, all_scored in jax.jit(lambda *x: learner.eval_step(*x))(params, batch).items():
+        np.testing.assert_allclose(few[name], all_scored, rtol=1e-5)

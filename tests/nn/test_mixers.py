@@ -348,6 +348,19 @@ def test_a_query_with_an_id_of_its_own_sees_no_other_document(mixer):
     assert not moved[~seen].any()
 
 
+@pytest.mark.parametrize(
+    ("mixer", "goes_on"),
+    [(Average(), True), (DepthwiseConv(kernel=7), True), (LSTM(), False), (GRU(), False)],
+    ids=str,
+)
+def test_an_id_that_returns_is_one_document_but_to_recurrent_layers(mixer, goes_on):
+    made, mask = layer(mixer), Causal() & Segments(IDS[1:2], IDS[1:2])
+    before = X[1:2].copy()
+    before[:, :2] += 1  # the id 5, which returns at 6
+    moved = run(made, before, mask=mask) != run(made, X[1:2], mask=mask)
+    assert np.asarray(moved)[:, 6].any() == goes_on
+
+
 @apart
 def test_ids_of_all_rows_and_of_each_are_told_apart_by_axes_of_one(mixer):
     want = run(layer(mixer), X, mask=Segments(np.array([IDS[0]] * 3), IDS))

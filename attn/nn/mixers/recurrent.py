@@ -23,7 +23,8 @@ class Recurrent(Mixer):
 
     Both directions (Schuster & Paliwal 1997, doi:10.1109/78.650093) have a cell each, and their
     outputs lie side by side before the projection; then it cannot be causal. The state, in float32,
-    stands still on tokens that `Padding` hides and is 0 where a document of `Segments` begins.
+    stands still on tokens that `Padding` hides and is 0 where a document of `Segments` begins: at
+    each change of id, also to one that was there before, which other layers take for one document.
     """
 
     width: int | None = None
