@@ -91,7 +91,8 @@ def _run(values: flags.FlagValues) -> None:
         console.print(busy, style="yellow", highlight=False)
     command = redact.command("experiments.benchmark", sys.argv[1:])
     environment = records.environment(command) | {
-        "memory": "what is freed is kept, as in training (experiments/memory.py)",
+        # what a C library is told of memory decides what large arrays cost on a CPU
+        **{name: os.environ[name] for name in sorted(os.environ) if name.startswith("MALLOC_")},
         "load at start": round(load, 1),
     }
     peak = machine.peak_flops()

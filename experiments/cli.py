@@ -7,7 +7,6 @@ from typing import Any
 from absl import flags
 
 from experiments.errors import ConfigError, Interrupted, LabError, RunDirectoryError, nearest
-from experiments.memory import keep_freed_memory
 from experiments.redact import redacted
 from experiments.say import say
 from experiments.stdout import tell
@@ -43,7 +42,6 @@ def main(
                 problems, where = [*problems, *error.problems], error.where
         if problems:
             raise ConfigError(problems, where)
-        keep_freed_memory()  # what is timed has the memory of what is trained
         run(values, *loaded)
     except LabError as error:
         prefix = "" if isinstance(error, Interrupted) else "error: "

@@ -18,6 +18,7 @@ from experiments.kept import Trained
 from experiments.learner import Learner, built
 from experiments.measure import cost
 from experiments.measure.flops import Count, count, counted
+from experiments.memory import keep_freed_memory
 from experiments.optimizer import learned
 
 Layer = tuple[Mechanism, cost.Shape, bool]
@@ -59,7 +60,8 @@ class Step:
 
 
 def in_turns(steps: dict[Any, Step], *, rounds: int, seconds: float) -> dict[Any, cost.Timing]:
-    """Their times, each from the start of its training."""
+    """Their times, each from the start of its training and with the memory of it."""
+    keep_freed_memory()
     for step in steps.values():
         step.start()
     return cost.time_together(steps, rounds=rounds, seconds=seconds)

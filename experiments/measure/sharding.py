@@ -22,7 +22,6 @@ from experiments.measure.options import Options
 from experiments.measure.torch_peers import sdpa
 from experiments.measure.turns import MODES, OURS, Contender, Group, Ready, Row, Unavailable
 from experiments.measure.verdict import judge
-from experiments.memory import keep_freed_memory
 from experiments.records import ROOT
 
 DEVICES, MINUTES = 2, 30
@@ -105,7 +104,6 @@ def _sharded(shape: cost.Shape, spec: PartitionSpec, inputs: list[tuple], mode: 
 
 
 def main() -> None:
-    keep_freed_memory()
     given = json.loads(sys.stdin.read())
     lists = {k: tuple(map(tuple, v)) if k == "heads" else v for k, v in given.items()}
     options = Options(**lists)

@@ -14,6 +14,7 @@ from experiments.kept import Kept
 from experiments.manifest import digest
 from experiments.measure import cost
 from experiments.measure.flops import counted
+from experiments.memory import keep_freed_memory
 from experiments.quantities import Layer, Step, in_turns, layers, state_bytes
 from experiments.validation import to_dict
 
@@ -36,6 +37,7 @@ def costs(
     key = digest(this)
     if (before := _before(cache, key)) is not None:
         return before
+    keep_freed_memory()  # as in training, whatever this process did before
     alone = _attention(experiments)
     measured = {
         name: {

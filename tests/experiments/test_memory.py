@@ -32,19 +32,18 @@ def test_memory_that_was_freed_is_used_again_without_asking_the_kernel(run: str,
     assert int(said) < 100  # of 16,384 pages
 
 
-COMMAND = """
+TIMED = """
 import resource
-from experiments import cli
-def run(values):
-    {use}
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    {use}
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-cli.main(lambda values: None, run, usage="", arguments=[])
+from experiments.quantities import in_turns
+in_turns({{}}, rounds=1, seconds=1.0)
+{use}
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+{use}
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def test_what_a_command_times_has_the_memory_of_what_is_trained():
-    script = COMMAND.format(use=LARGE)
+def test_steps_are_timed_with_the_memory_that_they_are_trained_with():
+    script = TIMED.format(use=LARGE)
     said = subprocess.check_output([sys.executable, "-c", script], text=True)
     assert int(said) < 100
