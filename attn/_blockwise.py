@@ -82,7 +82,7 @@ def blockwise(
         dropout = Dropout(flat(dropout.rows, T), flat(dropout.columns, S), dropout.rate)
     k, v = k.reshape(B, S, K, H), v.reshape(B, S, K, v.shape[-1])
     # under shard_map what all shards share must vary as the rest does, for its gradient to
-    q, k, v, bias = vary((q, k, v, bias), q, k, v, bias, mask)
+    q, k, v, bias = vary((q, k, v, bias), mask, dropout)
     # jitted also when nothing else is: `shard_map` cannot run the rule of its derivative eagerly
     attend = jax.jit(_attend, static_argnums=(0, 1))
     out, lse = attend(tiling, form, q, k, v, mask, bias, dropout)

@@ -54,10 +54,10 @@ def as_dropout(rate: float, key: Array | None, q: Array, k: Array) -> Dropout | 
 
 def dropout_of(mechanism, key: Array | None, q: Array, k: Array) -> Dropout | None:
     """The mechanism's dropout of weights, None without a key."""
-    return as_dropout(rate_with(key, mechanism), key, q, k)
+    return as_dropout(rate_of(mechanism, key), key, q, k)
 
 
-def rate_with(key: Array | None, mechanism) -> float:
+def rate_of(mechanism, key: Array | None) -> float:
     """The mechanism's `dropout_rate`; 0 without a key, as when nothing is trained."""
     return 0.0 if key is None else mechanism.dropout_rate
 

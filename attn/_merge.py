@@ -11,7 +11,7 @@ from attn._varying import vary
 
 def merged(parts):
     """The output and log-sum-exp over all keys from those over disjoint parts of them."""
-    outs, lses = vary(tuple(zip(*parts)), parts)  # alike, for their gradients under shard_map
+    outs, lses = vary(tuple(zip(*parts)))  # alike, for their gradients under shard_map
     out, lse = _merged(tuple(map(wide, outs)), tuple(map(wide, lses)))
     return out.astype(outs[0].dtype), lse.astype(jnp.result_type(*lses))
 

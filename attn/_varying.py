@@ -13,8 +13,8 @@ def varying(x: Any) -> frozenset[str]:
 
 
 def vary(tree: Any, *like: Any) -> Any:
-    """The same arrays, each of them said to vary over what any array in `like` varies over."""
-    axes = frozenset().union(*map(varying, jax.tree.leaves(like)))
+    """The same arrays, each said to vary over what any of them, or of `like`, varies over."""
+    axes = frozenset().union(*map(varying, jax.tree.leaves((tree, like))))
 
     def one(x):
         missing = tuple(sorted(axes - varying(x)))

@@ -49,7 +49,7 @@ def _kept(path: Path) -> dict[str, dict[str, Any]]:
         if all(records.is_sealed(x, {"of": key}) for key, x in kept.items()):
             return kept
     except (RunDirectoryError, KeyError, AttributeError):
-        pass
+        pass  # the same advice for all
     raise RunDirectoryError(
         f"{path} is not as it was written: damaged, edited, or of another version\n"
         "  put it back, or remove it: sizes and steps are solved again; those that you choose "

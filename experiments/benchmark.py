@@ -33,6 +33,8 @@ from experiments.rundir import read_json
 from experiments.stdout import Console
 
 LOOP = "loop"
+# what the C library is told of memory, which decides what large arrays cost on a CPU
+OF_MEMORY = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
 
 
 def run_suite(
@@ -82,7 +84,7 @@ def _run(values: flags.FlagValues) -> None:
     console, found = Console(), {}
     if refs:
         for ref in refs:
-            console.print(commits.table(commits.beside(ref, *_same(values, options)), ref))
+            console.print(commits.table(commits.beside(ref, *_asked(values, options)), ref))
         return
     _check(workdir, values.suite)
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
@@ -91,12 +93,12 @@ def _run(values: flags.FlagValues) -> None:
         console.print(busy, style="yellow", highlight=False)
     command = redact.command("experiments.benchmark", sys.argv[1:])
     environment = records.environment(command) | {
-        # what a C library is told of memory decides what large arrays cost on a CPU
-        **{name: os.environ[name] for name in sorted(os.environ) if name.startswith("MALLOC_")},
+        **{name: os.environ[name] for name in sorted(os.environ) if name.startswith(OF_MEMORY)},
         "load at start": round(load, 1),
     }
     peak = machine.peak_flops()
-    for name in dict.fromkeys(values.suite):
+    # last, because training keeps memory for the rest of the process
+    for name in sorted(dict.fromkeys(values.suite), key=LOOP.__eq__):
         try:
             if name == LOOP:
                 found[name] = run_loop(console)
@@ -142,7 +144,7 @@ def _check_peers(against: Sequence[str], suites: dict[str, Collection[str]]) -> 
         )
 
 
-def _same(values: flags.FlagValues, options: Options) -> tuple[list[str], commits.Peers]:
+def _asked(values: flags.FlagValues, options: Options) -> tuple[list[str], commits.Peers]:
     """The arguments of this benchmark for its processes, and its suites with their peers."""
     text = lambda value: ",".join(value) if isinstance(value, list) else value
     names = ("lengths", "dtypes", "heads", "widths", "rounds", "seconds")

@@ -33,7 +33,8 @@ class Compiled:
         cls, function: Callable, *arguments: Any, known: Known | None = None, **options: Any
     ) -> Self:
         """`known` is `build`'s, `options` are jax.jit's."""
-        return cls(function, build(jax.jit(function, **options), *arguments, known=known))
+        jitted = jax.jit(function, keep_unused=True, **options)
+        return cls(function, build(jitted, *arguments, known=known))
 
     def __call__(self, *arguments: Any) -> Any:
         try:

@@ -61,7 +61,7 @@ def estimate(planned: Sequence[Planned]) -> Table:
     """The runs by variant: their work, the memory of a step, and the time of their steps here with
     all cores to one, compilation included; evaluation and saving come on top."""
     table = Table(
-        caption="time: of compiling and training steps, one run at a time", caption_justify="left"
+        caption="time: of compiling and training steps, each run by itself", caption_justify="left"
     )
     for heading in ("variant", "runs", "steps", "TFLOP", "peak MB", "time"):
         table.add_column(heading, justify="left" if heading == "variant" else "right")

@@ -123,11 +123,11 @@ def state_bytes(experiment: Experiment) -> int | None:
     the last tokens of a convolution. None if one does not decode, or not to what it is trained as,
     or if what decodes is beside the encoder."""
     sequence = experiment.posed.head == "sequence"
-    return None if sequence else _kept(_encoder(experiment))
+    return None if sequence else _state_bytes(_encoder(experiment))
 
 
 @functools.cache
-def _kept(config: EncoderConfig) -> int | None:
+def _state_bytes(config: EncoderConfig) -> int | None:
     if uncounted(config):
         return None
     first = jnp.zeros((1, 1, config.width), config.dtype)

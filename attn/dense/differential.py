@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from attn._arrays import check_floats
 from attn._cached import Cached
 from attn._core import check_block, check_qkv, dense_attention, dense_weights, isolate, wide
-from attn._dropout import as_dropout, check_rate, dropout_of, rate_with
+from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
 from attn._numbers import is_number
 from attn.biases import Bias
 from attn.kernels.call import Call
@@ -132,7 +132,7 @@ class Differential(Cached):
             mask=mask,
             bias=bias,
             lambda_init=self.lambda_init,
-            dropout_rate=rate_with(dropout_key, self),
+            dropout_rate=rate_of(self, dropout_key),
             dropout_key=dropout_key,
             implementation=self.implementation,
             block=self.block,

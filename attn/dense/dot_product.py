@@ -24,7 +24,7 @@ from attn._core import (
     over_root,
     wide,
 )
-from attn._dropout import as_dropout, check_rate, dropout_of, rate_with
+from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
 from attn._merge import merged
 from attn._numbers import is_number
 from attn.biases import Bias
@@ -212,7 +212,7 @@ class Softmax(Cached):
             v,
             mask=mask,
             bias=bias,
-            dropout_rate=rate_with(dropout_key, self),
+            dropout_rate=rate_of(self, dropout_key),
             dropout_key=dropout_key,
             implementation=self.implementation,
             block=self.block,

@@ -20,7 +20,7 @@ from attn._core import (
     wide,
     wide_dtype,
 )
-from attn._dropout import as_dropout, check_rate, dropout_of, rate_with
+from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
 from attn._running import between, followed, running
 from attn.biases import Decay
 from attn.masks import FULL, TERMS, And, Causal, Mask, Or
@@ -144,7 +144,7 @@ class Forgetting(Mechanism):
             log_decay=log_decay,
             mask=mask,
             bias=bias,
-            dropout_rate=rate_with(dropout_key, self),
+            dropout_rate=rate_of(self, dropout_key),
             dropout_key=dropout_key,
             block=self.block,
         )

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from attn import _cache
 from attn._axes import aligned
 from attn._core import check_block, check_count, check_qkv, check_state, dots, masked_softmax, wide
-from attn._dropout import as_dropout, check_rate, dropout_of, rate_with
+from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
 from attn.biases import Bias
 from attn.dense import _rows
 from attn.masks import FULL, TERMS, Causal, Mask, Padding, Window
@@ -184,7 +184,7 @@ class Luong(Mechanism):
             window=self.window,
             mask=mask,
             bias=bias,
-            dropout_rate=rate_with(dropout_key, self),
+            dropout_rate=rate_of(self, dropout_key),
             dropout_key=dropout_key,
             block=self.block,
             **learned,

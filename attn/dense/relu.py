@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from attn._cached import Cached
 from attn._core import check_block, check_count, check_qkv, dots, scores, wide
-from attn._dropout import as_dropout, check_rate, dropout_of, rate_with
+from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
 from attn.biases import Bias
 from attn.dense import _rows
 from attn.masks import FULL, TERMS, Mask
@@ -91,7 +91,7 @@ class Relu(Cached):
             length=self.length,
             mask=mask,
             bias=bias,
-            dropout_rate=rate_with(dropout_key, self),
+            dropout_rate=rate_of(self, dropout_key),
             dropout_key=dropout_key,
             block=self.block,
         )

@@ -20,7 +20,7 @@ from attn._core import (
     masked_softmax,
     wide,
 )
-from attn._dropout import as_dropout, check_rate, dropout_of, rate_with
+from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
 from attn.biases import Bias
 from attn.dense import _rows
 from attn.masks import FULL, TERMS, Causal, Mask
@@ -138,7 +138,7 @@ class Synthesizer(Mechanism):
             v,
             mask=mask,
             bias=bias,
-            dropout_rate=rate_with(dropout_key, self),
+            dropout_rate=rate_of(self, dropout_key),
             dropout_key=dropout_key,
             block=self.block,
             **learned,

@@ -24,7 +24,7 @@ from attn._core import (
     masked_softmax,
     wide,
 )
-from attn._dropout import as_dropout, check_rate, dropout_of, rate_with
+from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
 from attn.biases import Bias
 from attn.kernels.call import Call
 from attn.kernels.dispatch import keep_names, run
@@ -143,7 +143,7 @@ class TalkingHeads(Cached):
             v,
             mask=mask,
             bias=bias,
-            dropout_rate=rate_with(dropout_key, self),
+            dropout_rate=rate_of(self, dropout_key),
             dropout_key=dropout_key,
             implementation=self.implementation,
             block=self.block,

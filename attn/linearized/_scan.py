@@ -222,7 +222,7 @@ def _scan(form, learned, state: State, tokens: Tokens) -> tuple[State, Float[Arr
     state = jax.tree.map(lambda x: x.reshape(B, *x.shape[n:]), state)
     tokens = dataclasses.replace(jax.tree.map(flat, tokens), run=run)
     # under shard_map what is carried must vary as what is added to it
-    learned, state, tokens = vary((learned, state, tokens), learned, state, tokens)
+    learned, state, tokens = vary((learned, state, tokens))
     turns = _work.turns(size, whole // chunk)
     state, out = _chunks(form, chunk, turns, learned, state, tokens)
     state = jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), state)

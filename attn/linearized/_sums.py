@@ -99,7 +99,7 @@ def _by_chunks(f, shared, tokens, shown):
     whole = -(-length // chunk) * chunk
     pad = lambda x: jnp.pad(x, [(0, 0), (0, whole - length)] + [(0, 0)] * (x.ndim - 2))
     # under shard_map what is carried must vary as what is written to it
-    shared, tokens = vary((shared, tokens), shared, tokens, shown)
+    shared, tokens = vary((shared, tokens), shown)
     out = _chunks(f, chunk, shared, *jax.tree.map(pad, (tokens, shown)))
     return jax.tree.map(lambda x: x[:, :length], out)
 

@@ -65,7 +65,7 @@ def beam_search(
         state = jax.tree.map(lambda x: x if jnp.ndim(x) == 0 else _gather(x, parent), state)
         return (kept, *step(state, token)), None
 
-    start = vary(((alive, tokens, ended), state, scores), state, scores)
+    start = vary(((alive, tokens, ended), state, scores))
     (kept, _, scores), _ = jax.lax.scan(extend, start, jnp.arange(steps - 1))
     (alive, tokens, ended), *_ = choose(*kept, scores, steps - 1)
     tokens, scores = _best(ended, (tokens, alive / _penalty(steps, alpha)))

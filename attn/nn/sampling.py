@@ -63,7 +63,7 @@ def greedy(
         token = sample(scores, temperature=0.0)
         return step(state, token), token
 
-    start = vary((state, scores), state, scores)
+    start = vary((state, scores))
     (_, scores), tokens = jax.lax.scan(one, start, None, length=steps - 1)
     last = sample(scores, temperature=0.0)
     return jnp.moveaxis(jnp.concatenate([tokens, last[None]]), 0, -1)

@@ -53,9 +53,9 @@ def checkout(ref: str) -> Iterator[Path]:
 def beside(
     ref: str, arguments: Sequence[str], suites: Peers, tell: Callable[[str], None] = print
 ) -> dict[str, Times]:
-    """Milliseconds of ours by what is timed, "here" and "there", of the suites that both have, each
-    against one peer that both have; `arguments` are a benchmark's. Raises ConfigError if there is
-    no such suite."""
+    """Milliseconds of ours by what is timed, "here" and "there", of the suites that both have:
+    beside the first peer of each that both have, or beside all where there is none. `arguments` are
+    a benchmark's. Raises ConfigError if there is no such suite."""
     found: dict[str, Times] = {"here": {}, "there": {}}
     with checkout(ref) as there, tempfile.TemporaryDirectory(prefix="attn-") as out:
         theirs = json.loads(_python(there, "-c", ASKED))

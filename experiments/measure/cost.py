@@ -57,9 +57,11 @@ Known = dict[tuple, Program]
 
 def build(function: Callable, *arguments: Any, known: Known | None = None) -> Program:
     """Lower and compile `function` for these arguments (or their shapes); jitted if it is not. What
-    lowers to the same text as one that is `known` is that program, others become known."""
+    lowers to the same text as one that is `known` is that program, others become known; what is
+    jitted before keeps its unused arguments, for the text to say which are used."""
     # a new wrapper: a function that was jitted before would be lowered from its cache
-    jitted = function if hasattr(function, "lower") else jax.jit(lambda *args: function(*args))
+    anew = lambda: jax.jit(lambda *args: function(*args), keep_unused=known is not None)
+    jitted = function if hasattr(function, "lower") else anew()
     start = time.perf_counter()
     traced = jitted.trace(*arguments)
     lowered = traced.lower()

@@ -13,6 +13,7 @@ import numpy as np
 from experiments import train
 from experiments.config import Experiment, task
 from experiments.learner import Learner
+from experiments.memory import keep_freed_memory
 from experiments.validation import from_dict
 
 STEPS = 300
@@ -32,6 +33,7 @@ def experiment(attention: str = "softmax", steps: int = STEPS) -> Experiment:
 
 def measure(trained: Experiment, rounds: int = 3, tell: Callable[[str], Any] = print) -> dict:
     """Milliseconds of a step, alone and in the loop, by turns; what the loop adds as a sentence."""
+    keep_freed_memory()  # as the loop does, before its first step
     alone, looped = [], []
     step = _compiled(trained)
     for _ in range(rounds):

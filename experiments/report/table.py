@@ -103,11 +103,11 @@ def _note(key: str) -> Callable[[Variant], str]:
 def _steps(variant: Variant) -> str:
     """Those that a budget pays for, and whether they end before the learning rate is what the
     configuration says."""
-    told = _note("steps")(variant)
+    paid = _note("steps")(variant)
     # of a run that has finished, as others may be damaged
     config = next((cell.config for cell in variant.cells if cell.result), {})
     steps, warmup = (at(config, k) or 0 for k in ("train.steps", "optimizer.warmup_steps"))
-    return f"{told} (inside the warm-up of {warmup:,})" if told != "—" and steps < warmup else told
+    return f"{paid} (inside the warm-up of {warmup:,})" if paid != "—" and steps < warmup else paid
 
 
 TEST, VAL = "test.accuracy", "validation.accuracy"

@@ -33,5 +33,5 @@ def _parse(line: bytes, names: tuple[str, ...], labels: dict[str, int]) -> tuple
         raise ValueError(f"expected a label {' or '.join(labels)}, got {first[:20]!r}")
     # a last column that is cut off still looks like a column
     if not text.endswith("\n"):
-        raise ValueError(f"expected a line end: the file is cut off here; {again}")
+        raise ValueError(f"expected a line end: cut off here; {again}, or end its last line")
     return labels[first], others

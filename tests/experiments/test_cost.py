@@ -93,3 +93,13 @@ def test_sets_of_inputs_are_unlike_each_other_and_shaped_as_drawn():
     numbers = [np.asarray(x, np.float32) for arrays in sets for x in arrays]
     assert len({x.sum() for x in numbers}) == len(numbers)
     assert all(abs(x.std() - 1) < 0.1 for x in numbers)
+
+
+def test_programs_that_use_other_arguments_are_not_one():
+    """An unused argument was dropped, and what was left looked alike."""
+    known = {}
+    first = cost.build(lambda a, b: a + 1, 10, 20, known=known)
+    second = cost.build(lambda a, b: b + 1, 10, 20, known=known)
+    again = cost.build(lambda a, b: b + 1, 10, 20, known=known)
+    assert (first.call(10, 20), second.call(10, 20)) == (11, 21)
+    assert again is second

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tiny_experiment import tiny
 
-from attn import MECHANISMS, Causal
+from attn import MECHANISMS, Causal, Mechanism
 from attn.nn import MIXERS, Decoder
 from experiments.config import mechanism
 from experiments.quantities import state_bytes
@@ -36,7 +36,11 @@ def test_a_state_is_that_of_a_decoder(name):
     given = {"name": name, "length": 12} if hasattr(kind, "length") else mechanism(name)
     causal = kind is not None and Causal in (*kind().honours, *kind().requires)
     experiment = of(given, given, causal=causal)
-    assert state_bytes(experiment) == decoded(experiment)
+    found = state_bytes(experiment)
+    assert found == decoded(experiment)
+    steps = kind.step is not Mechanism.step if kind else name != "fnet"
+    # of those the sizes of whose patterns are the length's it is not known how to go on
+    assert (found is not None) == (steps and name not in ("strided", "fixed", "axial", "local_2d"))
 
 
 def test_a_state_is_a_cache_for_softmax_and_does_not_grow_for_linear():

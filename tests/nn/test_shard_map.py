@@ -1,5 +1,9 @@
 """Layers and models inside `jax.shard_map` over the batch are what they are outside."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -97,9 +101,42 @@ def test_what_all_shards_share_may_be_any_of_q_k_and_v(name, varies):
 
     def of(*qkv):
         call = lambda *qkv: mechanism(*qkv, mask=mask, **learned)
-        loss = lambda *qkv: (call(*qkv) ** 2).sum()
-        return call(*qkv), jax.grad(loss, varies)(*qkv)
+        return call(*qkv), jax.grad(lambda *qkv: (call(*qkv) ** 2).sum(), (0, 1, 2))(*qkv)
 
     mesh = jax.make_mesh((1,), ("b",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
-    sharded = jax.shard_map(of, mesh=mesh, in_specs=tuple(specs), out_specs=EACH)
+    specs = tuple(specs)
+    sharded = jax.shard_map(of, mesh=mesh, in_specs=specs, out_specs=(EACH, specs))
     assert jax.eval_shape(sharded, *qkv) == jax.eval_shape(of, *qkv)
+
+
+TWO = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import AxisType, PartitionSpec as P
+import attn
+from attn.nn import LSTM
+q, k, v = jax.random.normal(jax.random.key(0), (3, 4, 40, 2, 8))
+k, v = k[:1], v[:1]  # a memory that is common to the batch
+mesh = jax.make_mesh((2,), ("b",), axis_types=(AxisType.Auto,))
+for name in ("softmax", "linear", "luna"):
+    m = attn.MECHANISMS[name]()
+    sizes = dict(num_heads=2, num_kv_heads=2, head_dim=8, value_dim=8, max_length=40)
+    learned = m.init(jax.random.key(1), **sizes)
+    def of(q, k, v):
+        wide = lambda x: jnp.broadcast_to(x, (len(q), *x.shape[1:]))
+        out = lambda q, k, v: m(q, wide(k), wide(v), mask=attn.Causal(), **learned)
+        return out(q, k, v), jax.grad(lambda *x: (out(*x) ** 2).sum(), (0, 1, 2))(q, k, v)
+    specs = P("b"), P(), P()
+    two = jax.shard_map(of, mesh=mesh, in_specs=specs, out_specs=(P("b"), specs))
+    near = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    jax.tree.map(near, jax.jit(two)(q, k, v), jax.jit(of)(q, k, v))
+layer = LSTM().layer(16, dtype=jnp.float32, key=jax.random.key(2))
+x = q.reshape(4, 40, 16)
+near(jax.jit(jax.shard_map(layer, mesh=mesh, in_specs=P("b"), out_specs=P("b")))(x), layer(x))
+"""
+
+
+@pytest.mark.slow
+def test_two_devices_sum_the_gradients_of_what_they_share():
+    flags = "--xla_force_host_platform_device_count=2"
+    told = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", TWO], check=True, env=told)
