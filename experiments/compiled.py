@@ -33,8 +33,7 @@ class Compiled:
         cls, function: Callable, *arguments: Any, known: Known | None = None, **options: Any
     ) -> Self:
         """`known` is `build`'s, `options` are jax.jit's."""
-        jitted = jax.jit(function, keep_unused=True, **options)
-        return cls(function, build(jitted, *arguments, known=known))
+        return cls(function, build(jax.jit(function, **options), *arguments, known=known))
 
     def __call__(self, *arguments: Any) -> Any:
         try:

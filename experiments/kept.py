@@ -1,5 +1,5 @@
-"""What a process compiled for its runs, kept: runs of other seeds have the same programs, but for
-train steps with dropout, and a train step is timed as it was trained with."""
+"""What a process compiled for its runs, kept: runs of other seeds have the same programs, and a
+train step is timed as it was trained with."""
 
 import dataclasses
 from typing import NamedTuple

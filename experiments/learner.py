@@ -125,15 +125,17 @@ class Learner:
         return lambda: program.call(seed)
 
     def train_step(
-        self, state: State, batch: Batch, step: Int[Array, ""]
+        self, state: State, batch: Batch, step: Int[Array, ""], seed: Int[Array, ""] | None = None
     ) -> tuple[State, dict[str, Array]]:
         """The next state and what happened; the same state if anything is not finite, but for its
         step where `on_nonfinite` is "skip".
 
         `step` is the batch's number. A state that is not at it stays as it is too, so where nothing
-        is skipped nothing changes any more after a bad step until someone looks.
+        is skipped nothing changes any more after a bad step until someone looks. Given the `seed`,
+        which is the experiment's, runs of other seeds have the same program.
         """
-        key = fold(jax.random.key(self.experiment.seed), "dropout", state.step)
+        seed = self.experiment.seed if seed is None else seed
+        key = fold(jax.random.key(seed), "dropout", state.step)
 
         def loss(params):
             sums = self._sums(params, batch, key)

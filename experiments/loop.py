@@ -102,6 +102,7 @@ class Session:
         known: Known | None,
     ) -> None:
         self.experiment, self.metrics = experiment, workdir / METRICS
+        self.seed = np.int32(experiment.seed)
         self.workdir, self.signals, self.display = workdir, signals, display
         self.copies, self.lock = copies, lock
         self.began, self.training = time.monotonic(), 0.0
@@ -154,7 +155,9 @@ class Session:
             "the model", lambda: Compiled.of(*what, **fixed, **options)
         )
         batch, step = self._batch(), np.int32(self.step)
-        self.train_step = once(learner.train_step, self.state, batch, step, donate_argnums=0)
+        self.train_step = once(
+            learner.train_step, self.state, batch, step, self.seed, donate_argnums=0
+        )
         size = self.experiment.train.eval_batch_size
         held_out = self.devices.split(next(self.experiment.posed.evaluation("validation", size)))
         self.eval_step = once(learner.eval_step, self.state.params, held_out)
@@ -213,7 +216,7 @@ class Session:
         if self.step + 1 in self.skipped:
             self.state = self.devices.hold(passed_over(self.state))
             return None
-        self.state, metrics = self.train_step(self.state, batch, np.int32(self.step))
+        self.state, metrics = self.train_step(self.state, batch, np.int32(self.step), self.seed)
         return metrics
 
     def _fetch(self, pending: list[dict[str, jax.Array] | None]) -> list[dict[str, Any]]:

@@ -30,13 +30,13 @@ class Step:
 
     def __init__(self, experiment: Experiment, trained: Trained | None = None) -> None:
         self.learner = trained.learner if trained else Learner(experiment)
-        self.trained = trained
+        self.trained, self.seed = trained, np.int32(experiment.seed)
         self.batch = experiment.posed.batch(experiment.seed, 0, experiment.train.batch_size)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
         """Those of the learner's `train_step`."""
-        return self.learner.shapes, self.batch, np.int32(0)
+        return self.learner.shapes, self.batch, np.int32(0), self.seed
 
     @functools.cached_property
     def work(self) -> Count:
@@ -54,7 +54,9 @@ class Step:
         self.number = 0
 
     def __call__(self, turn: int) -> None:
-        self.state, metrics = self.program.call(self.state, self.batch, np.int32(self.number))
+        self.state, metrics = self.program.call(
+            self.state, self.batch, np.int32(self.number), self.seed
+        )
         self.number += 1
         jax.block_until_ready(metrics)
 

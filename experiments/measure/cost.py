@@ -6,6 +6,7 @@ busy machine slows all of them and no cache serves one input twice in a row.
 
 import dataclasses
 import hashlib
+import re
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -57,18 +58,19 @@ Known = dict[tuple, Program]
 
 def build(function: Callable, *arguments: Any, known: Known | None = None) -> Program:
     """Lower and compile `function` for these arguments (or their shapes); jitted if it is not. What
-    lowers to the same text as one that is `known` is that program, others become known; what is
-    jitted before keeps its unused arguments, for the text to say which are used."""
+    lowers to the same text as one that is `known` is that program, others become known."""
     # a new wrapper: a function that was jitted before would be lowered from its cache
-    anew = lambda: jax.jit(lambda *args: function(*args), keep_unused=known is not None)
-    jitted = function if hasattr(function, "lower") else anew()
+    jitted = function if hasattr(function, "lower") else jax.jit(lambda *args: function(*args))
     start = time.perf_counter()
     traced = jitted.trace(*arguments)
     lowered = traced.lower()
     compiled = lambda: Program(lowered.compile(), time.perf_counter() - start, traced.jaxpr)
     if known is None:
         return compiled()
-    key = hashlib.sha256(lowered.as_text().encode()).digest(), lowered.in_tree, lowered.out_tree
+    # which arguments are used, as the others are not in the text
+    used = re.findall(r'loc\("([^"]*)"\)', lowered.as_text(debug_info=True))
+    text = "\n".join([*used, lowered.as_text()])
+    key = hashlib.sha256(text.encode()).digest(), lowered.in_tree, lowered.out_tree
     if key not in known:
         known[key] = compiled()
     return known[key]

@@ -268,11 +268,11 @@ def test_a_number_that_is_not_finite_stops_the_run(how: str, tmp_path: Path, mon
         make(session, *args, **kwargs)
         step = session.train_step
 
-        def one(state, batch, number):
+        def one(state, batch, number, seed):
             if number == 7:
                 bad = jax.tree.map(lambda x: x * np.float32(np.nan), state.params)
                 state = type(state)(state.step, bad, state.opt_state)
-            return step(state, batch, number)
+            return step(state, batch, number, seed)
 
         session.train_step = one
 
