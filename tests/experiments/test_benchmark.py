@@ -300,10 +300,10 @@ def test_a_commit_is_timed_with_peers_that_its_suites_have():
     values = flags.FlagValues()
     benchmark._define(values)
     values(["", "--workdir=x", "--suite=loop,content,linear", "--rounds=3"])
-    arguments, peers = benchmark._same(values, Options())
+    arguments, peers = benchmark._asked(values, Options())
     assert peers == {"loop": [], "content": [], "linear": ["token scan", "fla"]}
     assert "--rounds=3" in arguments
-    assert benchmark._same(values, Options(against=("fla",)))[1]["linear"] == ["fla"]
+    assert benchmark._asked(values, Options(against=("fla",)))[1]["linear"] == ["fla"]
 
 
 def test_a_commit_is_timed_by_the_suites_and_peers_that_both_have(monkeypatch):
