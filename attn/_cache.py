@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from attn._axes import aligned
 from attn._core import check_count, isolate, masked_softmax, scaled, wide
+from attn._varying import vary
 from attn.biases import ArrayBias, Bias, as_bias
 from attn.masks import Mask, Padding
 
@@ -181,9 +182,8 @@ def step(
     # a branch that is always taken, but not known to be: XLA would otherwise fuse writing the token
     # into reading the keys, for which it copies the whole cache where *B or K is 1
     width = cache.v.shape[-1]
-    # made from q and v, it varies over the same mesh axes as the output does under shard_map
-    new = jnp.zeros_like(v[..., 0, :, None, :], q.dtype)
-    nothing = lambda cache: jnp.zeros_like(q[..., :1]) + new
+    # as what is attended to, under shard_map
+    nothing = lambda cache: vary(jnp.zeros((*q.shape[:-1], width), q.dtype), q, v)
     out = lax.cond(cache.length > 0, attend, nothing, cache)
     return cache, out.reshape(*batch, 1, N, width)
 

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn._axes import aligned
 from attn._core import isolate
+from attn._varying import vary
 from attn.kernels.call import Call
 from attn.masks import Mask
 
@@ -88,8 +89,7 @@ def _sees(mask: Mask, bad: Bool[Array, "B S K"], size: tuple[int, int]) -> Bool[
         found = jax.lax.map(look, starts)  # [T / ROWS, B, ROWS, K]
         return jnp.moveaxis(found, 0, 1).reshape(B, -1, K)[:, :T]
 
-    # made from `bad`, it varies over the same mesh axes as it does under shard_map
-    none = lambda: jnp.broadcast_to(bad[:, :1] & False, (B, T, K))
+    none = lambda: vary(jnp.zeros((B, T, K), bool), bad)  # as what is looked up, under shard_map
     return jnp.repeat(jax.lax.cond(_any(bad), look_up, none), N // K, axis=-1)
 
 
