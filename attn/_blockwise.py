@@ -86,7 +86,7 @@ def blockwise(
     # jitted also when nothing else is: `shard_map` cannot run the rule of its derivative eagerly
     attend = jax.jit(_attend, static_argnums=(0, 1))
     out, lse = attend(tiling, form, q, k, v, mask, bias, dropout)
-    out = out[..., :D].reshape(*batch, T, N, D).astype(k.dtype)
+    out = out[..., :D].reshape(*batch, T, N, D).astype(jnp.result_type(k))
     return out, lse.reshape(*batch, T, N)
 
 

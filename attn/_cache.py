@@ -79,7 +79,7 @@ def fill(
     first, rest = min(pinned, T), size - pinned
     last = np.concatenate([np.arange(first), np.arange(max(first, T - rest), T)])
     slots = _slot(last, size, pinned)
-    cache = empty(k.shape[:-3], k.shape[-3], k.shape[-1], v.shape[-1], size, k.dtype)
+    cache = empty(k.shape[:-3], k.shape[-3], k.shape[-1], v.shape[-1], size, jnp.result_type(k))
     put = lambda x, new, axis: x.at[(..., slots, *(slice(None),) * axis)].set(
         jnp.take(new, last, axis=new.ndim - 1 - axis)
     )
@@ -145,7 +145,7 @@ def decode(cache: Cache, attend, q, k, v, bias=None) -> tuple[Cache, Float[Array
     cache = append(cache, k, v)
     keys, values, filled = tokens(cache)
     out = attend(*(wide(x) for x in (q, keys, values)), mask=filled, **given)
-    return cache, unless_forgotten(cache, out).astype(q.dtype)
+    return cache, unless_forgotten(cache, out).astype(jnp.result_type(q))
 
 
 def unless_forgotten(cache: Cache, out):

@@ -95,7 +95,7 @@ def isolate(x: Float[Array, "*B S K H"]) -> tuple[Float[Array, "*B S K H"], Floa
     zeroed row keeps 0 * NaN from reaching all the others.
     """
     fine = jnp.isfinite(x).all(-1)
-    return jnp.where(fine[..., None], x, 0), jnp.where(fine, 0, jnp.nan).astype(x.dtype)
+    return jnp.where(fine[..., None], x, 0), jnp.where(fine, 0, jnp.nan).astype(jnp.result_type(x))
 
 
 def dots(q: Float[Array, "*B T N H"], k: Float[Array, "*#B S K H"]) -> Float[Array, "*B N T S"]:

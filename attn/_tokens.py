@@ -70,5 +70,5 @@ def matrix_of(
 ) -> Float[Array, "*B N T S"]:
     """The matrix of an attention linear in its values: what becomes of e_1 ... e_S."""
     S = k.shape[-3]
-    ones = jnp.broadcast_to(jnp.eye(S, dtype=k.dtype)[:, None], (*k.shape[:-1], S))
+    ones = jnp.broadcast_to(jnp.eye(S, dtype=jnp.result_type(k))[:, None], (*k.shape[:-1], S))
     return jnp.swapaxes(attend(ones), -3, -2)

@@ -351,7 +351,7 @@ def test_of_nothing_comes_nothing(name, none):
             assert out.shape == (*q.shape[:-1], v.shape[-1])
 
 
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+@pytest.mark.filterwarnings("error:Explicitly requested dtype")
 @pytest.mark.parametrize("name", attn.MECHANISMS)
 def test_numpys_float64_is_float32_everywhere(name):
     mechanism = attn.MECHANISMS[name].examples()[0]

@@ -67,7 +67,8 @@ class PooledState:
         out = dense_attention(wide(q), keys, values, mask=mask)
         # past `max_length` the definition sees what was forgotten
         out = jnp.where((t // stride > room) | (t % stride >= size), jnp.nan, out)
-        return type(self)(self._after(t, own_k, own_v, kernels, stride), near), out.astype(q.dtype)
+        state = type(self)(self._after(t, own_k, own_v, kernels, stride), near)
+        return state, out.astype(jnp.result_type(q))
 
     def _after(self, t: Int[Array, ""], k, v, kernels, stride: int) -> Cache:
         """The pooled blocks, with the present one where token t is its last."""

@@ -66,7 +66,7 @@ def go_on(chunk: Chunk, mechanism: Mechanism, state: Any, q, k, v) -> tuple[Any,
         return state, jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
     seen = jnp.ones(q.shape[:-2], bool)
     state, out = _follow(chunk, state, *map(wide, (q, k, v)), seen, mechanism.chunk)
-    return state, out.astype(q.dtype)
+    return state, out.astype(jnp.result_type(q))
 
 
 def prefill(mechanism: Mechanism, q, k, v, max_length: int, **learned) -> tuple[Any, Array]:

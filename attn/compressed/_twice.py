@@ -58,7 +58,7 @@ def attend(
     # what is not finite reaches its row and head, through every learned row
     met = to_heads((k_poison + v_poison).sum(-2), N)[..., None, :] + q_poison
     out = out + jax.lax.stop_gradient(met)[..., None]
-    return jnp.where(live[..., None, None], out, 0).astype(q.dtype)
+    return jnp.where(live[..., None, None], out, 0).astype(jnp.result_type(q))
 
 
 def read_flops(T: int, P: int, N: int, H: int, D: int) -> int:

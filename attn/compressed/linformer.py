@@ -59,7 +59,7 @@ def linformer_attention(
         return jnp.zeros((*batch, T, N, D), q.dtype)
     attend = lambda _, rows: mix(_weights(*rows, keys), values)
     size = chunk_size(math.prod(batch) * N * f.shape[1])
-    return by_chunks(attend, (wide(q), live[..., None, None]), T, size).astype(q.dtype)
+    return by_chunks(attend, (wide(q), live[..., None, None]), T, size).astype(jnp.result_type(q))
 
 
 def _projections(S, K, key_projection, value_projection=None):

@@ -73,7 +73,7 @@ def nystrom_attention(
     mixed = mixed + to_heads((k_poison + v_poison).sum(-2), N)
     out = out + jax.lax.stop_gradient(mixed[..., None, :] + q_poison)[..., None]
     live = asks & seen.any(-1, keepdims=True)
-    return jnp.where(live[..., None, None], out, 0).astype(q.dtype)
+    return jnp.where(live[..., None, None], out, 0).astype(jnp.result_type(q))
 
 
 class _Means:

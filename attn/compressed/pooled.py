@@ -93,7 +93,7 @@ def pooled_attention(
     live = asks & seen.any(-1, keepdims=True)
     if causal is not None:
         live = live & any_past(seen, T, offset)
-    return jnp.where(live[..., None, None], out, 0).astype(q.dtype)
+    return jnp.where(live[..., None, None], out, 0).astype(jnp.result_type(q))
 
 
 def _checked(stride, k, v, key_kernel=None, value_kernel=None):

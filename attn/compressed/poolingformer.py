@@ -110,7 +110,7 @@ class Poolingformer(Mechanism):
         check_choice("pool", self.pool, POOLS)
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, **learned):
-        return self._levels(_by_blocks, q, k, v, mask, bias, learned)[0].astype(q.dtype)
+        return self._levels(_by_blocks, q, k, v, mask, bias, learned)[0].astype(jnp.result_type(q))
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, **learned):
         return self._levels(_drawn, q, k, v, mask, bias, learned)[0]
@@ -183,7 +183,7 @@ class Poolingformer(Mechanism):
         check_count("max_length", max_length, least=k.shape[-3])
         out, far_k, far_v = self._levels(_by_blocks, q, k, v, Causal(), None, learned)
         far = _cache.whole(wide(far_k), wide(far_v), max_length)
-        return TwoLevels(_cache.fill(k, v, self.window + 1), far), out.astype(q.dtype)
+        return TwoLevels(_cache.fill(k, v, self.window + 1), far), out.astype(jnp.result_type(q))
 
     def step(self, state, q, k, v, **learned):
         check_state(state, TwoLevels)
@@ -198,7 +198,7 @@ class Poolingformer(Mechanism):
         at = far.length[None, None] - 1, jnp.arange(there.shape[-1])[None]
         shown = Padding(keys=conjunction(there, self._far(T, 0).at(*at)[0]))
         out = y + dense_attention(far_q, pool_k, pool_v, mask=shown)
-        return TwoLevels(near, far), _cache.unless_forgotten(far, out).astype(q.dtype)
+        return TwoLevels(near, far), _cache.unless_forgotten(far, out).astype(jnp.result_type(q))
 
     @classmethod
     def examples(cls):

@@ -100,14 +100,14 @@ def attend(
         return mix(w, values) + jnp.swapaxes(poison, -1, -2)[..., None]
 
     if count == 1:
-        return one_block(S, 0, 0, rows).astype(q.dtype)
+        return one_block(S, 0, 0, rows).astype(jnp.result_type(q))
     blocks, outs = jax.tree.map(lambda x: blocks_first(x, b), rows), []
     for at, starts, c in _runs(mask, T, S, b):
         body = jax.checkpoint(lambda x, c=c: one_block(c, *x), prevent_cse=False)
         mine = jax.tree.map(lambda x: x[at[0] : at[-1] + 1], blocks)
         outs.append(lax.map(body, (jnp.asarray(at), jnp.asarray(starts), mine)))
     out = jnp.moveaxis(jnp.concatenate(outs), 0, -4).reshape(*batch, count * b, N, D)
-    return out[..., :T, :, :].astype(q.dtype)
+    return out[..., :T, :, :].astype(jnp.result_type(q))
 
 
 def _row_blocks(T: int, numbers: int, block: int | None) -> tuple[int, int]:

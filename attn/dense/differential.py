@@ -58,7 +58,7 @@ def differential_attention(
     first, second = map(attend, _halves(q), _halves(k), _keys(dropout_key))
     # a NaN row that nobody asks about must not reach lambda: 0 * NaN
     second, poison = isolate(second)
-    return (first - amount * second + poison[..., None]).astype(q.dtype)
+    return (first - amount * second + poison[..., None]).astype(jnp.result_type(q))
 
 
 def _halves(x):

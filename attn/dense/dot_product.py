@@ -252,7 +252,7 @@ class Softmax(Cached):
         q, k, options = self._options(q, k, **learned)
         bias = _cache.bias_row(bias, state, q)
         state, out = _cache.step(state, q, k, v, bias=bias, **options)
-        return state, _cache.unless_forgotten(state, out).astype(q.dtype)
+        return state, _cache.unless_forgotten(state, out).astype(jnp.result_type(q))
 
     @classmethod
     def examples(cls):
@@ -268,4 +268,4 @@ def unit(x: Float[Array, "... H"]) -> Float[Array, "... H"]:
     """x / sqrt(mean(x^2) + 1e-6), in its own dtype; a row that is not finite stays as it is."""
     fine = jnp.isfinite(x).all(-1, keepdims=True)
     y = wide(jnp.where(fine, x, 0))  # its derivative is not NaN, and reaches no row but its own
-    return jnp.where(fine, over_root(y, jnp.mean).astype(x.dtype), x)
+    return jnp.where(fine, over_root(y, jnp.mean).astype(jnp.result_type(x)), x)

@@ -196,7 +196,7 @@ class Forgetting(Mechanism):
         bias = jnp.swapaxes(between(first(now), first(total)), -1, -2)  # [*B, N, L]
         bias = bias[..., None, :]
         cache, out = _cache.step(state.cache, q, k, v, bias=bias)
-        return State(cache, total), _cache.unless_forgotten(cache, out).astype(q.dtype)
+        return State(cache, total), _cache.unless_forgotten(cache, out).astype(jnp.result_type(q))
 
     @classmethod
     def examples(cls):

@@ -274,7 +274,7 @@ class Luong(Mechanism):
         keys, values, filled = _cache.tokens(state)
         plain = dataclasses.replace(self, local=None)
         out = plain(*(wide(x) for x in (q, keys, values)), mask=filled, bias=row, **learned)
-        return state, out.astype(q.dtype)
+        return state, out.astype(jnp.result_type(q))
 
     def _kept(self, max_length):
         if self.local == "p":

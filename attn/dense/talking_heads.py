@@ -61,7 +61,7 @@ def talking_heads_attention(
     values = side_by_side(v)
     call = Call(mixed, keys, values, mask, bias, scale=scale, dropout=dropout, block=block)
     out, _ = run(call, implementation)
-    return _mix_outputs(out, v, weight_mixing).astype(q.dtype)
+    return _mix_outputs(out, v, weight_mixing).astype(jnp.result_type(q))
 
 
 def _mix_queries(q, k, logit_mixing) -> Float[Array, "*B T N KH"]:

@@ -48,7 +48,7 @@ def attend(
     *batch, T, N, _ = q.shape
     S, D = k.shape[-3], v.shape[-1]
     if 0 in (T, S, D, *batch):
-        return jnp.zeros((*batch, T, N, D), q.dtype)
+        return jnp.zeros((*batch, T, N, D), jnp.result_type(q))
     seen_q, seen_k = jnp.ones(T, bool), jnp.ones(S, bool)
     if padding is not None:
         seen_q, seen_k = padding.seen_queries(T), padding.seen_keys(S)
@@ -80,7 +80,7 @@ def attend(
     if form.adds_own:
         out = out + _own_value(form.own, learned, tokens, segments, offset)
     out = jnp.where(beside(seen_q, out, len(batch)), out, 0)
-    return out.astype(q.dtype)
+    return out.astype(jnp.result_type(q))
 
 
 def follow(
@@ -92,8 +92,8 @@ def follow(
         # that varies over the mesh axes of the tokens too, as it does after some
         zero = jnp.zeros_like(q).sum()
         state = jax.tree.map(lambda x: x + zero.astype(x.dtype), state)
-        return state, jnp.zeros((*batch, T, N, v.shape[-1]), q.dtype)
-    dtype = q.dtype
+        return state, jnp.zeros((*batch, T, N, v.shape[-1]), jnp.result_type(q))
+    dtype = jnp.result_type(q)
     q, k, v = map(wide, (q, k, v))
     gates = {name: wide(x) for name, x in gates.items()}
     ones = jnp.ones((*batch, T), bool)

@@ -66,8 +66,8 @@ class Based(Linearized):
     def __call__(self, q, k, v, *, mask=FULL, bias=None):
         mask, _, _ = self._checked(q, k, v, mask, bias, {})
         if v.shape[-1] == 0:
-            return jnp.zeros((*q.shape[:-1], 0), q.dtype)
-        dtype, (q, k, v) = q.dtype, map(wide, (q, k, v))
+            return jnp.zeros((*q.shape[:-1], 0), jnp.result_type(q))
+        dtype, (q, k, v) = jnp.result_type(q), map(wide, (q, k, v))
         far = self._far(q, k, _with_one(v), mask)
         near = blockwise(q, k, v, self._near_mask(q, k, mask), None, scale=None)
         return _join(*near, far).astype(dtype)
@@ -137,7 +137,7 @@ class Based(Linearized):
         left = max(k.shape[-3] - self.window, 0)  # tokens that no longer are in the window
         gone = lambda x: x[..., :left, :, :]
         sizes = {"num_heads": q.shape[-2], "num_kv_heads": k.shape[-2], "head_dim": q.shape[-1]}
-        sizes |= {"value_dim": v.shape[-1], "max_length": max_length, "dtype": q.dtype}
+        sizes |= {"value_dim": v.shape[-1], "max_length": max_length, "dtype": jnp.result_type(q)}
         far = self.init_state(q.shape[:-3], **sizes).far
         far, _ = super().step(far, gone(q), gone(k), gone(_with_one(v)))
         return Split(_cache.fill(k, v, self.window), far), out
@@ -150,7 +150,8 @@ class Based(Linearized):
         near, query = state.near, wide(q)
         if self.window == 0:
             far, sums = super().step(state.far, q, k, _with_one(v))
-            return Split(near, far), divide(sums[..., :-1], sums[..., -1]).astype(q.dtype)
+            out = divide(sums[..., :-1], sums[..., -1])
+            return Split(near, far), out.astype(jnp.result_type(q))
         # the token that leaves the window; of value 0, hence of no weight, while there is none
         oldest = lambda x: jnp.take(x, (near.length % self.window)[None], axis=near.poison.ndim - 1)
         heads_second = lambda x: jnp.swapaxes(x, -3, -2)
@@ -162,7 +163,7 @@ class Based(Linearized):
         near = _cache.append(near, k, v)
         keys, values, filled = _cache.tokens(near)
         out = blockwise(query, wide(keys), wide(values), filled, None, scale=None)
-        return Split(near, far), _join(*out, sums).astype(q.dtype)
+        return Split(near, far), _join(*out, sums).astype(jnp.result_type(q))
 
     @classmethod
     def examples(cls):
@@ -171,7 +172,7 @@ class Based(Linearized):
 
 def _with_one(v):
     """v and a channel of ones, whose sum is the normaliser."""
-    return jnp.concatenate([v, jnp.ones((*v.shape[:-1], 1), v.dtype)], -1)
+    return jnp.concatenate([v, jnp.ones((*v.shape[:-1], 1), jnp.result_type(v))], -1)
 
 
 def _join(near, lse, far):

@@ -70,7 +70,7 @@ class Cosformer(Linearized):
         return Terms(phi(q), phi(k))
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None):
-        dtype = q.dtype
+        dtype = jnp.result_type(q)
         q, k, v = self._placed(q, k, v, mask)
         return super().__call__(q, k, v, mask=mask, bias=bias).astype(dtype)
 
@@ -110,7 +110,7 @@ class Cosformer(Linearized):
         # past `length` weights would turn negative: say so loudly
         out, within = aligned(out, (at.astype(state.length.dtype) < state.length)[:, None, None])
         out = jnp.where(within, out, jnp.nan)
-        return Placed(sums, state.position + len(at), state.length), out.astype(q.dtype)
+        return Placed(sums, state.position + len(at), state.length), out.astype(jnp.result_type(q))
 
     @classmethod
     def examples(cls):

@@ -107,7 +107,7 @@ class Efficient(Linearized):
         gates = {"log_decay": log_decay}
         sums, out = _scan.follow(self, state.sums, wide(q), share + poison, v, gates, {})
         total = jnp.logaddexp(before, k)[..., -1, :, :]
-        return Running(sums, total), out.astype(q.dtype)
+        return Running(sums, total), out.astype(jnp.result_type(q))
 
     @classmethod
     def examples(cls):

@@ -149,7 +149,7 @@ def step(state: Cells, q, k, v) -> tuple[Cells, Float[Array, "*B 1 N D"]]:
         if x.shape != (*batch, 1, *want):
             want = [*batch, 1, *want]
             raise ValueError(f"{name}: expected one token {want}, got {list(x.shape)}")
-    dtype, once = q.dtype, jnp.ones((*batch, 1), bool)
+    dtype, once = jnp.result_type(q), jnp.ones((*batch, 1), bool)
     (q, q_poison), (k, k_poison), (v, v_poison) = (clean(x, once) for x in (q, k, v))
     t, level, slot = state.length, jnp.arange(L)[:, None], jnp.arange(C)[None]
     now = t >> level  # [L, 1], the cell of each level in which the token is

@@ -125,7 +125,7 @@ class Chosen(Mechanism):
 
         chosen = by_chunks(choose, rows, T, chunk_size(heads * count, T))
         out = by_chunks(meet, (rows, chosen), T, self._at_once(T, heads, count, max(H, D)))
-        return by_query(out, tuple(batch), K).astype(q.dtype)
+        return by_query(out, tuple(batch), K).astype(jnp.result_type(q))
 
     def _at_once(self, T: int, heads: int, blocks: int, width: int) -> int:
         """How many queries meet their blocks at once."""
@@ -222,4 +222,4 @@ class Chosen(Mechanism):
         chosen = self.choose(isolate(wide(rows))[0], known, blocks.some, last, True)
         out = self.of_rows(rows, last, chosen, blocks)
         out = _cache.unless_forgotten(cache, by_query(out, tuple(batch), K))
-        return Pages(cache, summary), out.astype(q.dtype)
+        return Pages(cache, summary), out.astype(jnp.result_type(q))

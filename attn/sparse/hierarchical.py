@@ -75,7 +75,7 @@ def hierarchical_attention(
         met = jnp.swapaxes(any_past(jnp.swapaxes(spoilt, -1, -2), T, offset), -1, -2)
         live = any_past(seen, T, offset)
     out = out + lax.stop_gradient(jnp.where(met | jnp.isnan(lse), jnp.nan, 0))[..., None]
-    return jnp.where((asks & live)[..., None, None], out, 0).astype(q.dtype)
+    return jnp.where((asks & live)[..., None, None], out, 0).astype(jnp.result_type(q))
 
 
 def _offset(causal: Causal | None, T: int, S: int) -> int:
@@ -90,7 +90,9 @@ def _offset(causal: Causal | None, T: int, S: int) -> int:
 
 def _moved(x, by: int, n: int):
     """x with axis n begun `by` later, 0 before, or earlier."""
-    return lax.pad(x, jnp.zeros((), x.dtype), [(by * (i == n), 0, 0) for i in range(x.ndim)])
+    return lax.pad(
+        x, jnp.zeros((), jnp.result_type(x)), [(by * (i == n), 0, 0) for i in range(x.ndim)]
+    )
 
 
 def check_even(block_size: int) -> None:

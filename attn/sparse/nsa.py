@@ -156,7 +156,7 @@ class NSA(Mechanism):
         blocks = Blocks.of(fine_k, fine_v, padding, self.selection_block)
         runs = self._runs(k, v, blocks, padding, arrays)
         far = self._far(q, k.shape[-2], blocks, runs, last)
-        return self._mixed(gate, *far, near).astype(q.dtype)
+        return self._mixed(gate, *far, near).astype(jnp.result_type(q))
 
     def _checked(self, q, k, v, mask, bias, gate, arrays):
         """The bound mask, its padding, and the last key of each query [M, T]."""
@@ -331,7 +331,9 @@ class NSA(Mechanism):
         check_count("max_length", max_length, least=k.shape[-3])
         (*batch, T, K, H), D = k.shape, v.shape[-1]
         sizes = {"num_heads": q.shape[-2], "num_kv_heads": K, "head_dim": H, "value_dim": D}
-        draw = lambda: self.init_state(batch, **sizes, max_length=max_length, dtype=k.dtype)
+        draw = lambda: self.init_state(
+            batch, **sizes, max_length=max_length, dtype=jnp.result_type(k)
+        )
         empty = jax.eval_shape(draw)
         blocks = Blocks.of(k, v, None, self.selection_block)
         runs = Runs.of(blocks, T, self.compression_stride, arrays)
@@ -377,7 +379,7 @@ class NSA(Mechanism):
         token_first = lambda x: jnp.swapaxes(x, -3, -2)
         near = dense_attention(wide(q), token_first(near_k), token_first(near_v), mask=seen)
         out = _cache.unless_forgotten(cache, self._mixed(gate, *far, near))
-        return state, out.astype(q.dtype)
+        return state, out.astype(jnp.result_type(q))
 
     @classmethod
     def examples(cls):

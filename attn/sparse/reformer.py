@@ -71,7 +71,7 @@ def reformer_attention(
     S, K = k.shape[-3:-1]
     if 0 in (T, S, v.shape[-1], *batch):
         return jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
-    choice, dtype = _choose(q, k, causal, padding, rotations, chunk, shared_qk), q.dtype
+    choice, dtype = _choose(q, k, causal, padding, rotations, chunk, shared_qk), jnp.result_type(q)
     (q, q_poison), (k, poison) = isolate(scaled(q, None)), isolate(_keys(k, shared_qk))
     v, v_poison = isolate(wide(v))
     rows = [_buckets.head_rows(x, K) for x in (q, k, v)]

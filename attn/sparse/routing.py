@@ -65,7 +65,7 @@ def routing_attention(
     x, y = on_sphere(x) * x.shape[-1] ** -0.5, on_sphere(y)
     arrays = [_buckets.head_rows(a, K) for a in (x, y, z, *flags)]
     out = jax.vmap(jax.vmap(_head))(*arrays, rows, columns)
-    return _buckets.as_heads(out, (*batch, T, N, 0)).astype(q.dtype)
+    return _buckets.as_heads(out, (*batch, T, N, 0)).astype(jnp.result_type(q))
 
 
 def _head(q, k, v, q_lost, lost, rows, columns):

@@ -61,8 +61,8 @@ def sinkhorn_attention(
     *batch, T, N, _ = q.shape
     S, K, D = v.shape[-3:]
     if 0 in (T, S, *batch):
-        return jnp.zeros((*q.shape[:-1], D), q.dtype)
-    m, b, dtype = min(block_size, max(T, S)), math.prod(batch), q.dtype
+        return jnp.zeros((*q.shape[:-1], D), jnp.result_type(q))
+    m, b, dtype = min(block_size, max(T, S)), math.prod(batch), jnp.result_type(q)
     live, seen = _buckets.there(padding, batch, T, S)
     (q, q_lost), (k, k_lost), (v, v_lost) = (
         _clean(x, there, batch) for x, there in ((q, live), (k, seen), (v, seen))

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
@@ -62,7 +63,7 @@ class Sinks(Patterned):
         check_qkv(q, k, v, FULL)
         row = _cache.bias_row(bias, state, q, self.sinks)
         state, out = _cache.step(state, q, k, v, bias=row, pinned=self.sinks)
-        return state, out.astype(q.dtype)
+        return state, out.astype(jnp.result_type(q))
 
     @classmethod
     def examples(cls):

@@ -64,7 +64,7 @@ def topk_attention(
         return mix(w, values) + jnp.swapaxes(lost, -1, -2)[..., None]
 
     size = chunk_size(math.prod(batch) * N * S)
-    return by_chunks(attend, (rows, q_poison[..., None]), T, size).astype(q.dtype)
+    return by_chunks(attend, (rows, q_poison[..., None]), T, size).astype(jnp.result_type(q))
 
 
 def _weights(q, k, seen, bias, keys) -> Float[Array, "*B N t S"]:

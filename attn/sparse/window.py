@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
@@ -81,7 +82,7 @@ class SlidingWindow(Patterned):
         seen = (state.length - _cache.held(state.length, state.k.shape[-2])) % self.rate == 0
         row = _cache.bias_row(bias, state, q)
         state, out = _cache.step(state, q, k, v, bias=row, seen=seen)
-        return state, out.astype(q.dtype)
+        return state, out.astype(jnp.result_type(q))
 
     @classmethod
     def examples(cls):
