@@ -63,9 +63,14 @@ def _fields(
     """What is changed in a variant, and what a table says of it; `of_first` is that of the first
     variant, None for itself."""
     fields, notes = {}, {}
+    if rules.match != "none" and first.posed.head in ("classification", "dual"):
+        # what is solved may be the width of its hidden layer too, and a head of three units learns
+        # nothing whatever is before it
+        size = first.model
+        fields["model.head_width"] = size.head_width or size.mlp_width or size.width
     if rules.match != "none" and planned.experiment != first:
         name = planned.match or rules.solved
-        value, off = matched(planned, first, rules.match, name)
+        value, off = matched(planned.having(fields), first, rules.match, name)
         fields[name] = value
         far = "" if abs(off) <= NEAR else " (as near as it gets)"
         notes["matched"] = f"{name.rpartition('.')[2]}={value}, {off:+.1%}{far}"
@@ -85,9 +90,12 @@ def matched(planned: Planned, first: Experiment, quantity: str, name: str) -> tu
     from attn.nn.config import TURNED  # Flax, only where it is needed
 
     model = planned.experiment.model
-    unit = model.heads if name == "model.width" and model.head_dim is None else 1
-    if model.positions in TURNED and name in ("model.width", "model.head_dim"):
-        unit *= 2  # they turn pairs
+    by_width = name == "model.width" and model.head_dim is None
+    unit = model.heads if by_width else 1
+    if by_width or name == "model.head_dim":
+        layers = model.attention if isinstance(model.attention, tuple) else (model.attention,)
+        unit *= max(m.parts for m in layers)
+        unit *= 2 if model.positions in TURNED else 1  # they turn pairs
     try:
         ratio = _ratios(first, quantity)
         at = lambda n: ratio(planned.having({name: n * unit}).experiment)
@@ -129,7 +137,12 @@ def _ratios(first: Experiment, quantity: str) -> Callable[[Experiment], float]:
             return mine / its
 
         return slower
-    measure = getattr(quantities, quantity)
+
+    def measure(experiment: Experiment) -> float:
+        if (found := getattr(quantities, quantity)(experiment)) is None:
+            raise TypeError(quantities.no_state(experiment))
+        return found
+
     reference = measure(first)
     return lambda experiment: measure(experiment) / reference
 

@@ -93,6 +93,7 @@ class Model:
     head_dim: Count | None = None
     mlp_width: Annotated[int, Field(ge=0, lt=2**31)] = 128
     pooling: Literal["cls", "last", "mean", "max"] = "mean"  # where a sequence has one label
+    head_width: Count | None = None  # where it has: of the layer before it; None is mlp_width
     positions: Literal[CHOICES["positions"]] = "sinusoidal"
     columns: Count | None = None  # of positions "grid"
     rotary: Rotary = Rotary()
@@ -138,7 +139,8 @@ class Model:
         del fields["causal"]  # said at call time, as a mask
         del fields["family"], fields["cross"]  # say what is built
         fields["mechanism"] = fields.pop("attention")
-        fields["pooling"] = "none" if head == "token" else self.pooling
+        if head == "token":
+            fields |= {"pooling": "none", "head_width": None}
         return EncoderConfig(**sizes, head=head, **fields)
 
 

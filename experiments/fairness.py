@@ -1,6 +1,6 @@
 """What a comparison's config file says beside its runs, to make them fair.
 
-match = "params"                                    # sizes alike, within 2% of the first variant
+match = "params"                                    # sizes as near the first's as they get
 budget = {"tokens": 1e6}                            # how long each trains
 search = {"optimizer.learning_rate": [1e-3, 3e-3]}  # chosen for each variant, on validation
 
@@ -62,9 +62,10 @@ Searched = Annotated[
 
 @record
 class Fairness:
-    """`match`: the quantity that sizes are solved for. `budget`: an amount of one kind. `search`:
-    what is tried for each field, in every combination, or as optuna draws so many `trials`; beside
-    a match, or a budget of other than steps, fields that change neither sizes nor a step's work."""
+    """`match`: the quantity that sizes are solved for; the head keeps the first's width. `budget`:
+    an amount of one kind. `search`: what is tried for each field, in every combination, or as
+    optuna draws so many `trials`; beside a match, or a budget of other than steps, fields that
+    change neither sizes nor a step's work."""
 
     match: Literal["none", "params", "flops", "state_bytes", "step_time"] = "none"
     budget: Annotated[

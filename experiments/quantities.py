@@ -128,6 +128,13 @@ def state_bytes(experiment: Experiment) -> int | None:
     return None if sequence else _state_bytes(_encoder(experiment))
 
 
+def no_state(experiment: Experiment) -> str:
+    """Why there are no `state_bytes`."""
+    if experiment.posed.head == "sequence":
+        return "what decodes is beside the encoder"
+    return "; ".join(uncounted(_encoder(experiment))) or "it does not decode"
+
+
 @functools.cache
 def _state_bytes(config: EncoderConfig) -> int | None:
     if uncounted(config):

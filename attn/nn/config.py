@@ -55,6 +55,7 @@ class EncoderConfig:
         default_factory=Softmax
     )
     head: Literal["classification", "token", "dual"] = "classification"
+    head_width: int | None = None  # of its hidden layer; None is mlp_width, or width without it
     pooling: Literal["cls", "last", "mean", "max", "none"] = "mean"
     positions: Literal["sinusoidal", "grid", "learned", "rotary", "xpos", "alibi", "t5", "none"] = (
         "sinusoidal"
@@ -114,7 +115,7 @@ def _values(c: EncoderConfig) -> list[str]:
     for name, low in {**least, "mlp_width": 0}.items():
         value = getattr(c, name)
         expect(is_integer(value) and value >= low, name, f"an integer >= {low}")
-    for name in ("vocab_size", "token_width", "columns", "kv_heads", "head_dim"):
+    for name in ("vocab_size", "token_width", "columns", "kv_heads", "head_dim", "head_width"):
         value = getattr(c, name)
         fits = value is None or (is_integer(value) and value >= 1)
         expect(fits, name, "an integer >= 1, or None")
@@ -230,6 +231,10 @@ def _relations(c: EncoderConfig) -> list[str]:
             c.head != "token" and c.pooling == "none",
             f"pooling: expected cls, last, mean or max with head={c.head!r}, which needs one "
             "vector a sequence, got 'none'",
+        ),
+        (
+            c.head == "token" and c.head_width is not None,
+            f"head_width: expected None with head='token', which is linear, got {c.head_width}",
         ),
         (
             c.pooling == "cls" and causal,

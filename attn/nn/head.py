@@ -46,11 +46,11 @@ def pair(a: Float[Array, "*B W"], b: Float[Array, "*B W"]) -> Float[Array, "*B 4
 
 class Head(nnx.Module):
     """Class scores as float32, of products in the config's `dtype`: linear for each position if
-    `head` is "token", else with hidden ReLU layers as in Long Range Arena: one for
-    "classification", two for "dual"."""
+    `head` is "token", else with hidden ReLU layers as in Long Range Arena: one of `head_width` for
+    "classification", and one of half of it for "dual"."""
 
     def __init__(self, config: EncoderConfig, *, key: Array):
-        hidden = config.mlp_width or config.width
+        hidden = config.head_width or config.mlp_width or config.width
         inputs, widths = {
             "token": (config.width, []),
             "classification": (config.width, [hidden]),

@@ -2,10 +2,13 @@
 
 import json
 
+import jax
 import pytest
+from flax import nnx
 from tiny_experiment import TINY, tiny, write_config
 
 import experiments.alike
+from attn.nn.head import Head
 from experiments import dry_run, quantities, records
 from experiments.alike import alike, solve
 from experiments.cells import Cells, begin
@@ -16,6 +19,7 @@ from experiments.search import _end, chosen, combinations
 from experiments.sweep import Planned, plan
 from experiments.validation import from_dict
 
+KEY = jax.random.key(0)
 SWEEP = """
 def sweep():
     for name in ("softmax", "linear"):
@@ -58,6 +62,20 @@ def test_parameters_are_matched_within_two_per_cent(tmp_path):
     assert note == f"mlp_width={found[1].experiment.model.mlp_width}, {got / want - 1:+.1%}"
     # solved once
     assert len(json.loads((tmp_path / "alike.json").read_text())) == 2
+
+
+@pytest.mark.parametrize("head_width", [None, 5])
+def test_what_is_solved_leaves_the_head_as_the_first_has_it(head_width, tmp_path):
+    """An LSTM of as many parameters as softmax had a head of three units, and stayed at chance."""
+    model = lambda name: {"attention": {"name": name}, "mlp_width": 64, "head_width": head_width}
+    digits = lambda name: from_dict(TINY | {"task": {"name": "digits"}, "model": model(name)})
+    sweep = [Planned(name, digits(name)) for name in ("softmax", "lstm")]
+    found = [p.experiment for p in alike(sweep, Fairness(match="params"), tmp_path)]
+    assert found[1].model.mlp_width < 40
+    make = lambda e: e.model.encoder(**e.posed.sizes, head=e.posed.head)
+    heads = [jax.eval_shape(lambda: nnx.state(Head(make(e), key=KEY))) for e in found]
+    assert heads[0] == heads[1]
+    assert heads[0]["linears"][0]["bias"].shape == (head_width or 64,)
 
 
 def test_a_matched_time_is_measured_once_more(tmp_path, monkeypatch):
@@ -127,8 +145,25 @@ def test_state_bytes_are_matched_by_the_field_a_run_names(tmp_path):
 def test_what_has_no_state_is_named(tmp_path):
     model = {"attention": {"name": "linformer", "features": 4}, "causal": False}
     sweep = [*planned("linear"), Planned("linformer", tiny(model=model))]
-    with pytest.raises(ConfigError, match="linformer has no state_bytes to match"):
+    with pytest.raises(ConfigError, match=r"linformer has no state_bytes .*: it does not decode"):
         alike(sweep, Fairness(match="state_bytes"), tmp_path)
+    bigbird = tiny(model={"attention": {"name": "bigbird"}, "causal": False})
+    with pytest.raises(ConfigError, match=r"draws its pattern .* as BigBird\(length=\d+\)"):
+        alike(
+            [*planned("linear"), Planned("bigbird", bigbird)],
+            Fairness(match="state_bytes"),
+            tmp_path,
+        )
+
+
+def test_widths_that_are_solved_are_of_whole_parts(tmp_path):
+    sweep = planned("softmax", "differential")
+    found = [p.experiment for p in alike(sweep, Fairness(match="state_bytes"), tmp_path)]
+    assert quantities.state_bytes(found[0]) == quantities.state_bytes(found[1])
+    turned = {"attention": {"name": "differential"}, "positions": "rotary", "head_dim": 4}
+    sweep = [*planned("softmax"), Planned("turned", tiny(model=turned))]
+    (_, found) = alike(sweep, Fairness(match="state_bytes"), tmp_path)
+    assert found.experiment.model.head_dim % 4 == 0
 
 
 @pytest.mark.parametrize("kind", ["steps", "tokens", "flops", "seconds"])
