@@ -25,11 +25,11 @@ from attn._tiles import (
     LOG2E,
     Tiling,
     coming_back,
-    delta,
     going_back_in_blocks,
     going_in,
     huge,
     kept,
+    undivided,
     words,
 )
 from attn._varying import vary
@@ -286,9 +286,11 @@ def _backward_tile(t, q, k, v, out, top, total, do, d_lse, mask, bias, dropout, 
     drop = words(t, dropout)
     q, k, v = coming_back(t, q, k, v)
     qs = t.to_blocks(q, t.block_q)
-    deltas = t.rows_to_blocks(delta(out, isolate(do)[0]).mT)
+    # do . out of each row (Dao et al. 2022)
+    deltas = t.rows_to_blocks((isolate(out)[0] * isolate(do)[0]).sum(-1).mT)
     dos, tops, shares, d_lses = going_back_in_blocks(t, top, total, do, d_lse)
-    deltas = (deltas - d_lses) * shares
+    # weights are not divided by their sum: instead of them, all that they meet is
+    dos, deltas = dos * shares[..., None], (deltas - d_lses) * shares
     ks, vs = t.to_blocks(k, t.block_k), t.to_blocks(v, t.block_k)
 
     def key_block(carry, b):
@@ -303,7 +305,7 @@ def _backward_tile(t, q, k, v, out, top, total, do, d_lse, mask, bias, dropout, 
             stays = None if drop is None else kept(drop, a, b, transposed=True)
             # transposed scores [R K, c, G b]: XLA multiplies these without transposing p
             used, d_biased, ds = t.back(
-                kb @ qa.mT, vb @ do.mT, tops[a], lambda *_: deltas[a], mask, bias, i, j,
+                kb @ qa.mT, vb @ do.mT, undivided(tops[a]), lambda *_: deltas[a], mask, bias, i, j,
                 masked=masked, stays=stays, rate=drop and drop.rate,
             )  # fmt: skip
             if d_bias is not None:

@@ -11,9 +11,11 @@ from attn._tiles import (
     LOG2E,
     Tiling,
     coming_back,
+    divided,
     going_back_in_blocks,
     going_in,
     kept,
+    mean,
     transposed_product,
     whole_rows,
     words,
@@ -45,16 +47,16 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
     drop = words(t, dropout)
     q, k, v = coming_back(t, q, k, v)
     qs = t.to_blocks(q, t.block_q)
-    dos, tops, shares, d_lses = going_back_in_blocks(t, top, total, do, d_lse)
+    dos, tops, _, d_lses = going_back_in_blocks(t, top, total, do, d_lse)
     (k,), (v,) = t.to_blocks(k, t.S), t.to_blocks(v, t.S)
     dq, dk, dv = [], jnp.zeros_like(k), jnp.zeros_like(v)
     for a, keys, i, j, masked in _rows(t, mask):
         kb, vb, qa, doa = k[:, keys], v[:, keys], qs[a], dos[a]
         stays = None if drop is None else kept(drop, a, 0, transposed=True)[..., keys, :]
-        delta = lambda p, dp, a=a: (_mean(p, dp) - d_lses[a]) * shares[a]
+        delta = lambda p, dp, a=a: mean(p, dp) - d_lses[a]
         # transposed scores [R K, c, G b]
         used, d_biased, ds = t.back(
-            kb @ qa.mT, vb @ doa.mT, tops[a], delta, mask, bias, i, j,
+            kb @ qa.mT, vb @ doa.mT, divided(tops[a]), delta, mask, bias, i, j,
             masked=masked, stays=stays, rate=drop and drop.rate,
         )  # fmt: skip
         if d_bias is not None:
@@ -65,13 +67,6 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
     dq = t.from_blocks(jnp.stack(dq) * t.scale, t.T, t.K * t.G)
     dk = t.from_blocks(dk[None] / LOG2E, t.S, t.K)
     return dq, dk, t.from_blocks(dv[None], t.S, t.K), d_bias
-
-
-def _mean(p, dp):
-    """do . out of each row, which is here whole, of the same numbers as what it is taken from: of
-    `out`, where few keys are seen, most of the difference would be rounding."""
-    # the values of hidden keys may be as large as they like: 0 * inf
-    return (p * jnp.where(p > 0, dp, 0)).sum(-2)
 
 
 def _rows(t: Tiling, mask):

@@ -9,7 +9,7 @@ from jax import lax
 
 from attn._core import isolate
 from attn._dropout import Dropout, keep
-from attn._tiles import LOG2E, Tiling, delta, going_back, transposed_product, whole_rows
+from attn._tiles import LOG2E, Tiling, divided, going_back, mean, transposed_product, whole_rows
 from attn.masks import Mask
 
 STEP = 32  # strips begin and end at multiples of this
@@ -55,12 +55,11 @@ def forward(t: Tiling, q, k, v, mask, bias, dropout):
 
 
 def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout, d_bias):
-    """The gradients of one tile of batch rows."""
+    """The gradients of one tile of batch rows, which need no `out`."""
     starts, width, queries, cut = _geometry(t, mask)
     # in blocks, as the loop asks for them: it makes what it is given again for each score
-    tops, shares = going_back(top, total, do.swapaxes(1, 2), d_lse)
-    tops, shares, d_lses = t.rows_to_blocks(tops, jnp.inf), *map(t.rows_to_blocks, (shares, d_lse))
-    q, out, do = queries(q), queries(out), queries(do)
+    tops = t.rows_to_blocks(going_back(top, total, do.swapaxes(1, 2), d_lse)[0], jnp.inf)
+    d_lses, q, do = t.rows_to_blocks(d_lse), queries(q), queries(do)
     dropout = _padded(queries, dropout)
     poison = _poison(q, k, v)
 
@@ -68,8 +67,7 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
         dq, dk, dv, d_bias = carry
         row, start = a * t.block_q, starts[a]
         qa = isolate(cut(q, row))[0] * t.scale
-        doa = isolate(cut(do, row))[0] * shares[a][..., None]
-        delta_a = delta(cut(out, row), doa) - d_lses[a] * shares[a]
+        doa = isolate(cut(do, row))[0]
         spoilt = jnp.isnan(cut(poison, start, width))
         clean = lambda x: jnp.where(spoilt, 0, cut(x, start, width).astype(q.dtype))
         keys, values = clean(k), clean(v)
@@ -77,9 +75,10 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
         stays = None
         if dropout is not None:
             stays = keep(*_words(dropout, cut, row, start, width, transposed=True), dropout.rate)
+        delta = lambda p, dp: mean(p, dp) - d_lses[a]
         # transposed scores [R K, c, G b]
         used, d_biased, ds = t.back(
-            keys @ (qa * LOG2E).mT, values @ doa.mT, tops[a], lambda *_: delta_a, mask, bias, i, j,
+            keys @ (qa * LOG2E).mT, values @ doa.mT, divided(tops[a]), delta, mask, bias, i, j,
             masked=True, stays=stays, rate=dropout and dropout.rate,
         )  # fmt: skip
         if d_bias is not None:

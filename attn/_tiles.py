@@ -128,18 +128,13 @@ class Tiling:
         seen = seen[None] if seen.ndim == 2 else seen
         return s, self.arrange(seen[:, None], transposed)
 
-    def back(self, raw, dp, top, delta, mask, bias, i, j, *, masked, stays, rate):
-        """What a tile sends back, transposed [R K, c, G b], from its raw scores, and of its rows
-        what `going_back` says: the weights that were used, undivided, the gradients of the scores
-        with bias, and those of the raw ones. dp are the gradients of the weights; delta(p, dp) is
-        their mean by the weights of each row, less what comes from its log-sum-exp. `stays` is
-        where dropout leaves a weight."""
+    def back(self, raw, dp, weigh, delta, mask, bias, i, j, *, masked, stays, rate):
+        """What a tile sends back, transposed [R K, c, G b], from its raw scores: the weights that
+        were used, the gradients of the scores with bias, and those of the raw ones. weigh(s, seen)
+        are the weights p, dp their gradients; delta(p, dp) is the mean of these by the weights of
+        each row, less what comes from its log-sum-exp. `stays` is where dropout leaves a weight."""
         s, seen = self.scores(raw, mask, bias, i, j, masked=masked, transposed=True)
-        # a row whose top is NaN is NaN, also where XLA's exp2 would lose it
-        nan = jnp.where(jnp.isnan(top), jnp.nan, 0).astype(s.dtype)
-        p = jnp.exp2(s - top[..., None, :]) + nan[..., None, :]
-        p = jnp.where(seen, p, 0) if masked else p
-        used = p
+        used = p = weigh(s, seen)
         if stays is not None:
             dp, used = (jnp.where(stays, x / (1 - rate), 0) for x in (dp, p))
         ds = p * (dp - delta(p, dp)[..., None, :])
@@ -175,18 +170,52 @@ def going_back(top, total, do, d_lse):
 
 
 def going_back_in_blocks(t: Tiling, top, total, do, d_lse):
-    """do / total, `top`, 1 / total and d_lse in blocks of queries; do is [R, T, N, D], the others
+    """do, `top`, 1 / total and d_lse in blocks of queries; do is [R, T, N, D], the others
     [R, N, T]."""
     dos = t.to_blocks(do, t.block_q)
     tops, totals = t.rows_to_blocks(top, jnp.inf), t.rows_to_blocks(total, 1.0)
     d_lses = t.rows_to_blocks(d_lse)
     tops, shares = going_back(tops, totals, dos, d_lses)
-    return isolate(dos)[0] * shares[..., None], tops, shares, d_lses
+    return isolate(dos)[0], tops, shares, d_lses
 
 
-def delta(out, do):
-    """do . out of each row (Dao et al. 2022), of a do without what is not finite."""
-    return (do * isolate(out)[0]).sum(-1)
+def undivided(top):
+    """The weights exp2(s - top) of scores [R K, c, G b] whose rows, of G b, `going_back` gave."""
+
+    def weigh(s, seen):
+        # scores may round otherwise than in the forward pass, where none was above the top
+        p = jnp.exp2(jnp.minimum(s - top[..., None, :], 0)) + _nan_of(top)
+        return p if seen is None else jnp.where(seen, p, 0)
+
+    return weigh
+
+
+def divided(top):
+    """The weights of scores whose rows are whole: over sums of their own, for scores may round
+    otherwise than in the forward pass, and gradients that cancel in a row have to."""
+
+    def weigh(s, seen):
+        s = s if seen is None else jnp.where(seen, s, -jnp.inf)
+        m = s.max(-2)
+        m = jnp.where(top == jnp.inf, jnp.inf, jnp.where(m == -jnp.inf, 0, m))
+        p = jnp.exp2(s - m[..., None, :])
+        total = p.sum(-2)
+        share = jnp.where(total > 0, 1 / jnp.where(total > 0, total, 1), 0)
+        return p * share[..., None, :] + _nan_of(top)
+
+    return weigh
+
+
+def _nan_of(top):
+    """A row whose top is NaN is NaN, also where XLA's exp2 would lose it."""
+    return jnp.where(jnp.isnan(top), jnp.nan, 0).astype(top.dtype)[..., None, :]
+
+
+def mean(p, dp):
+    """do . out of each row that is whole, of the same numbers as what it is taken from: of `out`,
+    where few keys are seen, most of the difference would be rounding."""
+    # the values of hidden keys may be as large as they like: 0 * inf
+    return (p * jnp.where(p > 0, dp, 0)).sum(-2)
 
 
 def whole_rows(s, seen):

@@ -11,6 +11,7 @@ from jax.sharding import AxisType, PartitionSpec
 import attn
 from attn import Causal, Padding, Segments
 from attn.testing import inputs
+from attn.testing.cases import widen
 
 BIASES = {
     "alibi": lambda T: attn.Alibi(jnp.asarray(attn.positions.alibi_slopes(4))),
@@ -358,6 +359,50 @@ def test_a_row_of_one_key_sends_exactly_nothing_to_its_scores(T):
     assert not dq.any()
     assert not dk.any()
     np.testing.assert_allclose(dv, jnp.cos(v), rtol=1e-6)
+
+
+@pytest.mark.optimised
+@pytest.mark.parametrize(
+    ("T", "mask"),
+    [(200, Causal()), (400, Causal()), (300, attn.Window(20, 0)), (700, attn.Window(20, 0))],
+    ids=str,
+)
+def test_gradients_of_wide_heads_are_as_near_as_the_definitions(T, mask):
+    """Scores that are made again round otherwise than in the forward pass, and were divided by
+    that pass's sums: up to 90 eps of a gradient, and 8 where its own sums divide them."""
+    q, k, v, d = (
+        jax.random.normal(key, (1, T, 1, 128)) for key in jax.random.split(jax.random.key(0), 4)
+    )
+
+    def gradients(arrays, implementation):
+        *arrays, d = arrays
+        attend = functools.partial(
+            attn.dot_product_attention, mask=mask, implementation=implementation
+        )
+        return jax.jit(jax.grad(lambda *x: (attend(*x) * d).sum(), (0, 1, 2)))(*arrays)
+
+    with jax.default_matmul_precision("highest"):
+        near, defined = (gradients((8 * q, k, v, d), form) for form in (None, "materialized"))
+    with jax.enable_x64(True):
+        exact = gradients(widen((8 * q, k, v, d)), "materialized")
+        exact = jax.tree.map(np.asarray, exact)
+    off = lambda got: [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in zip(got, exact)]
+    for mine, its in zip(off(near), off(defined)):
+        assert mine < 2 * its
+
+
+@pytest.mark.parametrize(("T", "block"), [(300, None), (700, None), (300, 64)])
+def test_finite_scores_of_any_size_have_finite_gradients(T, block):
+    """A score that rounded to more than its row's largest had an infinite weight."""
+    q, k, v = (
+        jax.random.normal(key, (1, T, 1, 64)) for key in jax.random.split(jax.random.key(0), 3)
+    )
+    mask = attn.Window(20, 0)
+    loss = lambda *x: attn.dot_product_attention(*x, mask=mask, block=block).sum()
+    found = jax.jit(jax.grad(loss, (0, 1, 2)))(1e6 * q, 1e6 * k, v)
+    assert all(np.isfinite(x).all() for x in found)
+    # each query has a largest key, whose value is all that it gives
+    np.testing.assert_allclose(found[2].sum((0, 1)), np.full((1, 64), T), rtol=1e-3)
 
 
 @pytest.mark.parametrize("T", [19, 600])
