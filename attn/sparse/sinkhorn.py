@@ -235,7 +235,7 @@ class Sinkhorn(Mechanism):
     def flops(self, T, S, N, K, H, D):
         m = min(self.block_size, max(T, S, 1))
         Q, U = -(-T // m), -(-S // m)
-        return 2 * N * (Q * H * H + Q * U * (H + m * (H + D)) + 2 * T * m * (H + D))
+        return 2 * N * (Q * H * H + Q * U * (H + m * (H + D)) + 2 * Q * m * m * (H + D))
 
     @classmethod
     def examples(cls):

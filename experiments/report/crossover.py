@@ -84,10 +84,11 @@ def within_noise(rows: Sequence[Row], mode: str, key: str) -> dict[str, set[int]
 def crossings(ours: Curve, peer: Curve, noisy: Collection[float] = ()) -> list[tuple[float, float]]:
     """(T, value) where the curves meet, straight between measured lengths in logarithms; not beside
     a length at which they are within noise, where they may meet or not."""
-    found, values = [], dict(zip(*ours))
-    for (s, a), (t, b) in itertools.pairwise(gaps(ours, peer)):
+    found, values, every = [], dict(zip(*ours)), gaps(ours, peer)
+    for (s, a), (t, b) in itertools.pairwise(x for x in every if x[1]):
         if (a < 0) != (b < 0) and not {s, t} & {*noisy}:
-            found.append((_meet(a, b, s, t), _meet(a, b, values[s], values[t])))
+            equal = [(x, values[x]) for x, _ in every if s < x < t]
+            found += equal or [(_meet(a, b, s, t), _meet(a, b, values[s], values[t]))]
     return found
 
 
@@ -99,20 +100,24 @@ def _meet(a: float, b: float, x: float, y: float) -> float:
 
 def verdict(ours: Curve, peer: Curve, key: str, noisy: Collection[float] = ()) -> str:
     """`faster from T ≈ 730`, or `faster at every T, 512..16,384 (but within noise at 1,024)`;
-    between two lengths, `from T ≈ 512..2,048`, where what is between them is within noise."""
+    between two lengths, `from T ≈ 512..2,048`, where what is between them is within noise, or
+    equal as bytes may be."""
     if not (every := gaps(ours, peer)):
         return "no length in common"
-    known = [(t, gap) for t, gap in every if t not in noisy]
+    known = [(t, gap) for t, gap in every if gap and t not in noisy]
     lengths = f"every T, {every[0][0]:,}..{every[-1][0]:,}"
     if not known:
-        return f"within noise at {lengths}"
-    unknown = ", ".join(f"{t:,}" for t, _ in every if t in noisy)
-    but = f" (but within noise at {unknown})" if unknown else ""
+        return f"{'within noise' if noisy else 'equal'} at {lengths}"
+    listed = lambda some: ", ".join(f"{t:,}" for t in some)
+    unknown = listed(t for t, _ in every if t in noisy)
+    equal = listed(t for t, gap in every if not gap and t not in noisy)
+    buts = [f"within noise at {unknown}"] * bool(unknown) + [f"equal at {equal}"] * bool(equal)
+    but = f" (but {', '.join(buts)})" if buts else ""
     ends = MEASURED[key].less if known[-1][1] < 0 else MEASURED[key].more
     at = []
     for (s, a), (t, b) in itertools.pairwise(known):
         if (a < 0) != (b < 0):
-            apart = any(s < x < t for x in noisy)
+            apart = any(s < x < t for x, _ in every)
             at.append(f"{s:,}..{t:,}" if apart else f"{_meet(a, b, s, t):,.0f}")
     if len(at) == 1:
         return f"{ends} from T ≈ {at[0]}{but}"

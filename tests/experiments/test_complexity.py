@@ -119,6 +119,13 @@ def test_work_grows_as_it_should(name, exponent):
     assert fit(lengths, counted).exponent == pytest.approx(exponent, abs=0.01)
 
 
+def test_a_formula_of_all_pairs_is_not_held_against_past_ones():
+    formula = lambda name, causal: work(MECHANISMS[name](), shape(64), causal).formula
+    assert formula("softmax", False)
+    assert formula("softmax", True) is None
+    assert formula("delta_net", True) == formula("delta_net", False)
+
+
 def test_what_has_no_products_or_a_transform_is_not_counted_as_nothing():
     assert work(MIXERS["depthwise_conv"](), shape(64), False).unknown == ("no matrix product",)
     fourier = work(MIXERS["fnet"](), shape(64), False)

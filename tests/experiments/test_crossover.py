@@ -45,6 +45,24 @@ def test_curves_that_meet_twice_name_both():
     assert told == "curves cross at T ≈ 724, 2,896, faster beyond"
 
 
+@pytest.mark.parametrize(
+    ("values", "told", "meets"),
+    [
+        ((5, 5, 5), "equal at every T, 256..1,024", []),
+        ((4, 5, 4), "smaller at every T, 256..1,024 (but equal at 512)", []),
+        ((6, 5, 6), "larger at every T, 256..1,024 (but equal at 512)", []),
+        ((5, 4, 3), "smaller at every T, 256..1,024 (but equal at 256)", []),
+        ((4, 4.5, 5), "smaller at every T, 256..1,024 (but equal at 1,024)", []),
+        ((4, 5, 6), "larger from T ≈ 256..1,024 (but equal at 512)", [(512, 5)]),
+    ],
+)
+def test_equal_bytes_are_neither_less_nor_more(values, told, meets):
+    """They counted as more, and a curve that touches another crossed it twice."""
+    ours, peer = ([256, 512, 1024], list(values)), ([256, 512, 1024], [5, 5, 5])
+    assert crossover.verdict(ours, peer, "temporary_bytes") == told
+    assert crossover.crossings(ours, peer) == meets
+
+
 def noisy(spread, *slower):
     """attn beside a peer that takes 1 ms, 10% slower at some lengths and faster at the others."""
     rows = []

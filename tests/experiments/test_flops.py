@@ -130,6 +130,13 @@ def test_every_formula_is_what_its_jaxpr_counts(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MECHANISMS)
+def test_formulas_know_lengths_of_no_whole_blocks(name):
+    counted, claimed = counted_and_claimed(MECHANISMS[name](), 300)
+    assert claimed == pytest.approx(counted, rel=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MECHANISMS)
 def test_formulas_know_lengths_and_settings(name):
     for mechanism in (MECHANISMS[name](), *MECHANISMS[name].examples()):
         if name == "cosformer" and mechanism.length:

@@ -4,7 +4,7 @@ import dataclasses
 
 import jax
 
-from attn import Mechanism
+from attn import Causal, Mechanism
 from experiments.measure import cost
 from experiments.measure.flops import count
 from experiments.studies.complexity.layer import layer
@@ -27,7 +27,9 @@ def work(mixer, shape: cost.Shape, causal: bool) -> Work:
     # no products at all: its work is elsewhere
     unknown = found.unknown or (() if found.flops else ("no matrix product",))
     sizes = (shape.T, shape.T, shape.N, shape.K, shape.H, shape.H)
-    formula = mixer.flops(*sizes) if isinstance(mixer, Mechanism) else None
+    # a formula is of every pair of tokens, but where past ones alone are defined
+    told = isinstance(mixer, Mechanism) and (not causal or Causal in mixer.requires)
+    formula = mixer.flops(*sizes) if told else None
     return Work(None if unknown else found.flops, unknown, formula, found.steps)
 
 
