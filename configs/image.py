@@ -6,7 +6,7 @@
 FOLDER is cifar-10-batches-bin of https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz, unpacked.
 Not run: it wants those files and an accelerator. These are the sizes that the published models
 start from; most have their own, which `experiments.compare` gives them
-(`experiments.studies.lra.published.SIZES`), with dropout of attention's weights of .2.
+(`experiments.studies.lra.published.SIZES`).
 
 `experiments.compare` in place of `experiments.train` runs the paper's eleven models and modern
 ones. Accuracies in % published there, one seed (README of google-research/long-range-arena): 42.4
@@ -14,8 +14,8 @@ softmax, 41.5 local, 44.2 sparse, 42.2 longformer, 38.6 linformer, 38.1 reformer
 41.6 synthesizer, 40.8 bigbird, 42.3 linear, 42.8 performer.
 """
 
-from experiments.config import mechanism, task
-from experiments.studies.lra.published import variants
+from experiments.config import task
+from experiments.studies.lra.published import attention, variants
 
 
 def get_config(arg="linear"):
@@ -23,7 +23,7 @@ def get_config(arg="linear"):
         "seed": 0,
         "task": task("image"),
         "model": {
-            "attention": mechanism(arg),
+            "attention": attention(arg, dropout=0.2),
             "layers": 1,
             "width": 32,
             "heads": 1,

@@ -40,7 +40,7 @@ softmax, 66.6 local, 71.7 sparse, 69.7 longformer, 76.3 linformer, 68.5 reformer
 """
 
 from experiments.config import mechanism, task
-from experiments.studies.lra.published import variants
+from experiments.studies.lra.published import attention, variants
 
 
 def get_config(arg="linear"):
@@ -51,7 +51,7 @@ def get_config(arg="linear"):
         # data_dir="..." reads the published images instead.
         "task": task("pathfinder", validation=512, test=512),
         "model": {
-            "attention": mechanism(arg),
+            "attention": attention(arg, dropout=0.1),
             "layers": 1,
             "width": 32,
             "heads": 2,

@@ -12,8 +12,8 @@ softmax, 53.4 local, 59.6 sparse, 56.9 longformer, 52.3 linformer, 53.4 reformer
 54.7 synthesizer, 59.3 bigbird, 53.1 linear, 53.8 performer.
 """
 
-from experiments.config import mechanism, task
-from experiments.studies.lra.published import variants
+from experiments.config import task
+from experiments.studies.lra.published import attention, variants
 
 
 def get_config(arg="linear"):
@@ -21,7 +21,7 @@ def get_config(arg="linear"):
         "seed": 0,
         "task": task("retrieval", max_length=4000),
         "model": {
-            "attention": mechanism(arg),
+            "attention": attention(arg, dropout=0.1),
             "layers": 4,
             "width": 128,
             "heads": 4,

@@ -15,8 +15,8 @@ softmax, 53.0 local, 63.6 sparse, 62.9 longformer, 53.9 linformer, 56.1 reformer
 61.7 synthesizer, 64.0 bigbird, 65.9 linear, 65.4 performer.
 """
 
-from experiments.config import mechanism, task
-from experiments.studies.lra.published import variants
+from experiments.config import task
+from experiments.studies.lra.published import attention, variants
 
 
 def get_config(arg="linear"):
@@ -24,7 +24,7 @@ def get_config(arg="linear"):
         "seed": 0,
         "task": task("text", max_length=4000),
         "model": {
-            "attention": mechanism(arg),
+            "attention": attention(arg, dropout=0.1),
             "layers": 4,
             "width": 256,
             "heads": 4,

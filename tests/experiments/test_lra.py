@@ -2,13 +2,15 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from experiments.alike import NEAR
 from experiments.config import task
 from experiments.quantities import params
-from experiments.studies.lra import ranks, runs, tables
+from experiments.studies.lra import ranks, runs, tables, trees
 from experiments.studies.lra.published import ACCURACY
+from experiments.tasks.pathfinder import Pathfinder, PathfinderPatches
 
 
 def test_orders_alike_reversed_and_with_two_neighbours_swapped():
@@ -76,3 +78,23 @@ def test_seeds_are_paired_by_their_numbers_where_a_run_failed():
     rows = {name: row(1, 2) for name in names[1:]} | {names[0]: shifted}
     rows[names[0]]["accuracy"] = [0.0, 0.7, 0.9]
     assert ranks.ranked("listops", rows)["between seeds"] == pytest.approx(1)
+
+
+def test_pieces_of_ink_are_those_of_the_image_that_was_cut_up():
+    sizes = dict(resolution=32, dashes=6, validation=2, test=3)
+    which = np.arange(3)
+    whole = Pathfinder(**sizes).examples("test", which).tokens.reshape(3, 32, 32)
+    cut = PathfinderPatches(patch=4, **sizes).examples("test", which)
+    np.testing.assert_allclose(trees.pixels(cut, 4), (whole - 1) / 255, atol=1e-6)
+
+
+def test_sizes_of_connected_ink():
+    image = np.zeros((16, 16))
+    image[2, 2:6] = 1.0  # two dashes a pixel apart are one piece when thickened
+    image[2, 7:10] = 0.2  # and apart where ink must be strong
+    image[10:12, 3] = 1.0
+    found = trees.sizes(image).reshape(4, 5)
+    np.testing.assert_array_equal(found[3], [3, 4, 3, 2, 0])  # as it is
+    np.testing.assert_array_equal(found[0], [2, 8 + 2 * 7 + 2, 2 + 2 * 2 + 2, 0, 0])
+    np.testing.assert_array_equal(found[1], [2, 4 + 2 * 4 + 2, 2 + 2 * 2 + 2, 0, 0])
+    np.testing.assert_array_equal(trees.sizes(np.zeros((16, 16))), 0)

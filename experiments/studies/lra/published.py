@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from attn import MECHANISMS
 from experiments.config import mechanism
 
 # Accuracy in %, one seed each: README of google-research/long-range-arena.
@@ -68,6 +69,12 @@ def size(task: str, model: str) -> dict[str, Any]:
     sizes = {"layers": layers, "width": width, "heads": heads, "head_dim": inner // heads}
     sizes |= {"mlp_width": mlp, "dropout": dropout}
     return {f"model.{name}": x for name, x in sizes.items()} | MORE.get((task, model), {})
+
+
+def attention(name: str, dropout: float) -> dict[str, Any]:
+    """A mechanism or mixer, which drops that share of its weights where it has weights to drop."""
+    drops = hasattr(MECHANISMS.get(name), "dropout_rate")
+    return mechanism(name, dropout_rate=dropout) if drops else mechanism(name)
 
 
 def models(
