@@ -14,7 +14,7 @@ from experiments.fairness import Fairness
 from experiments.lock import held_soon
 from experiments.rundir import read_json
 from experiments.sweep import Planned
-from experiments.validation import digest
+from experiments.validation import fingerprint
 
 NEAR = 0.02  # of the reference
 LARGEST = 2**20
@@ -31,7 +31,8 @@ def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Plan
         found: dict[str, dict[str, Any]] = {}
         for planned in sweep:
             if planned.variant not in found:
-                key = f"{digest(first)} {digest(planned.experiment)} {planned.match} {rules}"
+                two = f"{fingerprint(first)} {fingerprint(planned.experiment)}"
+                key = f"{two} {planned.match} {rules}"
                 if key not in kept:
                     made = _fields(planned, first, rules, found.get(sweep[0].variant))
                     kept[key] = records.sealed(made, {"of": key})
