@@ -45,14 +45,17 @@ def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Plan
 def _kept(path: Path) -> dict[str, dict[str, Any]]:
     """What was solved before. Raises RunDirectoryError if it is not as it was written: runs would
     have sizes that the notes beside them deny."""
+    why = "damaged, edited, or of another version"
     try:
         kept = read_json(path) or {}
         if all(records.is_sealed(x, {"of": key}) for key, x in kept.items()):
             return kept
-    except (RunDirectoryError, KeyError, AttributeError):
-        pass  # the same advice for all
+    except RunDirectoryError as error:
+        why = str(error).removeprefix(f"{path} ")
+    except (KeyError, AttributeError):
+        pass
     raise RunDirectoryError(
-        f"{path} is not as it was written: damaged, edited, or of another version\n"
+        f"{path} is not as it was written: {why}\n"
         "  put it back, or remove it: sizes and steps are solved again; those that you choose "
         "belong in sweep(), without match and budget"
     )
