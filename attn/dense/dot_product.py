@@ -61,6 +61,7 @@ def dot_product_attention(
     runs. A query that sees nothing gets 0. With `return_lse` also the log-sum-exp of each row
     (float32, sink included, -inf where nothing is seen), for `merge`. `implementation` is a name of
     `IMPLEMENTATIONS` or several, best first: by default the platform's; `picked` tells which runs.
+    `block` is for `blockwise` alone: how many queries and keys it visits at once.
     Raises ValueError or TypeError for wrong shapes, dtypes or settings, NotImplementedError if
     what is named in `implementation` cannot honour the rest.
     """
