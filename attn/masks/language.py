@@ -118,7 +118,7 @@ class Mask:
 
     def array(self, T: int, S: int) -> Bool[Any, "*B T S"]:
         """The whole mask, drawn: O(T S) memory. NumPy if static, else a JAX array."""
-        T, S = _natural("T", T), _natural("S", S)
+        T, S = natural("T", T), natural("S", S)
         return self.sized(T, S).at(np.arange(T)[:, None], np.arange(S)[None, :])
 
     def blocks(self, T: int, S: int, block_q: int, block_k: int, rows=slice(None)):
@@ -287,7 +287,8 @@ def fits(name, x, batch, event):
 LARGEST = 2**30  # sums of an index and a field stay within int32
 
 
-def _natural(name: str, value: Any, least: int = 0) -> int:
+def natural(name: str, value: Any, least: int = 0) -> int:
+    """Python's integer for one of any kind. Raises TypeError or ValueError by name."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -297,6 +298,12 @@ def _natural(name: str, value: Any, least: int = 0) -> int:
     if not least <= number <= LARGEST:
         raise ValueError(f"{name}: expected an integer in {least}..{LARGEST}, got {number}")
     return number
+
+
+def keep(mask: Mask, **least: int) -> None:
+    """Has these fields be Python's integers, each of at least so much."""
+    for name, value in least.items():
+        object.__setattr__(mask, name, natural(name, getattr(mask, name), value))
 
 
 def _mask(op: str, other: Any) -> Mask:
