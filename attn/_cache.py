@@ -72,7 +72,7 @@ def bias_row(
 def fill(
     k: Float[Array, "*B T K H"], v: Float[Array, "*B T K D"], size: int, pinned: int = 0
 ) -> Cache:
-    """The cache after T tokens at once."""
+    """The cache after T tokens at once, of which the first `pinned` and the last are kept."""
     T = k.shape[-3]
     k, v, poison = _clean(k, v)
     # those that are still there, each in its slot
@@ -84,24 +84,6 @@ def fill(
         jnp.take(new, last, axis=new.ndim - 1 - axis)
     )
     return Cache(put(cache.k, k, 1), put(cache.v, v, 1), put(cache.poison, poison, 0), jnp.int32(T))
-
-
-def whole(k: Float[Array, "*B T K H"], v: Float[Array, "*B T K D"], max_length: int) -> Cache:
-    """The cache after T tokens, all of which are kept. Raises ValueError if there are more."""
-    return prompted(k, v, max_length, max_length)
-
-
-def prompted(
-    k: Float[Array, "*B T K H"],
-    v: Float[Array, "*B T K D"],
-    max_length: int,
-    size: int,
-    pinned: int = 0,
-) -> Cache:
-    """`fill` for a prompt. Raises ValueError if it is longer than `max_length`, also where fewer
-    are kept."""
-    check_count("max_length", max_length, least=k.shape[-3])
-    return fill(k, v, size, pinned)
 
 
 def append(cache: Cache, k, v, pinned: int = 0) -> Cache:

@@ -3,8 +3,9 @@
 import functools
 
 from attn import _cache
-from attn._core import check_qkv, check_state
-from attn.masks import FULL, Causal
+from attn._core import check_state
+from attn._prompt import check_prompt
+from attn.masks import Causal
 from attn.mechanism import Mechanism
 
 
@@ -23,9 +24,9 @@ class Cached(Mechanism):
         return self
 
     def prefill(self, q, k, v, *, max_length, bias=None, **learned):
-        check_qkv(q, k, v, FULL)
-        cache, prompt = _cache.whole(k, v, max_length), self.of_length(max_length)
-        return cache, prompt(q, k, v, mask=Causal(), bias=bias, **learned)
+        check_prompt(q, k, v, max_length)
+        out = self.of_length(max_length)(q, k, v, mask=Causal(), bias=bias, **learned)
+        return _cache.fill(k, v, max_length), out
 
     def step(self, state, q, k, v, *, bias=None, **learned):
         check_state(state, _cache.Cache)

@@ -14,7 +14,7 @@ from experiments.fairness import Fairness
 from experiments.lock import held_soon
 from experiments.rundir import read_json
 from experiments.sweep import Planned
-from experiments.validation import digest
+from experiments.validation import fingerprint
 
 NEAR = 0.02  # of the reference
 LARGEST = 2**20
@@ -31,7 +31,8 @@ def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Plan
         found: dict[str, dict[str, Any]] = {}
         for planned in sweep:
             if planned.variant not in found:
-                key = f"{digest(first)} {digest(planned.experiment)} {planned.match} {rules}"
+                two = f"{fingerprint(first)} {fingerprint(planned.experiment)}"
+                key = f"{two} {planned.match} {rules}"
                 if key not in kept:
                     made = _fields(planned, first, rules, found.get(sweep[0].variant))
                     kept[key] = records.sealed(made, {"of": key})
@@ -44,14 +45,17 @@ def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Plan
 def _kept(path: Path) -> dict[str, dict[str, Any]]:
     """What was solved before. Raises RunDirectoryError if it is not as it was written: runs would
     have sizes that the notes beside them deny."""
+    why = "damaged, edited, or of another version"
     try:
         kept = read_json(path) or {}
         if all(records.is_sealed(x, {"of": key}) for key, x in kept.items()):
             return kept
-    except (RunDirectoryError, KeyError, AttributeError):
-        pass  # the same advice for all
+    except RunDirectoryError as error:
+        why = str(error).removeprefix(f"{path} ")
+    except (KeyError, AttributeError):
+        pass
     raise RunDirectoryError(
-        f"{path} is not as it was written: damaged, edited, or of another version\n"
+        f"{path} is not as it was written: {why}\n"
         "  put it back, or remove it: sizes and steps are solved again; those that you choose "
         "belong in sweep(), without match and budget"
     )

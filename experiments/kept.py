@@ -7,7 +7,7 @@ from typing import NamedTuple
 from experiments.config import Experiment
 from experiments.learner import Learner
 from experiments.measure.cost import Known, Program
-from experiments.validation import digest
+from experiments.validation import fingerprint
 
 MOST = 32  # variants: a program is some megabytes
 EACH = 3  # programs of a run: the first state, a step, an evaluation
@@ -43,4 +43,4 @@ class Kept:
 
 
 def _variant(experiment: Experiment) -> str:
-    return digest(dataclasses.replace(experiment, seed=0))
+    return fingerprint(dataclasses.replace(experiment, seed=0))

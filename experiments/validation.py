@@ -28,7 +28,7 @@ def _plain(value: Any) -> Any:
     return [_plain(v) for v in value] if isinstance(value, tuple) else value
 
 
-def digest(experiment: Experiment) -> str:
+def fingerprint(experiment: Experiment) -> str:
     """Sixteen hex digits: equal exactly when the experiments are."""
     return manifest.short(to_dict(experiment))
 

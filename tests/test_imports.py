@@ -21,6 +21,7 @@ CORE = {
     "_merge",
     "_cache",
     "_cached",
+    "_prompt",
     "_dropout",
     "_tiles",
     "_short",

@@ -1,5 +1,6 @@
 """The mask language: explained by drawings, then checked against loops."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -287,6 +288,14 @@ def test_dynamic_masks_are_pytrees_and_survive_json(mask):
     assert jax.tree.unflatten(tree, leaves) == mask
     with pytest.raises(TypeError, match="not hashable"):
         hash(mask)
+
+
+@pytest.mark.parametrize("mask", STATIC, ids=str)
+def test_integers_of_numpy_are_kept_as_those_of_python(mask):
+    """A `Summary` of them was saved as one of arrays."""
+    values = {f.name: getattr(mask, f.name) for f in dataclasses.fields(mask)}
+    made = type(mask)(**{k: np.int64(v) if type(v) is int else v for k, v in values.items()})
+    assert made.to_json() == mask.to_json()
 
 
 def test_patterns_are_equal_in_another_process():

@@ -1,5 +1,7 @@
 """References against a second, independent definition: NumPy loops in float64."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -156,14 +158,15 @@ def test_orthogonal_features_are_orthogonal_and_the_same_for_a_seed():
     assert not (w == attn.orthogonal_features(4, 20, 8)).any()
 
 
+IN_BOTH_WAYS = ({"implementation": "materialized"}, {"implementation": "blockwise", "block": 8})
+
+
 def test_log_sum_exp_and_capped_scores_agree_between_implementations():
     q, k, v, _ = inputs(attn.Softmax())
     m = mask() & Padding(jnp.array([0, 5]))
     both = [
-        attn.dot_product_attention(
-            q, k, v, mask=m, logit_cap=2.0, return_lse=True, implementation=name, block=8
-        )
-        for name in ("materialized", "blockwise")
+        attn.dot_product_attention(q, k, v, mask=m, logit_cap=2.0, return_lse=True, **how)
+        for how in IN_BOTH_WAYS
     ]
     assert np.isneginf(both[0][1][0]).all()
     for a, b in zip(*both):
@@ -173,15 +176,13 @@ def test_log_sum_exp_and_capped_scores_agree_between_implementations():
 def test_lse_gradient_agrees_between_implementations():
     q, k, v, _ = inputs(attn.Softmax())
 
-    def loss(q, k, name):
-        lse = attn.dot_product_attention(
-            q, k, v, mask=Causal(), return_lse=True, implementation=name, block=8
-        )[1]
+    def loss(q, k, how):
+        lse = attn.dot_product_attention(q, k, v, mask=Causal(), return_lse=True, **how)[1]
         return (lse * jnp.arange(lse.size).reshape(lse.shape) / 100).sum()
 
     a, b = (
-        jax.jit(jax.grad(loss, argnums=(0, 1)), static_argnums=2)(q, k, name)
-        for name in ("materialized", "blockwise")
+        jax.jit(jax.grad(functools.partial(loss, how=how), argnums=(0, 1)))(q, k)
+        for how in IN_BOTH_WAYS
     )
     for x, y in zip(a, b):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
@@ -211,12 +212,12 @@ def test_a_window_longer_than_max_length_decodes_right():
         np.testing.assert_allclose(out, want[:, t : t + 1], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["materialized", "blockwise"])
-def test_an_infinite_visible_key_makes_its_queries_nan(name):
+@pytest.mark.parametrize("how", IN_BOTH_WAYS)
+def test_an_infinite_visible_key_makes_its_queries_nan(how):
     # the blockwise gradient disagreed with its own forward pass
     q, k, v, _ = inputs(attn.Softmax())
     k = k.at[0, 3, 0, 0].set(jnp.inf)
-    out = attn.dot_product_attention(q, k, v, mask=Causal(), implementation=name, block=8)
+    out = attn.dot_product_attention(q, k, v, mask=Causal(), **how)
     seen = np.zeros((2, 19, 4), bool)
     seen[0, 3:, :2] = True
     assert (np.isnan(out).all(-1) == seen).all()

@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float
 from attn._core import part_weights
 from attn._tokens import in_blocks
 from attn.compressed._pooling import pool
-from attn.masks.language import Mask, _natural, frozen
+from attn.masks.language import Mask, frozen, keep
 
 
 @frozen
@@ -21,8 +21,7 @@ class Within(Mask):
     right: int
 
     def __post_init__(self):
-        for name, least in (("kernel", 1), ("stride", 1), ("left", 0), ("right", 0)):
-            object.__setattr__(self, name, _natural(name, getattr(self, name), least))
+        keep(self, kernel=1, stride=1, left=0, right=0)
 
     def sees(self, i, j):
         first, last = self._ends(j)

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from attn._core import check_count, check_qkv, isolate, wide
+from attn._core import isolate, wide
+from attn._prompt import state_for
 from attn._tokens import seen_tokens, to_heads
 from attn._varying import vary
 from attn.masks import Causal, Padding
@@ -58,7 +59,7 @@ def go_on(chunk: Chunk, mechanism: Mechanism, state: Any, q, k, v) -> tuple[Any,
     T, S = q.shape[-3], k.shape[-3]
     if T != S:
         raise ValueError(f"k: expected as many tokens as q, {T}, got {S}")
-    empty = jax.eval_shape(lambda: _empty(mechanism, q, k, v, max_length=T))
+    empty = jax.eval_shape(lambda: state_for(mechanism, q, k, v, max_length=T))
     got, want = (jax.tree.map(jnp.shape, x) for x in (state, empty))
     if got != want:
         raise ValueError(f"state: expected that of `init_state`, {want}, got {got}")
@@ -67,20 +68,6 @@ def go_on(chunk: Chunk, mechanism: Mechanism, state: Any, q, k, v) -> tuple[Any,
     seen = jnp.ones(q.shape[:-2], bool)
     state, out = _follow(chunk, state, *map(wide, (q, k, v)), seen, mechanism.chunk)
     return state, out.astype(jnp.result_type(q))
-
-
-def prefill(mechanism: Mechanism, q, k, v, max_length: int, **learned) -> tuple[Any, Array]:
-    """The prompt as so many tokens after the empty state."""
-    check_qkv(q, k, v, Causal())
-    check_count("max_length", max_length, least=q.shape[-3])
-    return mechanism.step(_empty(mechanism, q, k, v, max_length), q, k, v, **learned)
-
-
-def _empty(mechanism, q, k, v, max_length) -> Any:
-    sizes = {"num_heads": q.shape[-2], "num_kv_heads": k.shape[-2]}
-    widths = {"head_dim": q.shape[-1], "value_dim": v.shape[-1]}
-    batch = q.shape[:-3]
-    return mechanism.init_state(batch, **sizes, **widths, max_length=max_length, dtype=q.dtype)
 
 
 def _follow(

@@ -21,6 +21,7 @@ from attn._core import (
     wide,
     wide_dtype,
 )
+from attn._prompt import as_tokens
 from attn._tokens import seen_tokens
 from attn.compressed import _scanned, _twice
 from attn.masks import FULL, Causal, Mask, Padding
@@ -182,7 +183,7 @@ class ABC(Mechanism):
         return _scanned.go_on(step, self, state, q, k, v)
 
     def prefill(self, q, k, v, *, max_length, control):
-        return _scanned.prefill(self, q, k, v, max_length, control=control)
+        return as_tokens(self, q, k, v, max_length, control=control)
 
     @classmethod
     def examples(cls):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._core import apply_weights, check_count, check_qkv, refuse_rest, seen_array, wide
+from attn._prompt import as_tokens
 from attn._tokens import matrix_of, seen_tokens
 from attn.compressed import _luna_causal, _scanned, _twice
 from attn.masks import FULL, Causal, Mask, Padding
@@ -110,7 +111,7 @@ class Luna(Mechanism):
         return _scanned.go_on(step, self, state, q, k, v)
 
     def prefill(self, q, k, v, *, max_length, packed):
-        return _scanned.prefill(self, q, k, v, max_length, packed=packed)
+        return as_tokens(self, q, k, v, max_length, packed=packed)
 
     @classmethod
     def examples(cls):

@@ -22,6 +22,7 @@ from attn._core import (
     wide,
 )
 from attn._merge import merged
+from attn._prompt import check_prompt
 from attn._tokens import (
     any_past,
     clean,
@@ -213,7 +214,7 @@ class Pooled(Mechanism):
         return state.step(q, k, v, _checked(self.stride, k, v, **kernels), self.stride)
 
     def prefill(self, q, k, v, *, max_length, **kernels):
-        check_count("max_length", max_length, least=k.shape[-3])
+        check_prompt(q, k, v, max_length)
         out = self(q, k, v, mask=Causal(), **kernels)
         kernels = _checked(self.stride, k, v, **kernels)
         return PooledState.of(k, v, kernels, stride=self.stride, max_length=max_length), out

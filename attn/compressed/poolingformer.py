@@ -22,6 +22,7 @@ from attn._core import (
     wide,
     wide_dtype,
 )
+from attn._prompt import check_prompt
 from attn._tokens import seen_tokens
 from attn.compressed._runs import Within, pool_runs, runs
 from attn.masks import FULL, Causal, Mask, Padding, Window
@@ -180,9 +181,9 @@ class Poolingformer(Mechanism):
         return TwoLevels(near, _cache.empty(batch, *sizes, wide_dtype(dtype)))
 
     def prefill(self, q, k, v, *, max_length, **learned):
-        check_count("max_length", max_length, least=k.shape[-3])
+        check_prompt(q, k, v, max_length)
         out, far_k, far_v = self._levels(_by_blocks, q, k, v, Causal(), None, learned)
-        far = _cache.whole(wide(far_k), wide(far_v), max_length)
+        far = _cache.fill(wide(far_k), wide(far_v), max_length)
         return TwoLevels(_cache.fill(k, v, self.window + 1), far), out.astype(jnp.result_type(q))
 
     def step(self, state, q, k, v, **learned):

@@ -27,6 +27,7 @@ from attn._core import (
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
 from attn._merge import merged
 from attn._numbers import is_number
+from attn._prompt import check_prompt
 from attn.biases import Bias
 from attn.kernels.call import Call
 from attn.kernels.dispatch import keep_names, pick, run
@@ -60,6 +61,7 @@ def dot_product_attention(
     runs. A query that sees nothing gets 0. With `return_lse` also the log-sum-exp of each row
     (float32, sink included, -inf where nothing is seen), for `merge`. `implementation` is a name of
     `IMPLEMENTATIONS` or several, best first: by default the platform's; `picked` tells which runs.
+    `block` is for `blockwise` alone: how many queries and keys it visits at once.
     Raises ValueError or TypeError for wrong shapes, dtypes or settings, NotImplementedError if
     what is named in `implementation` cannot honour the rest.
     """
@@ -244,8 +246,9 @@ class Softmax(Cached):
         return 2 * T * S * N * (H + D)
 
     def prefill(self, q, k, v, *, max_length, bias=None, **learned):
+        check_prompt(q, k, v, max_length)
         out = self(q, k, v, mask=Causal(), bias=bias, **learned)
-        return _cache.whole(self._options(q, k, **learned)[1], v, max_length), out
+        return _cache.fill(self._options(q, k, **learned)[1], v, max_length), out
 
     def step(self, state, q, k, v, *, bias=None, **learned):
         check_state(state, _cache.Cache)

@@ -21,6 +21,7 @@ from attn._core import (
     wide_dtype,
 )
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
+from attn._prompt import check_prompt
 from attn._running import between, followed, running
 from attn.biases import Decay
 from attn.masks import FULL, TERMS, And, Causal, Mask, Or
@@ -177,11 +178,11 @@ class Forgetting(Mechanism):
         return State(cache, jnp.zeros((*batch, max_length, num_heads, 3), sums))
 
     def prefill(self, q, k, v, *, max_length, log_decay) -> tuple[State, Any]:
-        cache = _cache.whole(k, v, max_length)
+        check_prompt(q, k, v, max_length)
         out = self(q, k, v, mask=Causal(), log_decay=log_decay)
         total = running(wide(log_decay).astype(wide(q).dtype))
         after = [(0, 0)] * (total.ndim - 3) + [(0, max_length - total.shape[-3]), (0, 0), (0, 0)]
-        return State(cache, jnp.pad(total, after)), out
+        return State(_cache.fill(k, v, max_length), jnp.pad(total, after)), out
 
     def step(self, state, q, k, v, *, log_decay):
         check_state(state, State)

@@ -15,6 +15,7 @@ from attn import _cache
 from attn._axes import aligned
 from attn._core import check_block, check_count, check_qkv, check_state, dots, masked_softmax, wide
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
+from attn._prompt import check_prompt
 from attn.biases import Bias
 from attn.dense import _rows
 from attn.masks import FULL, TERMS, Causal, Mask, Padding, Window
@@ -260,9 +261,10 @@ class Luong(Mechanism):
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, self._kept(max_length), dtype)
 
     def prefill(self, q, k, v, *, max_length, bias=None, **learned):
+        check_prompt(q, k, v, max_length)
         kept = self._kept(max_length)
         out = self(q, k, v, mask=Causal(), bias=bias, **learned)
-        return _cache.prompted(k, v, max_length, kept), out
+        return _cache.fill(k, v, kept), out
 
     def step(self, state, q, k, v, *, bias=None, **learned):
         check_state(state, _cache.Cache)

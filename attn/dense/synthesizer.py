@@ -21,6 +21,7 @@ from attn._core import (
     wide,
 )
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
+from attn._prompt import check_prompt
 from attn.biases import Bias
 from attn.dense import _rows
 from attn.masks import FULL, TERMS, Causal, Mask
@@ -189,8 +190,9 @@ class Synthesizer(Mechanism):
         return _cache.empty(batch, num_kv_heads, 1, value_dim, max_length, dtype)
 
     def prefill(self, q, k, v, *, max_length, bias=None, **learned):
+        check_prompt(q, k, v, max_length)
         out = self(q, k, v, mask=Causal(), bias=bias, **learned)
-        return _cache.whole(jnp.zeros_like(k[..., :1]), v, max_length), out
+        return _cache.fill(jnp.zeros_like(k[..., :1]), v, max_length), out
 
     def step(self, state, q, k, v, *, bias=None, **learned):
         check_state(state, _cache.Cache)

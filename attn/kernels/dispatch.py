@@ -30,7 +30,8 @@ PREFERENCE = {
 
 def pick(call: Call, preference: str | Sequence[str] | None) -> str:
     """The name of the first implementation in `preference` that can run the call; by default the
-    platform's list, or `materialized` for a few queries or keys, where blocks do not pay.
+    platform's list, or `materialized` for a few queries or keys, where blocks do not pay and
+    none are asked for.
 
     Raises ValueError for an unknown name or a scale that no implementation takes, and
     NotImplementedError with each one's reason if none can.
@@ -38,7 +39,7 @@ def pick(call: Call, preference: str | Sequence[str] | None) -> str:
     if call.scale is not None:
         jax.eval_shape(lambda q: scaled(q, call.scale), call.q)  # the same errors for all
     if preference is None:
-        short = call.q.shape[-3] < 8 or call.k.shape[-3] < 8
+        short = call.block is None and min(call.q.shape[-3], call.k.shape[-3]) < 8
         preference = "materialized" if short else PREFERENCE.get(call.platform, ("blockwise",))
     reasons = {}
     for name in check_names(preference):

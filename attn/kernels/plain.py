@@ -1,4 +1,4 @@
-"""The two implementations in plain JAX: they run anywhere and honour everything."""
+"""The two implementations in plain JAX: they run anywhere and take every mask and bias."""
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,10 @@ class Materialized:
     """Holds the T x S scores: O(T S) memory; derivatives of any kind and order, by JAX. A NaN shows
     in the output of what sees it, and in gradients as far as the loss sends a NaN back."""
 
-    def refusal(self, call: Call) -> None:
-        """It honours everything."""
+    def refusal(self, call: Call) -> str | None:
+        """It honours everything but `block`."""
+        blocks = f"block: materialized holds all scores, in no blocks, got {call.block}"
+        return None if call.block is None else blocks
 
     def __call__(self, call: Call):
         s, seen = dense_scores(call.q, call.k, call.mask, call.bias, call.scale, call.logit_cap)

@@ -30,6 +30,7 @@ from attn._core import (
     seen_array,
     wide,
 )
+from attn._prompt import as_tokens
 from attn.linearized import _dense, _scan, _work
 from attn.linearized._recurrence import Sizes, State, Terms, empty_state, sizes
 from attn.masks import FULL, Causal, Padding, Segments
@@ -162,9 +163,4 @@ class Linearized(Mechanism):
         return _scan.follow(self, state, q, k, v, gates, learned)
 
     def prefill(self, q, k, v, *, max_length, **arrays) -> tuple[Any, Float[Array, "..."]]:
-        check_qkv(q, k, v, Causal())
-        check_count("max_length", max_length, least=q.shape[-3])
-        (*batch, _, N, H), K = q.shape, k.shape[-2]
-        sizes = {"num_heads": N, "num_kv_heads": K, "head_dim": H, "value_dim": v.shape[-1]}
-        state = self.init_state(tuple(batch), **sizes, max_length=max_length, dtype=q.dtype)
-        return self.step(state, q, k, v, **arrays)
+        return as_tokens(self, q, k, v, max_length, **arrays)

@@ -11,6 +11,7 @@ from attn import _cache
 from attn._axes import conjunction
 from attn._blockwise import blockwise, visited_scores
 from attn._core import check_count, check_state, dense_scores, isolate, seen_array, wide
+from attn._prompt import check_prompt, state_for
 from attn.linearized import _work
 from attn.linearized._family import Linearized
 from attn.linearized._recurrence import State, Terms, divide
@@ -132,13 +133,11 @@ class Based(Linearized):
         return Split(_cache.empty(*near), far)
 
     def prefill(self, q, k, v, *, max_length):
-        check_count("max_length", max_length, least=k.shape[-3])
+        check_prompt(q, k, v, max_length)
         out = self(q, k, v, mask=Causal())
         left = max(k.shape[-3] - self.window, 0)  # tokens that no longer are in the window
         gone = lambda x: x[..., :left, :, :]
-        sizes = {"num_heads": q.shape[-2], "num_kv_heads": k.shape[-2], "head_dim": q.shape[-1]}
-        sizes |= {"value_dim": v.shape[-1], "max_length": max_length, "dtype": jnp.result_type(q)}
-        far = self.init_state(q.shape[:-3], **sizes).far
+        far = state_for(self, q, k, v, max_length).far
         far, _ = super().step(far, gone(q), gone(k), gone(_with_one(v)))
         return Split(_cache.fill(k, v, self.window), far), out
 

@@ -36,9 +36,8 @@ def rfa_attention(
     Products estimate exp(-|q - k|^2 / 2), of either sign: normalisers near 0 are divided by as they
     come, for the paper has no epsilon; the authors' code takes a tenth of each feature and lets no
     normaliser under 1. Rows are orthogonal within blocks of H, one of the authors' two choices.
-    O(T) time and memory. Honours `Causal`, `Padding`,
-    `Segments` joined by `&`, else NotImplementedError. Raises ValueError for arrays of the wrong
-    shape.
+    O(T) time and memory. Honours `Causal`, `Padding`, `Segments` joined by `&`, else
+    NotImplementedError. Raises ValueError for arrays of the wrong shape.
     """
     check_qkv(q, k, v, mask)
     sigma = jnp.ones(k.shape[-2:], jnp.float32) if sigma is None else sigma

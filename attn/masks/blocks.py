@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from attn._axes import namespace
-from attn.masks.language import Mask, _natural, term
+from attn.masks.language import Mask, keep, natural, term
 
 
 @term
@@ -29,7 +29,7 @@ class Blocks(Mask):
             raise ValueError("layout: expected booleans")
         rows = tuple(tuple(map(bool, row)) for row in layout.tolist())
         object.__setattr__(self, "layout", rows)
-        object.__setattr__(self, "size", _natural("size", self.size, 1))
+        keep(self, size=1)
 
     def sees(self, i, j):
         return _look_up(self._grid(), self.size, i, j)
@@ -51,7 +51,7 @@ class Coarse(Mask):
     def __post_init__(self):
         if not isinstance(self.mask, Mask) or not self.mask.static:
             raise TypeError("mask: expected a static mask (no arrays) of blocks")
-        object.__setattr__(self, "size", _natural("size", self.size, 1))
+        keep(self, size=1)
 
     def sized(self, T, S):
         return Coarse(self.mask.sized(-(-T // self.size), -(-S // self.size)), self.size)
@@ -79,12 +79,10 @@ class Random(Mask):
     size: tuple[int, int] | None = None
 
     def __post_init__(self):
-        object.__setattr__(self, "block", _natural("block", self.block, 1))
-        object.__setattr__(self, "per_row", _natural("per_row", self.per_row))
-        object.__setattr__(self, "seed", _natural("seed", self.seed))
+        keep(self, block=1, per_row=0, seed=0)
         if self.size is not None:
             T, S = self.size
-            object.__setattr__(self, "size", (_natural("size", T), _natural("size", S)))
+            object.__setattr__(self, "size", (natural("size", T), natural("size", S)))
 
     def sized(self, T, S):
         return Random(self.block, self.per_row, self.seed, (T, S)) if self.size is None else self

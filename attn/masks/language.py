@@ -118,7 +118,7 @@ class Mask:
 
     def array(self, T: int, S: int) -> Bool[Any, "*B T S"]:
         """The whole mask, drawn: O(T S) memory. NumPy if static, else a JAX array."""
-        T, S = _natural("T", T), _natural("S", S)
+        T, S = natural("T", T), natural("S", S)
         return self.sized(T, S).at(np.arange(T)[:, None], np.arange(S)[None, :])
 
     def blocks(self, T: int, S: int, block_q: int, block_k: int, rows=slice(None)):
@@ -254,6 +254,7 @@ def term(cls: type[Mask]) -> type[Mask]:
     return cls
 
 
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=_FIELDS)
 def frozen(cls: type[Mask]) -> type[Mask]:
     """`term` of what stays inside of the library, and out of JSON."""
     cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
@@ -287,7 +288,8 @@ def fits(name, x, batch, event):
 LARGEST = 2**30  # sums of an index and a field stay within int32
 
 
-def _natural(name: str, value: Any, least: int = 0) -> int:
+def natural(name: str, value: Any, least: int = 0) -> int:
+    """Python's integer for one of any kind. Raises TypeError or ValueError by name."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -297,6 +299,12 @@ def _natural(name: str, value: Any, least: int = 0) -> int:
     if not least <= number <= LARGEST:
         raise ValueError(f"{name}: expected an integer in {least}..{LARGEST}, got {number}")
     return number
+
+
+def keep(mask: Mask, **least: int) -> None:
+    """Has these fields be Python's integers, each of at least so much."""
+    for name, value in least.items():
+        object.__setattr__(mask, name, natural(name, getattr(mask, name), value))
 
 
 def _mask(op: str, other: Any) -> Mask:
@@ -310,27 +318,16 @@ def _mask(op: str, other: Any) -> Mask:
 
 def spelled(mask: Mask) -> str:
     """The expression, its terms by their kinds alone, for a message: `Causal | ~Prefix`."""
-    inner = lambda m: f"({spelled(m)})" if isinstance(m, And | Or) else spelled(m)
+    inner = lambda m: f"({spelled(m)})" if isinstance(m, Joined) else spelled(m)
     if isinstance(mask, Not):
         return f"~{inner(mask.mask)}"
-    if isinstance(mask, And | Or):
+    if isinstance(mask, Joined):
         return (" & " if isinstance(mask, And) else " | ").join(map(inner, mask.mask_terms))
     return type(mask).__name__
 
 
 def _flat(kind, mask):
     return mask.mask_terms if isinstance(mask, kind) else (mask,)
-
-
-def _set_terms(mask):
-    """Its terms as one flat tuple, as & and | make it. Raises for what is none or no mask."""
-    kind, terms = type(mask), mask.mask_terms
-    if not isinstance(terms, Iterable):
-        raise TypeError(f"mask_terms: expected a tuple of masks, got {terms!r}")
-    terms = tuple(t for term in terms for t in _flat(kind, _mask(kind.__name__, term)))
-    if not terms:
-        raise ValueError(f"mask_terms: expected at least one mask in {kind.__name__}, got none")
-    object.__setattr__(mask, "mask_terms", terms)
 
 
 def _same(a, b) -> bool:
@@ -341,14 +338,32 @@ def _same(a, b) -> bool:
     return a == b
 
 
-@term
-class And(Mask):
-    """Seen by every one of `mask_terms`."""
+@frozen
+class Joined(Mask):
+    """Several masks as one flat tuple, as & and | make it. Raises for what is none or no mask."""
 
     mask_terms: tuple[Mask, ...] = dataclasses.field(metadata={"child": True})
 
     def __post_init__(self):
-        _set_terms(self)
+        kind, terms = type(self), self.mask_terms
+        if not isinstance(terms, Iterable):
+            raise TypeError(f"mask_terms: expected a tuple of masks, got {terms!r}")
+        terms = tuple(t for term in terms for t in _flat(kind, _mask(kind.__name__, term)))
+        if not terms:
+            raise ValueError(f"mask_terms: expected at least one mask in {kind.__name__}, got none")
+        object.__setattr__(self, "mask_terms", terms)
+
+    def terms(self):
+        for mask in self.mask_terms:
+            yield from mask.terms()
+
+    def sized(self, T, S):
+        return type(self)(tuple(m.sized(T, S) for m in self.mask_terms))
+
+
+@term
+class And(Joined):
+    """Seen by every one of `mask_terms`."""
 
     def sees(self, i, j):
         return conjunction(*(m.sees(i, j) for m in self.mask_terms))
@@ -357,22 +372,10 @@ class And(Mask):
         some, every = zip(*(m.tiles(*bounds) for m in self.mask_terms))
         return functools.reduce(np.logical_and, some), functools.reduce(np.logical_and, every)
 
-    def terms(self):
-        for mask in self.mask_terms:
-            yield from mask.terms()
-
-    def sized(self, T, S):
-        return And(tuple(m.sized(T, S) for m in self.mask_terms))
-
 
 @term
-class Or(Mask):
+class Or(Joined):
     """Seen by any one of `mask_terms`."""
-
-    mask_terms: tuple[Mask, ...] = dataclasses.field(metadata={"child": True})
-
-    def __post_init__(self):
-        _set_terms(self)
 
     def sees(self, i, j):
         return functools.reduce(operator.or_, aligned(*(m.sees(i, j) for m in self.mask_terms)))
@@ -380,13 +383,6 @@ class Or(Mask):
     def tiles(self, *bounds):
         some, every = zip(*(m.tiles(*bounds) for m in self.mask_terms))
         return functools.reduce(np.logical_or, some), functools.reduce(np.logical_or, every)
-
-    def terms(self):
-        for mask in self.mask_terms:
-            yield from mask.terms()
-
-    def sized(self, T, S):
-        return Or(tuple(m.sized(T, S) for m in self.mask_terms))
 
 
 @term

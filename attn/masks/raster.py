@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attn.masks.language import LARGEST, Mask, _natural, term
+from attn.masks.language import LARGEST, Mask, keep, term
 from attn.masks.strided import has_multiple
 
 
@@ -16,9 +16,7 @@ class Local2D(Mask):
     reach: int
 
     def __post_init__(self):
-        object.__setattr__(self, "height", _natural("height", self.height, 1))
-        object.__setattr__(self, "width", _natural("width", self.width, 1))
-        object.__setattr__(self, "reach", _natural("reach", self.reach))
+        keep(self, height=1, width=1, reach=0)
 
     def sees(self, i, j):
         w, size = self.width, min(self.height * self.width, LARGEST)
@@ -42,8 +40,7 @@ class Axial(Mask):
     width: int
 
     def __post_init__(self):
-        object.__setattr__(self, "height", _natural("height", self.height, 1))
-        object.__setattr__(self, "width", _natural("width", self.width, 1))
+        keep(self, height=1, width=1)
 
     def sees(self, i, j):
         w, size = self.width, min(self.height * self.width, LARGEST)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from attn._axes import namespace
-from attn.masks.language import LARGEST, Mask, _natural, term
+from attn.masks.language import LARGEST, Mask, keep, natural, term
 
 
 @term
@@ -20,7 +20,7 @@ class Causal(Mask):
     offset: int = 0
 
     def __post_init__(self):
-        object.__setattr__(self, "offset", _natural("offset", self.offset, -LARGEST))
+        keep(self, offset=-LARGEST)
 
     def _meet(self, other):
         return Causal(min(self.offset, other.offset)) if isinstance(other, Causal) else None
@@ -43,8 +43,7 @@ class Window(Mask):
     right: int
 
     def __post_init__(self):
-        for name in ("left", "right"):
-            object.__setattr__(self, name, _natural(name, getattr(self, name)))
+        keep(self, left=0, right=0)
 
     def sees(self, i, j):
         return (j >= i - self.left) & (j <= i + self.right)
@@ -61,7 +60,7 @@ class Prefix(Mask):
     n: int
 
     def __post_init__(self):
-        object.__setattr__(self, "n", _natural("n", self.n))
+        keep(self, n=0)
 
     def sees(self, i, j):
         return (j < self.n) & (i == i)
@@ -79,7 +78,7 @@ class Global(Mask):
     def __post_init__(self):
         if not isinstance(self.positions, Iterable):
             raise TypeError(f"positions: expected integers, got {self.positions!r}")
-        positions = sorted({_natural("positions", p) for p in self.positions})
+        positions = sorted({natural("positions", p) for p in self.positions})
         object.__setattr__(self, "positions", tuple(positions))
 
     def sees(self, i, j):

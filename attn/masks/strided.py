@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attn.masks.language import LARGEST, Mask, _natural, term
+from attn.masks.language import LARGEST, Mask, keep, term
 
 
 @term
@@ -14,8 +14,7 @@ class Dilated(Mask):
     rate: int
 
     def __post_init__(self):
-        object.__setattr__(self, "window", _natural("window", self.window))
-        object.__setattr__(self, "rate", _natural("rate", self.rate, 1))
+        keep(self, window=0, rate=1)
 
     @property
     def _reach(self) -> int:
@@ -39,7 +38,7 @@ class Strided(Mask):
     stride: int
 
     def __post_init__(self):
-        object.__setattr__(self, "stride", _natural("stride", self.stride, 1))
+        keep(self, stride=1)
 
     def sees(self, i, j):
         return (i - j) % self.stride == 0
@@ -58,10 +57,7 @@ class Fixed(Mask):
     summary: int
 
     def __post_init__(self):
-        object.__setattr__(self, "block", _natural("block", self.block, 1))
-        object.__setattr__(self, "summary", _natural("summary", self.summary))
-        if self.summary > self.block:
-            raise ValueError(f"summary: expected at most block={self.block}, got {self.summary}")
+        _keep_block(self)
 
     def sees(self, i, j):
         return (i // self.block == j // self.block) | (j % self.block >= self.block - self.summary)
@@ -82,7 +78,7 @@ class Summary(Mask):
     summary: int
 
     def __post_init__(self):
-        Fixed(self.block, self.summary)  # refuses the same
+        _keep_block(self)
 
     def sees(self, i, j):
         return (i == i) & (j % self.block >= self.block - self.summary)
@@ -109,6 +105,12 @@ class LogDistance(Mask):
         most = np.maximum(i1 - j0, j1 - i0)
         power = 2 ** np.floor(np.log2(np.maximum(most, 1))).astype(np.int64)
         return (least == 0) | (power >= least), most <= 2
+
+
+def _keep_block(mask: Fixed | Summary) -> None:
+    keep(mask, block=1, summary=0)
+    if mask.summary > mask.block:
+        raise ValueError(f"summary: expected at most block={mask.block}, got {mask.summary}")
 
 
 def has_multiple(lo, hi, n):

@@ -168,9 +168,8 @@ class Attention(nnx.Module):
         """
         q, k, v, extra = self._project(x, context, positions, mask)
         own = self._own(q, k, v, extra)
-        if dropout_key is not None and self.mechanism.dropout_rate > 0:
-            extra = {**extra, "dropout_key": dropout_key}
-        y = self.mechanism(q, k, v, mask=mask, bias=bias, **extra)
+        dropping = self._dropping(dropout_key)
+        y = self.mechanism(q, k, v, mask=mask, bias=bias, **extra, **dropping)
         before = self._before(x, mask) if context is None else None
         return self._output(self._read("output_gate", x, before), y, own)
 
@@ -222,13 +221,20 @@ class Attention(nnx.Module):
         if self.short_conv is not None:
             conv, qkv = self.short_conv.step(conv, qkv)
         q, k, v = self._heads(*(qkv[..., columns] for columns in self._columns), positions)
-        extra = {name: x[...] for name, x in self.learned.items()}
-        extra |= self._gates(x, before, positions)
+        extra = {**self._learned(), **self._gates(x, before, positions)}
         own, stepped = self._own(q, k, v, extra), {**extra, **self._stepped(bias)}
         mechanism, y = self.mechanism.step(state.mechanism, q, k, v, **stepped)
         last = None if self.token_shift is None else x
         gating = self._read("output_gate", x, before)
         return LayerState(mechanism, conv, last), self._output(gating, y, own)
+
+    def _learned(self) -> dict[str, Array]:
+        """The mechanism's learned arrays."""
+        return {name: x[...] for name, x in self.learned.items()}
+
+    def _dropping(self, key: Array | None) -> dict[str, Array]:
+        """The key, for mechanisms that drop weights."""
+        return {"dropout_key": key} if key is not None and self.mechanism.dropout_rate > 0 else {}
 
     def _stepped(self, bias: Bias | None) -> dict[str, Bias]:
         """The bias, for mechanisms that honour one."""
@@ -258,10 +264,8 @@ class Attention(nnx.Module):
         dropout_key: Array | None = None,
     ) -> Float[Array, "*B T W"]:
         """`self(x, context=context, mask=mask)` from `self.memory(context)`."""
-        learned = {name: x[...] for name, x in self.learned.items()}
-        if dropout_key is not None and self.mechanism.dropout_rate > 0:
-            learned["dropout_key"] = dropout_key
-        return self._output(x, self.mechanism(self._q(x), *memory, mask=mask, **learned))
+        extra = {**self._learned(), **self._dropping(dropout_key)}
+        return self._output(x, self.mechanism(self._q(x), *memory, mask=mask, **extra))
 
     def _q(self, x):
         return self._by_head(self._qkv(x, self._columns[0]), self.heads[0], self.q_norm)
@@ -351,8 +355,7 @@ class Attention(nnx.Module):
             of_q, of_k, of_v = self._columns
             q, kv = self._qkv(x, of_q), self._qkv(context, slice(of_k.start, of_v.stop))
             k, v = jnp.split(kv, 2, axis=-1)
-        learned = {name: x[...] for name, x in self.learned.items()}
-        return *self._heads(q, k, v, positions), {**learned, **gates}
+        return *self._heads(q, k, v, positions), {**self._learned(), **gates}
 
     def _gates(self, x, before, positions):
         """What the mechanism asks for of each token; queries and keys are made as q and k are."""

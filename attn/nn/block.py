@@ -23,21 +23,10 @@ class Block(nnx.Module):
     a `Mixer` has in its place."""
 
     def __init__(self, config: EncoderConfig, mechanism: Mechanism | Mixer, *, key: Array):
-        norm, dtype = norm_of(config), jnp.dtype(config.dtype)
         self.pre, self.rate = config.norm_position == "pre", config.dropout
-        self.attention_norm = norm(config.width)
+        self.attention_norm = norm_of(config)(config.width)
         self.attention = token_mixer(config, mechanism, key=fold(key, "attention"))
-        if not config.mlp_width:
-            self.mlp_norm = self.mlp = None
-            return
-        self.mlp_norm = norm(config.width)
-        self.mlp = Mlp(
-            config.width,
-            config.mlp_width,
-            activation=config.activation,
-            dtype=dtype,
-            key=fold(key, "mlp"),
-        )
+        self.mlp_norm, self.mlp = network(config, key=fold(key, "mlp"))
 
     def __call__(
         self,
@@ -80,6 +69,15 @@ class Block(nnx.Module):
     def look(self, x, see, **context):
         """see(what mixes the tokens, its input for the same x, **context)."""
         return see(self.attention, self.attention_norm(x) if self.pre else x, **context)
+
+
+def network(config: EncoderConfig, *, key: Array) -> tuple[nnx.Module | None, Mlp | None]:
+    """The position-wise network and the norm that goes with it, norm first; None each without."""
+    if not config.mlp_width:
+        return None, None
+    dtype, activation = jnp.dtype(config.dtype), config.activation
+    mlp = Mlp(config.width, config.mlp_width, activation=activation, dtype=dtype, key=key)
+    return norm_of(config)(config.width), mlp
 
 
 def token_mixer(

@@ -13,12 +13,11 @@ from attn.biases import Bias
 from attn.masks import Causal, Mask
 from attn.mechanism import Mechanism
 from attn.nn.attention import Attention
-from attn.nn.block import Block
+from attn.nn.block import Block, network
 from attn.nn.config import EncoderConfig
 from attn.nn.dropout import dropout
 from attn.nn.keys import fold
 from attn.nn.mixers.base import MixerLayer
-from attn.nn.mlp import Mlp
 from attn.nn.norm import norm_of
 
 
@@ -56,11 +55,10 @@ class CrossBlock(nnx.Module):
         key: Array,
     ):
         check_cross(cross)
-        norm, dtype = norm_of(config), jnp.dtype(config.dtype)
         self.pre, self.rate = config.norm_position == "pre", config.dropout
         alone = dataclasses.replace(config, mlp_width=0)
         self.own = Block(alone, mechanism, key=fold(key, "own"))
-        self.cross_norm = norm(config.width)
+        self.cross_norm = norm_of(config)(config.width)
         self.cross = Attention(
             config.width,
             num_heads=config.heads,
@@ -70,20 +68,10 @@ class CrossBlock(nnx.Module):
             head_dim=config.head_dim,
             qk_norm=config.qk_norm,
             bias=config.bias,
-            dtype=dtype,
+            dtype=jnp.dtype(config.dtype),
             key=fold(key, "cross"),
         )
-        if not config.mlp_width:
-            self.mlp_norm = self.mlp = None
-            return
-        self.mlp_norm = norm(config.width)
-        self.mlp = Mlp(
-            config.width,
-            config.mlp_width,
-            activation=config.activation,
-            dtype=dtype,
-            key=fold(key, "mlp"),
-        )
+        self.mlp_norm, self.mlp = network(config, key=fold(key, "mlp"))
 
     @property
     def attention(self) -> Attention | MixerLayer:
@@ -125,9 +113,9 @@ class CrossBlock(nnx.Module):
         weights_key = fold(key, "weights")
         look = lambda y: self.cross.recall(y, memory, mask=mask, dropout_key=weights_key)
         x = self._residual(x, look, self.cross_norm, fold(key, "cross"))
-        return (
-            x if self.mlp is None else self._residual(x, self.mlp, self.mlp_norm, fold(key, "mlp"))
-        )
+        if self.mlp is None:
+            return x
+        return self._residual(x, self.mlp, self.mlp_norm, fold(key, "mlp"))
 
     def _residual(self, x, f, norm, key):
         x = x + dropout(f(norm(x) if self.pre else x), self.rate, key)

@@ -82,8 +82,8 @@ class Seq2Seq(nnx.Module):
 
     The encoder's output is normalised before it is attended to if blocks are `pre`. Padding of
     the source (`lengths`) reaches no score, in value or gradient, but by a `cross` that counts it
-    (`Sigmoid`, `Relu` without `length`). `mask` is what the source's
-    tokens see of each other: `Causal()` for mechanisms that are not defined without.
+    (`Sigmoid`, `Relu` without `length`). `mask` is what the source's tokens see of each other:
+    `Causal()` for mechanisms that are not defined without.
     """
 
     def __init__(self, config: Seq2SeqConfig, *, key: Array):

@@ -26,6 +26,7 @@ from attn._core import (
     refuse_rest,
     wide,
 )
+from attn._prompt import check_prompt
 from attn._tokens import even_blocks
 from attn.masks import FULL, Causal, Padding
 from attn.mechanism import Mechanism
@@ -189,8 +190,8 @@ class Chosen(Mechanism):
         )
 
     def prefill(self, q, k, v, *, max_length):
+        check_prompt(q, k, v, max_length)
         out = self(q, k, v, mask=Causal())
-        check_count("max_length", max_length, least=k.shape[-3])
         (*batch, _, K, _), pages = k.shape, -(-max_length // self.size)
 
         def put(x, one):

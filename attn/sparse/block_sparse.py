@@ -29,6 +29,7 @@ from attn._core import (
 )
 from attn._dropout import Dropout, as_dropout, check_rate, dropout_of
 from attn._merge import merged
+from attn._prompt import check_prompt
 from attn.biases import Bias, as_bias
 from attn.masks import FULL, TERMS, Causal, Global, Mask, Padding, Strided, Window, from_json
 from attn.sparse._reorder import Part, attend_part, laid_out
@@ -211,8 +212,9 @@ class Patterned(Cached):
         return 2 * visited_by_heads(self.pieces(T, S), T, S, N, self.block) * (H + D)
 
     def prefill(self, q, k, v, *, max_length, bias=None):
+        check_prompt(q, k, v, max_length)
         _, bias = check_qkv(q, k, v, FULL, bias)
-        return _cache.whole(k, v, max_length), self._rows(q, k, v, bias, max_length)
+        return _cache.fill(k, v, max_length), self._rows(q, k, v, bias, max_length)
 
     def _rows(self, q, k, v, bias, max_length):
         """The causal output of the first tokens of `max_length`."""

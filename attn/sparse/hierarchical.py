@@ -20,6 +20,7 @@ from attn._core import (
     wide,
 )
 from attn._merge import merged
+from attn._prompt import check_prompt
 from attn._tokens import any_past, clean, matrix_of, seen_tokens, to_heads
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
@@ -175,8 +176,8 @@ class Hierarchical(Mechanism):
         )
 
     def prefill(self, q, k, v, *, max_length):
+        check_prompt(q, k, v, max_length)
         out = self(q, k, v, mask=Causal())
-        check_count("max_length", max_length, least=k.shape[-3])
         return _cells.fill(q, k, v, levels(max_length, self.block_size), self.block_size), out
 
     def step(self, state, q, k, v):

@@ -30,6 +30,7 @@ from attn._core import (
     wide,
     wide_dtype,
 )
+from attn._prompt import check_prompt, state_for
 from attn._tokens import even_blocks
 from attn._varying import vary
 from attn.gates import Gate
@@ -327,14 +328,10 @@ class NSA(Mechanism):
         return Compressed(empty(size), zeros(head_dim), zeros(value_dim), zeros(), apart)
 
     def prefill(self, q, k, v, *, max_length, **arrays):
+        check_prompt(q, k, v, max_length)
         out = self(q, k, v, mask=Causal(), **arrays)
-        check_count("max_length", max_length, least=k.shape[-3])
-        (*batch, T, K, H), D = k.shape, v.shape[-1]
-        sizes = {"num_heads": q.shape[-2], "num_kv_heads": K, "head_dim": H, "value_dim": D}
-        draw = lambda: self.init_state(
-            batch, **sizes, max_length=max_length, dtype=jnp.result_type(k)
-        )
-        empty = jax.eval_shape(draw)
+        *batch, T, K, _ = k.shape
+        empty = jax.eval_shape(lambda: state_for(self, q, k, v, max_length))
         blocks = Blocks.of(k, v, None, self.selection_block)
         runs = Runs.of(blocks, T, self.compression_stride, arrays)
         known = empty.k.shape[-2]

@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._core import check_count, check_qkv, check_state
+from attn._prompt import check_prompt
 from attn.biases import Bias
 from attn.masks import FULL, Causal, Mask, Prefix, Window
 from attn.sparse.block_sparse import Patterned
@@ -55,8 +56,9 @@ class Sinks(Patterned):
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)
 
     def prefill(self, q, k, v, *, max_length, bias=None):
+        check_prompt(q, k, v, max_length)
         out = self(q, k, v, mask=Causal(), bias=bias)
-        return _cache.prompted(k, v, max_length, self.sinks + self.window, self.sinks), out
+        return _cache.fill(k, v, self.sinks + self.window, self.sinks), out
 
     def step(self, state, q, k, v, *, bias=None):
         check_state(state, _cache.Cache)

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 from attn import _cache
 from attn._core import check_count, check_qkv, check_state
 from attn._dropout import as_dropout
+from attn._prompt import check_prompt
 from attn.biases import Bias
 from attn.masks import FULL, Causal, Mask, Strided, Window
 from attn.sparse._reorder import Part, by_residue
@@ -73,8 +74,9 @@ class SlidingWindow(Patterned):
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)
 
     def prefill(self, q, k, v, *, max_length, bias=None):
+        check_prompt(q, k, v, max_length)
         out = self(q, k, v, mask=Causal(), bias=bias)
-        return _cache.prompted(k, v, max_length, self.left * self.rate + 1), out
+        return _cache.fill(k, v, self.left * self.rate + 1), out
 
     def step(self, state, q, k, v, *, bias=None):
         check_state(state, _cache.Cache)

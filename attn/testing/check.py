@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from attn.mechanism import Mechanism
-from attn.testing import laws
+from attn.testing import laws, runs
 from attn.testing.contract import BrokenLaw
 from attn.testing.dropping import drops_fairly
 
@@ -18,11 +18,11 @@ LAWS: dict[str, Callable[[Mechanism], None]] = {
         laws.does_not_leak,
         laws.sees_nothing_gives_zero,
         laws.any_length_works,
-        laws.transforms_agree,
-        laws.memory_is_linear,
-        laws.steps_equal_parallel,
-        laws.weights_give_output,
-        laws.traces_once_and_keeps_dtype,
+        runs.transforms_agree,
+        runs.memory_is_linear,
+        runs.steps_equal_parallel,
+        runs.weights_give_output,
+        runs.traces_once_and_keeps_dtype,
         drops_fairly,
     )
 }

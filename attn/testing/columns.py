@@ -12,7 +12,7 @@ import numpy as np
 from attn.biases import Bias
 from attn.masks import FULL, Causal, Padding, Segments
 from attn.mechanism import Mechanism
-from attn.testing import laws
+from attn.testing import runs
 from attn.testing.cases import base_mask, inputs, masks_for, widen
 from attn.testing.contract import BrokenLaw, assert_close, assert_same_bits, rms
 from attn.testing.trying import compare, error_of, expect, with_gradients
@@ -117,18 +117,18 @@ def grouped_heads(mechanism):
     _equals_definition(mechanism, base_mask(mechanism), K=1)
     call = jax.jit(lambda q, k, v, learned, mask: mechanism(q, k, v, mask=mask, **learned))
     arrays = inputs(mechanism, **TINY)
-    laws.grouped_equals_repeated(mechanism, call, arrays, base_mask(mechanism))
+    runs.grouped_equals_repeated(mechanism, call, arrays, base_mask(mechanism))
 
 
 def decode(mechanism):
     sizes = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "value_dim": 6, "max_length": 11}
     mechanism.init_state((2,), **sizes)
-    laws.steps_equal_parallel(mechanism)
+    runs.steps_equal_parallel(mechanism)
 
 
 def weights(mechanism):
     mask = base_mask(mechanism)
-    laws.weights_times_values(mechanism, inputs(mechanism, **TINY), mask, what="unmasked")
+    runs.weights_times_values(mechanism, inputs(mechanism, **TINY), mask, what="unmasked")
 
 
 def in_dtype(name):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Iterator
 
 import jax
@@ -48,16 +47,10 @@ class Attention:
             yield turns.measure(group, options, self.rounds)
 
     def groups(self, options: Options) -> Iterator[Group]:
-        every = itertools.product(
-            options.dtypes or self.dtypes,
-            options.heads or self.heads,
-            options.widths or self.widths,
-            options.lengths or self.lengths,
-        )
-        for dtype, (N, K), width, T in every:
-            shape = cost.Shape(self.batch, T, N, K, width, dtype)
+        own = {"dtypes": self.dtypes, "heads": self.heads, "widths": self.widths}
+        for shape in turns.shapes(options, self.batch, self.lengths, **own):
             inputs = shape.inputs()
-            verdict = judge(self.oracle, inputs[0], dtype)
+            verdict = judge(self.oracle, inputs[0], shape.dtype)
             for mode in self.modes:
                 names = options.peers(self.against)
                 contender = lambda prepare, ours=False: Contender(
@@ -65,7 +58,9 @@ class Attention:
                 )
                 ours = functools.partial(self.contender, shape, inputs, mode)
                 others = {
-                    name: contender(functools.partial(self.peer, name, shape, inputs, mode))
+                    name: contender(
+                        functools.partial(peer, name, self.against[name], self.seen, inputs, mode)
+                    )
                     for name in names
                 }
                 yield Group(labels(shape, mode), {OURS: contender(ours, ours=True)} | others)
@@ -76,18 +71,21 @@ class Attention:
         facts = runs(shape, mask=self.mask) if softmax else {}
         return turns.compiled(attend, inputs, mode, arrays, **facts)
 
-    def peer(self, name: str, shape: cost.Shape, inputs: list[tuple], mode: str) -> Ready:
-        if shape.T > self.against[name]:
-            raise Unavailable(f"not beyond T = {self.against[name]:,}, for its memory and time")
-        if name in TORCH_PEERS:
-            return TORCH_PEERS[name](self.seen, inputs, mode)
-        attend = PEERS[name](self.seen, shape.T)
-        return turns.compiled(lambda q, k, v, _: attend(q, k, v), inputs, mode)
-
     def work(self, shape: cost.Shape, mode: str) -> float | None:
         """FLOPs that the visible pairs need; None where the definition is no softmax over them."""
         softmax = isinstance(self.oracle, oracle.Softmax)
         return needed(shape, self.seen, mode) if softmax else None
+
+
+def peer(name: str, longest: int, mask: Mask, inputs: list[tuple], mode: str) -> Ready:
+    """Another's attention. Raises Unavailable beyond the longest T it is asked for."""
+    T = inputs[0][0].shape[1]
+    if T > longest:
+        raise Unavailable(f"not beyond T = {longest:,}, for its memory and time")
+    if name in TORCH_PEERS:
+        return TORCH_PEERS[name](mask, inputs, mode)
+    attend = PEERS[name](mask, T)
+    return turns.compiled(lambda q, k, v, _: attend(q, k, v), inputs, mode)
 
 
 def needed(shape: cost.Shape, mask: Mask, mode: str) -> float:

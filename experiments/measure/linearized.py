@@ -11,12 +11,10 @@ import numpy as np
 
 from attn import MECHANISMS, Causal, Mechanism, Softmax
 from experiments.measure import cost, turns
-from experiments.measure.attention import labels
+from experiments.measure.attention import labels, peer
 from experiments.measure.flops import count
 from experiments.measure.options import Options
-from experiments.measure.peers import PEERS
-from experiments.measure.torch_peers import TORCH_PEERS
-from experiments.measure.turns import MODES, OURS, Contender, Group, Ready, Row, Unavailable
+from experiments.measure.turns import MODES, OURS, Contender, Group, Row
 from experiments.measure.verdict import Verdict, worst
 
 
@@ -42,12 +40,8 @@ class Linearized:
     modes: tuple[str, ...] = MODES
 
     def rows(self, options: Options) -> Iterator[list[Row]]:
-        every = itertools.product(
-            options.dtypes or ("float32",), options.heads or ((4, 4),), options.widths or (64,),
-            options.lengths or self.lengths, self.modes,
-        )  # fmt: skip
-        for dtype, (N, K), width, T, mode in every:
-            shape = cost.Shape(2, T, N, K, width, dtype)
+        every = itertools.product(turns.shapes(options, 2, self.lengths), self.modes)
+        for shape, mode in every:
             inputs = shape.inputs()
             ours = {OURS: self.ours} | {name: name for name in self.variants}
             contenders = {
@@ -56,8 +50,8 @@ class Linearized:
             }
             judge = functools.partial(_judge, MECHANISMS["linear"](), shape, inputs[0], {})
             for name in options.peers(self.against):
-                prepare = functools.partial(self.peer, name, shape, inputs, mode)
-                contenders[name] = Contender(prepare, judge if T <= self.judged else None)
+                prepare = functools.partial(peer, name, self.against[name], Causal(), inputs, mode)
+                contenders[name] = Contender(prepare, judge if shape.T <= self.judged else None)
             yield turns.measure(Group(labels(shape, mode), contenders), options)
 
     def variant(self, mechanism: Mechanism, shape: cost.Shape, inputs, mode: str) -> Contender:
@@ -71,14 +65,6 @@ class Linearized:
             ours=True,
             work=work * (1 if mode == MODES[0] else 3),
         )
-
-    def peer(self, name: str, shape: cost.Shape, inputs: list[tuple], mode: str) -> Ready:
-        if shape.T > self.against[name]:
-            raise Unavailable(f"not beyond T = {self.against[name]:,}, for its memory and time")
-        if name in TORCH_PEERS:
-            return TORCH_PEERS[name](Causal(), inputs, mode)
-        attend = PEERS[name](Causal(), shape.T)
-        return turns.compiled(lambda q, k, v, _: attend(q, k, v), inputs, mode)
 
 
 def _judge(mechanism, shape, inputs, arrays, results: Sequence[np.ndarray]) -> Verdict:

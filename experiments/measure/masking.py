@@ -95,12 +95,8 @@ class Masking:
     against: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def rows(self, options: Options) -> Iterator[list[Row]]:
-        every = itertools.product(
-            options.dtypes or ("float32",), options.heads or ((4, 4),), options.widths or (64,),
-            options.lengths or (2048, 4096), self.modes,
-        )  # fmt: skip
-        for dtype, (N, K), width, T, mode in every:
-            shape = cost.Shape(2, T, N, K, width, dtype)
+        every = itertools.product(turns.shapes(options, 2, (2048, 4096)), self.modes)
+        for shape, mode in every:
             inputs = shape.inputs()
             contenders = {
                 name: Contender(

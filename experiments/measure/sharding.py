@@ -63,16 +63,11 @@ class Sharding:
 
 
 def _groups(options: Options) -> Iterator[Group]:
-    every = itertools.product(
-        options.dtypes or ("float32",), options.heads or ((4, 4),), options.widths or (64,),
-        options.lengths or (2048, 4096), MODES,
-    )  # fmt: skip
-    for dtype, (N, K), width, T, mode in every:
-        shape = cost.Shape(2, T, N, K, width, dtype)
+    for shape, mode in itertools.product(turns.shapes(options, 2, (2048, 4096)), MODES):
         inputs = shape.inputs()
         contender = lambda prepare, ours: Contender(
             functools.partial(prepare, inputs=inputs, mode=mode),
-            judge(oracle.Softmax(Causal()), inputs[0], dtype),
+            judge(oracle.Softmax(Causal()), inputs[0], shape.dtype),
             ours,
             needed(shape, Causal(), mode),
         )

@@ -51,17 +51,13 @@ class Sparse:
         )
 
     def rows(self, options: Options) -> Iterator[list[Row]]:
-        every = itertools.product(
-            options.dtypes or ("float32",), options.heads or ((4, 4),), options.widths or (64,),
-            options.lengths or self.lengths, self.modes,
-        )  # fmt: skip
-        for dtype, (N, K), width, T, mode in every:
-            shape = cost.Shape(1, T, N, K, width, dtype)
+        every = itertools.product(turns.shapes(options, 1, self.lengths), self.modes)
+        for shape, mode in every:
             inputs = shape.inputs()
             contenders = {
-                OURS if n == 0 else name: self.contender(one(T), shape, inputs, mode)
+                OURS if n == 0 else name: self.contender(one(shape.T), shape, inputs, mode)
                 for n, (name, one) in enumerate(self.variants.items())
-                if T <= self.longest.get(name, T)
+                if shape.T <= self.longest.get(name, shape.T)
             }
             yield turns.measure(Group(labels(shape, mode), contenders), options)
 

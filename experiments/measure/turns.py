@@ -1,7 +1,8 @@
 """Contenders of one shape and mode: prepared, held against an oracle, timed in turns."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -57,6 +58,26 @@ class Group:
 
     labels: Mapping[str, Any]
     contenders: Mapping[str, Contender]
+
+
+def shapes(
+    options: Options,
+    batch: int,
+    lengths: Sequence[int],
+    *,
+    dtypes: Sequence[str] = ("float32",),
+    heads: Sequence[tuple[int, int]] = ((4, 4),),
+    widths: Sequence[int] = (64,),
+) -> Iterator[cost.Shape]:
+    """A suite's shapes, or those that the options ask for in their place."""
+    every = itertools.product(
+        options.dtypes or dtypes,
+        options.heads or heads,
+        options.widths or widths,
+        options.lengths or lengths,
+    )
+    for dtype, (N, K), width, T in every:
+        yield cost.Shape(batch, T, N, K, width, dtype)
 
 
 def measure(group: Group, options: Options, rounds: int | None = None) -> list[Row]:

@@ -67,16 +67,6 @@ def ids(text: str, alphabet: str) -> list[int]:
     return [alphabet.index(character) + FIRST for character in text]
 
 
-def text(tokens: Sequence[int], alphabet: str) -> str:
-    """Tokens as characters, up to END or padding."""
-    written = []
-    for token in tokens:
-        if token < FIRST:
-            break
-        written.append(alphabet[token - FIRST])
-    return "".join(written)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Symbols(Translation):
     """n symbols drawn evenly, with n of `lengths` in turn, one slice each."""

@@ -124,6 +124,12 @@ def test_an_edited_file_of_solved_sizes_is_named(edit, tmp_path):
     assert found.experiment.train.steps == 7
 
 
+def test_why_solved_sizes_cannot_be_read_is_said(tmp_path):
+    (tmp_path / "alike.json").mkdir()
+    with pytest.raises(RunDirectoryError, match=r"as it was written: cannot be read: .*directory"):
+        alike(planned("softmax"), Fairness(budget={"steps": 7}), tmp_path)
+
+
 @pytest.mark.parametrize("name", ["model.width", "model.head_dim"])
 def test_heads_that_are_turned_stay_even(name, tmp_path):
     turned = lambda heads: tiny(model={"positions": "rotary", "heads": heads, "width": 32})

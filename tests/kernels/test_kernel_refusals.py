@@ -109,15 +109,18 @@ OPTIONS = {
         {"rate": 0.5, "key": jax.random.key(0)},
         {"cudnn": "dropout_rate", "tokamax": "dropout_rate", "splash": "dropout_rate"},
     ),
-    "block": ({"block": 8}, {"cudnn": "block", "tokamax": "block", "splash": "block"}),
+    "block": (
+        {"block": 8},
+        {"materialized": "block", "cudnn": "block", "tokamax": "block", "splash": "block"},
+    ),
 }
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
 @pytest.mark.parametrize("option", OPTIONS)
 def test_options_are_honoured_or_named(name, option):
     given, refused = OPTIONS[option]
-    call = call_on(KERNELS[name], *arrays(dtype=jnp.bfloat16), **given)
+    call = call_on(KERNELS.get(name, "cpu"), *arrays(dtype=jnp.bfloat16), **given)
     reason = IMPLEMENTATIONS[name].refusal(call)
     assert (reason is None) == (name not in refused)
     assert reason is None or reason.startswith(refused[name])
@@ -190,6 +193,7 @@ def test_default_is_the_platforms_best_that_can(platform, best):
     assert pick(call_on(platform, *narrow), None) == best
     assert pick(call_on(platform, *narrow, bias=attn.Alibi(jnp.ones(4))), None) == "blockwise"
     assert pick(call_on(platform, *arrays(T=3, dtype=jnp.bfloat16)), None) == "materialized"
+    assert pick(call_on(platform, *arrays(T=3), block=8), None) == "blockwise"
     assert pick(call_on(platform, *arrays(batch=(0,), dtype=jnp.bfloat16)), None) == "blockwise"
     assert PREFERENCE[platform][-1] == "blockwise"
 

@@ -12,7 +12,7 @@ from experiments.config import Experiment
 from experiments.config_file import read
 from experiments.evaluate import Answers, load
 from experiments.learner import Learner
-from experiments.validation import digest
+from experiments.validation import fingerprint
 
 CONFIG = records.ROOT / "configs/extrapolation.py"
 ENCODINGS = ("sinusoidal", "learned", "rotary", "xpos", "alibi", "t5", "none")
@@ -43,7 +43,7 @@ def measure(s: Settings, cells: Path, tell=print) -> dict:
     for seed in range(s.seeds):
         for encoding in s.encodings:
             experiment = s.experiment(encoding, seed)
-            folder = cells / f"{encoding}-{digest(experiment)}"
+            folder = cells / f"{encoding}-{fingerprint(experiment)}"
             result = train.run(experiment, folder, progress=False)
             seconds += result["wall_seconds"]
             rows = {encoding: result["test"]["slices"]}

@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments import train
 from experiments.config import Experiment, mechanism, task
-from experiments.validation import digest, from_dict
+from experiments.validation import fingerprint, from_dict
 
 WAYS = ("from scratch", "from scratch, twice as long", "pretrained")
 
@@ -72,5 +72,5 @@ def _trained(s: Settings, variant: str, seed: int, way: str, cells: Path) -> flo
 
 
 def _run(experiment: Experiment, variant: str, cells: Path) -> tuple[Path, dict[str, Any]]:
-    folder = cells / f"{variant}-{digest(experiment)}"
+    folder = cells / f"{variant}-{fingerprint(experiment)}"
     return folder, train.run(experiment, folder, progress=False)

@@ -1,0 +1,30 @@
+"""A prompt: what every `prefill` begins with, before any work."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from attn._core import check_count, check_qkv
+from attn.masks import FULL
+from attn.mechanism import Mechanism
+
+
+def check_prompt(q, k, v, max_length: int) -> None:
+    """Refuse what `check_qkv` does, and more than `max_length` tokens, also where a state keeps
+    fewer."""
+    check_qkv(q, k, v, FULL)
+    check_count("max_length", max_length, least=k.shape[-3])
+
+
+def state_for(mechanism: Mechanism, q, k, v, max_length: int) -> Any:
+    """`init_state` for the heads, widths and dtype of q, k and v."""
+    sizes = {"num_heads": q.shape[-2], "num_kv_heads": k.shape[-2]}
+    sizes |= {"head_dim": q.shape[-1], "value_dim": v.shape[-1], "dtype": jnp.result_type(q)}
+    return mechanism.init_state(q.shape[:-3], max_length=max_length, **sizes)
+
+
+def as_tokens(mechanism: Mechanism, q, k, v, max_length: int, **arrays) -> tuple[Any, Array]:
+    """The prompt as so many tokens after the empty state, where a `step` takes any number."""
+    check_prompt(q, k, v, max_length)
+    return mechanism.step(state_for(mechanism, q, k, v, max_length), q, k, v, **arrays)
