@@ -5,6 +5,9 @@ python -m experiments.train --config=configs/listops.py:linear --workdir=runs/li
 Not run in full here: it wants an accelerator; a small sign of it is experiments/studies/lra.
 Reading the root operator alone gives 36.3%.
 
+Weight decay spares embeddings, norms and biases (`experiments.optimizer`); the published code's
+shrinks every parameter.
+
 `experiments.compare` in place of `experiments.train` runs the paper's eleven models and modern
 ones. Accuracies in % published there, one seed (README of google-research/long-range-arena): 36.37
 softmax, 15.82 local, 17.07 sparse, 35.63 longformer, 35.70 linformer, 37.27 reformer, 33.67

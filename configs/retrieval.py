@@ -6,6 +6,9 @@
 FOLDER is tsv_data of https://storage.googleapis.com/long-range-arena/lra_release.gz, unpacked. Not
 run: it wants those files and an accelerator.
 
+Weight decay spares embeddings, norms and biases (`experiments.optimizer`); the published code's
+shrinks every parameter.
+
 `experiments.compare` in place of `experiments.train` runs the paper's eleven models and modern
 ones. Accuracies in % published there, one seed (README of google-research/long-range-arena): 57.5
 softmax, 53.4 local, 59.6 sparse, 56.9 longformer, 52.3 linformer, 53.4 reformer, 53.8 sinkhorn,

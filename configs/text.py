@@ -9,6 +9,9 @@ The paper trains on all 25,000 reviews and chooses on the test set; here 2,500 a
 A folder with other numbers of reviews is refused, for it may be half unpacked; for data of your own
 set `train`, `validation` and `test`. Not run: it wants those files and an accelerator.
 
+Weight decay spares embeddings, norms and biases (`experiments.optimizer`); the published code's
+shrinks every parameter.
+
 `experiments.compare` in place of `experiments.train` runs the paper's eleven models and modern
 ones. Accuracies in % published there, one seed (README of google-research/long-range-arena): 64.3
 softmax, 53.0 local, 63.6 sparse, 62.9 longformer, 53.9 linformer, 56.1 reformer, 61.2 sinkhorn,
