@@ -7,9 +7,14 @@ from jaxtyping import Array
 
 
 def fold(key: Array | None, *path: str | int | Array) -> Array | None:
-    """`key` folded with each name or index of a path in turn; None stays None."""
+    """`key` folded with each name or index of a path in turn; None stays None.
+
+    Raises TypeError for what is no array, such as a seed.
+    """
     if key is None:
         return None
+    if not hasattr(key, "dtype"):
+        raise TypeError(f"key: expected that of jax.random.key(seed), got {key!r}")
     for name in path:
         # crc32, not hash(): the same in every process
         number = zlib.crc32(name.encode()) if isinstance(name, str) else name

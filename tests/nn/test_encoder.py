@@ -20,7 +20,7 @@ NEAR = dict(rtol=3e-5, atol=3e-5)
 
 # together they reach every choice, every mechanism argument and every flag
 VARIED = [
-    dict(pooling="mean", layers=2, mechanism=(SOFTMAX, Toy())),
+    dict(pooling="mean", layers=2, mechanism=(SOFTMAX, Toy()), head_width=5),
     dict(pooling="cls", positions="learned", activation="relu", layers=2, tied=True),
     dict(pooling="max", positions="rotary", activation="silu", norm="rms", dropout=0.5),
     dict(pooling="none", head="token", positions="alibi", norm_position="post", dtype="bfloat16"),
@@ -287,6 +287,11 @@ def test_what_does_not_fit_is_refused_by_name():
     for positions in ("alibi", "t5"):
         with pytest.raises(ValueError, match=f"positions: Toy has no scores to add {positions} to"):
             build(mechanism=Toy(), positions=positions)
+
+
+def test_a_seed_is_no_key():
+    with pytest.raises(TypeError, match=r"key: expected that of jax.random.key\(seed\), got 0"):
+        Encoder(config(), key=0)
 
 
 def test_one_trace_for_all_lengths_masks_and_keys_of_a_shape():

@@ -63,6 +63,11 @@ MISTAKES = [
     (dict(norm="batch"), "norm: expected one of layer, rms, got 'batch'"),
     (dict(layers=True), "layers: expected an integer >= 1, got True"),
     (dict(mlp_width=-1), "mlp_width: expected an integer >= 0, got -1"),
+    (dict(head_width=0), "head_width: expected an integer >= 1, or None, got 0"),
+    (
+        dict(head="token", pooling="none", head_width=8),
+        "head_width: expected None with head='token', which is linear, got 8",
+    ),
     (dict(head_dim=0), "head_dim: expected an integer >= 1, or None, got 0"),
     (dict(norm_epsilon=0.0), "norm_epsilon: expected a number in (0, 1), got 0.0"),
     (dict(bias=1), "bias: expected True or False, got 1"),
