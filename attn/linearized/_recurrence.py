@@ -147,9 +147,24 @@ class Read:
         return divide(d_out, self.weight), -d_weight * share
 
 
+@jax.custom_jvp
 def divide(numerator, denominator):
     """A query that meets no key gets 0."""
-    return numerator / jnp.where(denominator == 0, 1, denominator)[..., None]
+    return numerator / _or_one(denominator)[..., None]
+
+
+@divide.defjvp
+def _divide_jvp(primals, tangents):
+    """(dn - out dd) / d: the square of what a query meets far from its own features, 1e-20 of the
+    nearest, is 0 in float32, and its gradient was infinite."""
+    (numerator, d), (dn, dd) = primals, tangents
+    out = divide(numerator, d)
+    dd = jnp.where(d == 0, 0, dd)
+    return out, (dn - out * dd[..., None]) / _or_one(d)[..., None]
+
+
+def _or_one(x):
+    return jnp.where(x == 0, 1, x)
 
 
 @dataclasses.dataclass(frozen=True)

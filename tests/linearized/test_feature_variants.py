@@ -18,6 +18,7 @@ from attn.linearized.hedgehog import Hedgehog, distillation_loss, hedgehog_atten
 from attn.linearized.performer import Performer
 from attn.linearized.rfa import RFA, rfa_attention
 from attn.testing import inputs, rms
+from attn.testing.cases import widen
 
 T, S = 9, 12
 RUNS = np.array([[0, 1, 0, 1, 2, 2, 2, 0, 1], [1, 1, 1, 0, 0, 0, 0, 0, 0]])
@@ -290,3 +291,24 @@ def test_features_are_drawn_under_a_guard_against_transfers(kind):
     q, k, v, learned = inputs(mechanism, T=5, S=5)
     with jax.transfer_guard("disallow"):
         jax.jit(mechanism)(q, k, v, **learned)
+
+
+@pytest.mark.parametrize("mask", [FULL, Causal()], ids=str)
+def test_keys_far_from_a_query_send_finite_gradients(mask):
+    """A query met 1e-20 of its features, whose square is 0 in float32: training stopped there."""
+    rng = np.random.default_rng(0)
+    apart = rng.normal(size=8)
+    apart *= 24 / np.linalg.norm(apart)
+    near = lambda x: jnp.asarray(x + 0.1 * rng.normal(size=(1, 5, 2, 8)), jnp.float32)
+    arrays = near(apart), near(-apart), near(0)
+
+    def gradients(attend, *arrays):
+        loss = lambda *x: jnp.sin(attend(*x, mask=mask)).sum()
+        return jax.grad(loss, (0, 1, 2))(*arrays)
+
+    performer = Performer(features=16)
+    found = gradients(performer, *arrays)
+    with jax.enable_x64(True):
+        exact = jax.tree.map(np.asarray, gradients(performer.reference, *widen(arrays)))
+    for a, b in zip(found, exact):
+        assert np.linalg.norm(a - b) < 3e-5 * np.linalg.norm(b)
