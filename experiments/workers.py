@@ -44,17 +44,18 @@ def gpus() -> list[str]:
     return sorted(m[1] for d in devices if (m := re.fullmatch(r"nvidia(\d+)", d.name)))
 
 
-def run(work: Callable[..., None], arguments: tuple, processes: int) -> None:
+def run(work: Callable[..., None], arguments: tuple, processes: int, most: int) -> None:
     """`work(*arguments)` in so many processes until all have ended, each with its share of cores
     and GPUs: training processes that share their cores slow each other by far more than their
-    number. Raises Interrupted if a signal came, which each of them got, WorkerError if one ended in
+    number. No more than `most` are started; the share of each is the same, for results depend on
+    it. Raises Interrupted if a signal came, which each of them got, WorkerError if one ended in
     an error, which it said; one that was killed is left to `Cells.found`."""
     context = multiprocessing.get_context("spawn")  # a fork would copy the half of XLA's threads
     cores = shares(records.cores(), processes)
     planned = [
         context.Process(target=_on, args=(mine, devices, work, arguments))
         for mine, devices in zip(cores, shares(gpus(), processes))
-    ]
+    ][:most]
     started, caught = [], []
 
     def forward(number: int, frame: FrameType | None) -> None:

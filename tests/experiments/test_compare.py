@@ -26,6 +26,7 @@ from experiments.errors import (
 )
 from experiments.fairness import Fairness
 from experiments.kept import Kept
+from experiments.launch import launch_of
 from experiments.lock import held
 from experiments.quantities import Step, flops, in_turns
 from experiments.report import costs as report_costs
@@ -92,7 +93,7 @@ def run(trainer, workdir, sweep=SWEEP, **options):
         )
 
 
-TWO = lambda work, arguments, most: workers.run(work, arguments, 2)
+TWO = lambda work, arguments, most: workers.run(work, arguments, 2, most)
 
 
 def test_every_cell_is_run_and_reported(tmp_path):
@@ -349,8 +350,28 @@ def test_a_signal_while_processes_start_reaches_the_last_and_no_more_start(monke
     monkeypatch.setattr(workers.multiprocessing, "get_context", lambda how: context)
     monkeypatch.setattr(workers.os, "kill", lambda *what: told.append(what))
     with pytest.raises(Interrupted):
-        workers.run(print, (), 3)
+        workers.run(print, (), 3, 3)
     assert (len(started), told) == (2, [(0, signal.SIGTERM), (1, signal.SIGTERM)])
+
+
+def test_one_run_that_is_left_has_no_more_cores_than_the_others_had(monkeypatch):
+    # it had them all, and its seed was dropped from the mean as of another machine
+    given = []
+
+    class Process:
+        exitcode = 0
+
+        def __init__(self, target, args):
+            self.start = lambda: given.append(args[:2])
+            self.join = lambda: None
+
+    context = types.SimpleNamespace(Process=Process)
+    monkeypatch.setattr(workers.multiprocessing, "get_context", lambda how: context)
+    monkeypatch.setattr(records, "cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(workers, "gpus", lambda: ["0", "1"])
+    values = types.SimpleNamespace(slurm=[], processes=2)
+    launch_of(values)(print, (), 1)
+    assert given == [([0, 1], ["0"])]
 
 
 @pytest.mark.slow
