@@ -5,7 +5,9 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from multiprocessing import connection
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -85,12 +87,19 @@ def run(work: Callable[..., None], arguments: tuple, processes: int, most: int) 
         raise WorkerError(codes[0], f"{len(codes)} of {len(started)} processes ended in an error")
 
 
+def _end_with_parent() -> None:
+    """As SIGTERM does, once the parent was killed: nobody would know of what trains on."""
+    connection.wait([multiprocessing.parent_process().sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _on(cores: Sequence[int], devices: Sequence[str], work: Callable[..., None], arguments: tuple):
     os.setpgid(0, 0)  # the parent passes signals on: from a terminal they would come twice
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)  # before XLA counts them
     if devices:
         os.environ[VISIBLE] = ",".join(devices)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         work(*arguments)
     except Interrupted as error:

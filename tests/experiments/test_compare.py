@@ -4,6 +4,8 @@ import dataclasses
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import types
@@ -324,6 +326,49 @@ def test_a_signal_reaches_every_process_once(tmp_path):
         run(Waiting(), tmp_path, launch=TWO)
     assert caught.value.code == 143
     assert len(list(tmp_path.glob("cells/*/saved"))) == 2
+
+
+class Idle:
+    """What a process is between runs."""
+
+    def __call__(self, experiment, workdir, **options):
+        workdir.mkdir(parents=True, exist_ok=True)
+        (workdir / "waiting").touch()
+        time.sleep(600)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("trainer", "saved"), [("Waiting", 2), ("Idle", 0)])
+def test_processes_end_when_what_started_them_is_killed(trainer, saved, tmp_path):
+    # they trained all that was left, with nobody to stop them
+    program = f"""
+from pathlib import Path
+import test_compare
+if __name__ == "__main__":
+    test_compare.run(test_compare.{trainer}(), Path({str(tmp_path)!r}), launch=test_compare.TWO)
+"""
+    (tmp_path / "parent.py").write_text(program)
+    paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
+    parent = subprocess.Popen(
+        [sys.executable, str(tmp_path / "parent.py")], env={**os.environ, "PYTHONPATH": paths}
+    )
+    wait_until(lambda: len(list(tmp_path.glob("cells/*/waiting"))) == 2)
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: not held_by_any(tmp_path))
+    assert len(list(tmp_path.glob("cells/*/waiting"))) == 2
+    assert len(list(tmp_path.glob("cells/*/saved"))) == saved
+
+
+def wait_until(true, seconds=120):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def held_by_any(workdir):
+    return cells.Cells(workdir, tuple(SWEEP)).held_elsewhere()
 
 
 def test_a_signal_while_processes_start_reaches_the_last_and_no_more_start(monkeypatch):
