@@ -439,3 +439,9 @@ def test_a_misspelt_rule_is_refused(tmp_path, line, meant):
     with pytest.raises(ConfigError, match=f"no rule; did you mean '{meant}'") as error:
         read_comparison(str(path))
     assert len(error.value.problems) == 1
+
+
+def test_a_misspelt_rule_and_what_is_wrong_in_others_are_named_at_once():
+    with pytest.raises(ConfigError) as error:
+        fairness({"budgets": {"steps": 3}, "match": "parms"}, "c.py")
+    assert [line.split(":")[0] for line in error.value.problems] == ["budgets", "match"]
