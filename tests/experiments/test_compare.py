@@ -270,6 +270,18 @@ def test_trials_that_failed_are_run_again_once(tmp_path):
     assert found.cells[0].notes["searched"] == told
 
 
+def test_a_trial_is_told_by_what_it_tries(tmp_path, capsys):
+    # each was "run 1 of 2: softmax, seed 1000000"
+    rules = Fairness(search={"optimizer.learning_rate": [1e-3, 2e-3]})
+    run(Trainer(), tmp_path, SWEEP[:1], rules=rules)
+    lines = [line.partition(" (")[0] for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "trial 1 of 2: softmax, learning_rate=0.001",
+        "trial 2 of 2: softmax, learning_rate=0.002",
+        "run 1 of 1: softmax, seed 0",
+    ]
+
+
 class Killed(Trainer):
     def __call__(self, experiment, workdir, **options):
         if workdir.name == SWEEP[1].name:

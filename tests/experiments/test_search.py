@@ -89,6 +89,13 @@ def test_the_best_on_validation_is_taken_and_their_number_said(whole: Cells):
         assert p.notes["searched"].endswith(", best of 12")
 
 
+def test_a_drawn_trial_has_its_values_and_number(whole: Cells):
+    trial = whole.planned[3]
+    rate = f"learning_rate={trial.experiment.optimizer.learning_rate:.4g}"
+    assert rate in trial.notes["trial"]
+    assert trial.notes["trial"].endswith(", draw 2 of 12")
+
+
 def test_an_interrupted_search_goes_on_with_the_same_trials(whole: Cells, tmp_path: Path):
     first, second = Finish(stop_at=21), Finish()  # in the middle of a round
     with pytest.raises(KeyboardInterrupt):
