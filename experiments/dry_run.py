@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from experiments.alike import alike
+from experiments.alike import alike, missed
 from experiments.cells import Cells, check
 from experiments.fairness import Fairness
 from experiments.quantities import Step, in_turns
@@ -31,6 +31,8 @@ def dry_run(
         planned = alike(sweep, rules, Path(folder))
     listed = combinations(planned, rules) if rules.search and not rules.trials else planned
     cells, console = Cells(workdir, tuple(listed)), Console()
+    for line in missed(planned, rules):
+        console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
     left = _list(cells, console, retry_failed)
     if rules.trials:
         what = f"{rules.trials} trials of each variant, which optuna draws"
