@@ -38,12 +38,14 @@ def dry_run(
         what = f"{rules.trials} trials of each variant, which optuna draws"
         console.print(f"before them {what}, not counted here")
     elif rules.search:
-        others = planned
-        console.print(f"then {len(others)} with what was best on validation")
-        if not left:  # so what was best is known
-            others = Cells(workdir, tuple(chosen(planned, cells, rules)))
-            others = _list(others, console, retry_failed)
-        left += others
+        console.print(f"then {len(planned)} with what was best on validation")
+        searching = {p.variant for p in left}  # of the others what was best is known
+        known, tried = (
+            [p for p in runs if p.variant not in searching] for runs in (planned, cells.planned)
+        )
+        best = chosen(known, Cells(workdir, tuple(tried)), rules)
+        left += [p for p in planned if p.variant in searching]
+        left += _list(Cells(workdir, tuple(best)), console, retry_failed)
     if left:
         console.print(estimate(left))
 

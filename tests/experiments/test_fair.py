@@ -322,6 +322,18 @@ def test_a_dry_run_counts_the_other_seeds_of_what_is_searched(tmp_path, monkeypa
     assert not counted
 
 
+def test_a_dry_run_counts_no_finished_run_while_another_variant_is_searched(tmp_path, monkeypatch):
+    counted = []
+    monkeypatch.setattr(dry_run, "estimate", lambda runs: counted.extend(runs) or "table")
+    rules = Fairness(search={"optimizer.learning_rate": [0.1, 0.2]})
+    sweep = planned("softmax", "linear")
+    tried = combinations(sweep[:1], rules)
+    end(tmp_path, tried)
+    end(tmp_path, chosen(sweep[:1], Cells(tmp_path, tuple(tried)), rules))
+    dry_run.dry_run(sweep, rules, tmp_path)
+    assert [p.variant for p in counted] == ["linear"] * 3  # two trials and a run; softmax was there
+
+
 def test_a_dry_run_tells_what_failed_and_counts_it_when_it_is_tried_again(
     tmp_path, monkeypatch, capsys
 ):
