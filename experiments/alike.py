@@ -17,6 +17,7 @@ from experiments.sweep import Planned
 from experiments.validation import fingerprint
 
 NEAR = 0.02  # of the reference
+FAR = " (as near as it gets)"
 LARGEST = 2**20
 
 
@@ -40,6 +41,12 @@ def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Plan
                 found[planned.variant] = kept[key]
         solved = [found[planned.variant] for planned in sweep]
     return [p.having(x["fields"], **x["notes"]) for p, x in zip(sweep, solved)]
+
+
+def missed(planned: Sequence[Planned], rules: Fairness) -> list[str]:
+    """A line for each variant that is further off than NEAR, to be seen before it is trained."""
+    notes = {p.variant: p.notes.get("matched", "") for p in planned}
+    return [f"{v}: {rules.match} not matched: {x}" for v, x in notes.items() if x.endswith(FAR)]
 
 
 def _kept(path: Path) -> dict[str, dict[str, Any]]:
@@ -76,7 +83,7 @@ def _fields(
         name = planned.match or rules.solved
         value, off = matched(planned.having(fields), first, rules.match, name)
         fields[name] = value
-        far = "" if abs(off) <= NEAR else " (as near as it gets)"
+        far = "" if abs(off) <= NEAR else FAR
         notes["matched"] = f"{name.rpartition('.')[2]}={value}, {off:+.1%}{far}"
     for kind, amount in rules.budget.items():
         made = planned.having(fields).experiment

@@ -141,9 +141,12 @@ class Cells:
                     continue  # another process was faster
                 # not all of them anew: there may be a thousand, and what has ended stays so
                 left = [p for p in left if self.outcome(p) == (None, None)]
-                run_of = f"run {places[planned.name]} of {len(self.planned)}"
-                name = f"{planned.variant}, seed {planned.experiment.seed}"
-                tell(f"{run_of}: {name} ({len(left)} to run{pace.rest(len(left))})")
+                trial = planned.notes.get("trial")
+                one_of = f"{places[planned.name]} of {len(self.planned)}: {planned.variant}"
+                name = f"trial {one_of}, {trial}"
+                if not trial:
+                    name = f"run {one_of}, seed {planned.experiment.seed}"
+                tell(f"{name} ({len(left)} to run{pace.rest(len(left))})")
                 if error := _attempt(run, planned, self.folder(planned), command):
                     disk.write_json(self.folder(planned) / FAILURE, {"error": error})
                     tell(f"  failed: {error.splitlines()[0]}")

@@ -22,7 +22,7 @@ from typing import Any
 from absl import flags
 
 from experiments import cli, records, redact, seen
-from experiments.alike import alike
+from experiments.alike import alike, missed
 from experiments.cells import Cells, Run, begin, forget_failures
 from experiments.config import Experiment
 from experiments.config_file import Sweep, read_comparison
@@ -70,6 +70,8 @@ def compare(
     if retry_failed:
         forget_failures(workdir)
     planned = alike(sweep, rules, workdir)
+    for line in missed(planned, rules):
+        console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
     finish = functools.partial(_finish, (run, command, _tell), launch)
     if rules.search:
         planned = chosen(planned, search(planned, rules, workdir, finish), rules)

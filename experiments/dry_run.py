@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from experiments.alike import alike
+from experiments.alike import alike, missed
 from experiments.cells import Cells, check
 from experiments.fairness import Fairness
 from experiments.quantities import Step, in_turns
@@ -31,17 +31,21 @@ def dry_run(
         planned = alike(sweep, rules, Path(folder))
     listed = combinations(planned, rules) if rules.search and not rules.trials else planned
     cells, console = Cells(workdir, tuple(listed)), Console()
+    for line in missed(planned, rules):
+        console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
     left = _list(cells, console, retry_failed)
     if rules.trials:
         what = f"{rules.trials} trials of each variant, which optuna draws"
         console.print(f"before them {what}, not counted here")
     elif rules.search:
-        others = planned
-        console.print(f"then {len(others)} with what was best on validation")
-        if not left:  # so what was best is known
-            others = Cells(workdir, tuple(chosen(planned, cells, rules)))
-            others = _list(others, console, retry_failed)
-        left += others
+        console.print(f"then {len(planned)} with what was best on validation")
+        searching = {p.variant for p in left}  # of the others what was best is known
+        known, tried = (
+            [p for p in runs if p.variant not in searching] for runs in (planned, cells.planned)
+        )
+        best = chosen(known, Cells(workdir, tuple(tried)), rules)
+        left += [p for p in planned if p.variant in searching]
+        left += _list(Cells(workdir, tuple(best)), console, retry_failed)
     if left:
         console.print(estimate(left))
 

@@ -6,7 +6,7 @@ python -m experiments.evaluate --workdir=DIR [--split=test]
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -103,5 +103,9 @@ def _run(values: flags.FlagValues) -> None:
     tell(json.dumps({"split": values.split, "step": at, **found.scores()}, indent=1))
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    return cli.main(_define, _run, usage=__doc__, arguments=arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(cli.main(_define, _run, usage=__doc__))
+    sys.exit(main())

@@ -101,15 +101,17 @@ class Fairness:
 
 def fairness(names: dict[str, Any], where: str) -> Fairness:
     """From the names that a config file defines. Raises ConfigError with all that is wrong."""
-    if meant := _misspelt(names):
-        raise ConfigError(meant, where)
+    problems = _misspelt(names)
     given = {f.name: names[f.name] for f in dataclasses.fields(Fairness) if f.name in names}
     try:
         # as JSON, for there pydantic's strict mode takes a dict for a dataclass
-        return pydantic.TypeAdapter(Fairness).validate_json(json.dumps(given, default=repr))
+        rules = pydantic.TypeAdapter(Fairness).validate_json(json.dumps(given, default=repr))
     except pydantic.ValidationError as error:
         found = one_each(error.errors(include_url=False))
-        raise ConfigError([line for x in found for line in describe(x, given)], where) from None
+        problems += [line for x in found for line in describe(x, given)]
+    if problems:
+        raise ConfigError(problems, where)
+    return rules
 
 
 def _misspelt(names: dict[str, Any]) -> list[str]:

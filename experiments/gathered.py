@@ -151,8 +151,11 @@ def _newest(folder: Path) -> datetime.datetime | None:
 
 
 def _cell(folder: Path, label: str, config: dict[str, Any], notes: dict[str, str]) -> Cell:
-    metrics = tuple(records.read_metrics(folder / "metrics.jsonl"))
     error = failure(folder)
+    try:
+        metrics, unread = tuple(records.read_metrics(folder / "metrics.jsonl")), None
+    except OSError as cause:
+        metrics, unread = (), f"metrics.jsonl cannot be read: {cause.strerror}, so left out"
     result = read_object(folder / RESULT)
     if result is not None and not records.is_result(result, config):
         result = None
@@ -161,6 +164,8 @@ def _cell(folder: Path, label: str, config: dict[str, Any], notes: dict[str, str
     elif not is_of(folder.name, config):
         what = "cannot be read" if not config else "is not what the folder is named for"
         result, error = None, f"config.json {what}: damaged or edited, so left out"
+    elif unread:
+        result, error = None, unread
     elif result is not None:
         error = None  # of an earlier attempt
     elif (folder / RESULT).exists():

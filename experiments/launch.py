@@ -32,4 +32,4 @@ def launch_of(values: flags.FlagValues) -> Launch:
         return lambda work, arguments, most: submit(work, arguments, min(values.processes, most))
     if values.processes == 1:
         return here
-    return lambda work, arguments, most: workers.run(work, arguments, min(values.processes, most))
+    return lambda work, arguments, most: workers.run(work, arguments, values.processes, most)

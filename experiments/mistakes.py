@@ -130,6 +130,10 @@ def _nearest_field(path: Path, values: Any) -> str:
 def _fields(section: Path, values: Any) -> list[str]:
     """Names that are valid in a section; none if the section itself is wrong."""
     cls: Any = Experiment
+    if section[:1] == ["search"]:
+        from experiments.fairness import Range  # which imports this module
+
+        return [field.name for field in dataclasses.fields(Range)]
     with contextlib.suppress(KeyError, TypeError, IndexError):
         for depth, part in enumerate(section):
             record = at(values, section[: depth + 1])

@@ -33,7 +33,9 @@ def search(planned: Sequence[Planned], rules: Fairness, workdir: Path, finish: F
         # the variants' next trials together, for several processes to share
         with journal(workdir):
             draws = [Draws(workdir, p.name, rules) for p in firsts]
-            trials = [p.having(d.values(number)) for p, d in zip(firsts, draws)]
+            drawn = [(p, d.values(number)) for p, d in zip(firsts, draws)]
+        which = f"draw {number + 1} of {rules.trials}"
+        trials = [p.having(x, trial=f"{_told(x)}, {which}") for p, x in drawn]
         cells = _finished(Cells(workdir, tuple(trials)), finish)
         with journal(workdir):
             for p, trial in zip(firsts, trials):
@@ -75,7 +77,8 @@ def trial_runs(planned: Sequence[Planned]) -> list[Planned]:
 def combinations(planned: Sequence[Planned], rules: Fairness) -> list[Planned]:
     """A run of each variant with each combination of the listed values."""
     settings = [dict(zip(rules.search, x)) for x in itertools.product(*rules.search.values())]
-    return [first.having(setting) for first in trial_runs(planned) for setting in settings]
+    firsts = trial_runs(planned)
+    return [first.having(x, trial=_told(x)) for first in firsts for x in settings]
 
 
 def check(firsts: Sequence[Planned], rules: Fairness) -> None:
@@ -98,10 +101,7 @@ def chosen(planned: Sequence[Planned], tried: Cells, rules: Fairness) -> list[Pl
         ended = [(trial, accuracy) for trial, accuracy in own if accuracy is not None]
         best, _ = max(ended, key=lambda x: x[1], default=own[0])  # of equal ones the first
         values = {name: at(best.config, name) for name in rules.search}
-        told = ", ".join(
-            f"{name.rpartition('.')[2]}={_short(x)}{_end(x, rules.search[name])}"
-            for name, x in values.items()
-        )
+        told = _told(values, lambda name: _end(values[name], rules.search[name]))
         made.append(p.having(values, searched=f"{told}, {_of(len(ended), len(own))}"))
     return made
 
@@ -120,6 +120,11 @@ def _of(ended: int, count: int) -> str:
     if not ended:
         return f"the first of {count}, which all failed"
     return f"best of {ended}" + (f" ({count - ended} failed)" if ended < count else "")
+
+
+def _told(values: dict[str, Any], more: Callable[[str], str] = lambda name: "") -> str:
+    last = lambda name: name.rpartition(".")[2]
+    return ", ".join(f"{last(name)}={_short(x)}{more(name)}" for name, x in values.items())
 
 
 def _end(value: Any, listed: Sequence | Range) -> str:

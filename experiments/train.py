@@ -64,5 +64,9 @@ def _run(values: flags.FlagValues, experiment: Experiment) -> None:
     tell(json.dumps(result, indent=1))
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    return cli.main(_define, _run, load=read, usage=__doc__, arguments=arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(cli.main(_define, _run, load=read, usage=__doc__))
+    sys.exit(main())

@@ -5,7 +5,9 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from multiprocessing import connection
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -44,17 +46,18 @@ def gpus() -> list[str]:
     return sorted(m[1] for d in devices if (m := re.fullmatch(r"nvidia(\d+)", d.name)))
 
 
-def run(work: Callable[..., None], arguments: tuple, processes: int) -> None:
+def run(work: Callable[..., None], arguments: tuple, processes: int, most: int) -> None:
     """`work(*arguments)` in so many processes until all have ended, each with its share of cores
     and GPUs: training processes that share their cores slow each other by far more than their
-    number. Raises Interrupted if a signal came, which each of them got, WorkerError if one ended in
+    number. No more than `most` are started; the share of each is the same, for results depend on
+    it. Raises Interrupted if a signal came, which each of them got, WorkerError if one ended in
     an error, which it said; one that was killed is left to `Cells.found`."""
     context = multiprocessing.get_context("spawn")  # a fork would copy the half of XLA's threads
     cores = shares(records.cores(), processes)
     planned = [
         context.Process(target=_on, args=(mine, devices, work, arguments))
         for mine, devices in zip(cores, shares(gpus(), processes))
-    ]
+    ][:most]
     started, caught = [], []
 
     def forward(number: int, frame: FrameType | None) -> None:
@@ -84,12 +87,19 @@ def run(work: Callable[..., None], arguments: tuple, processes: int) -> None:
         raise WorkerError(codes[0], f"{len(codes)} of {len(started)} processes ended in an error")
 
 
+def _end_with_parent() -> None:
+    """As SIGTERM does, once the parent was killed: nobody would know of what trains on."""
+    connection.wait([multiprocessing.parent_process().sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _on(cores: Sequence[int], devices: Sequence[str], work: Callable[..., None], arguments: tuple):
     os.setpgid(0, 0)  # the parent passes signals on: from a terminal they would come twice
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)  # before XLA counts them
     if devices:
         os.environ[VISIBLE] = ",".join(devices)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         work(*arguments)
     except Interrupted as error:

@@ -1,11 +1,13 @@
 """Every law of `attn.testing` over every example of every mechanism."""
 
+import numpy as np
 import pytest
 
 import attn
 from attn.linearized._family import Linearized
 from attn.sparse.block_sparse import Patterned
 from attn.testing import LAWS, check, guarantees
+from attn.testing.contract import BrokenLaw, assert_same_bits
 
 # The suite compiles for most of its time, so it has three parts. Fast are all laws of the first
 # example of one variant for each family's engine; of the others what a variant can break by its own
@@ -80,3 +82,15 @@ def test_unknown_law_is_named():
 def test_what_is_no_mechanism_is_refused(what, hint):
     with pytest.raises(TypeError, match=f"mechanism: expected an attn.Mechanism, {hint}"):
         attn.testing.check(what)
+
+
+@pytest.mark.parametrize(
+    ("got", "told"),
+    [
+        ([0.0, -0.0], "it: only the sign of a zero changed"),  # "0 values changed"
+        ([0.0, 1.0], r"it: 1 values changed, first at \(1,\)"),
+    ],
+)
+def test_what_changed_is_told(got, told):
+    with pytest.raises(BrokenLaw, match=f"^{told}$"):
+        assert_same_bits(np.array(got), np.zeros(2), what="it")

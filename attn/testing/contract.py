@@ -61,7 +61,9 @@ def assert_same_bits(got, expected, *, what: str):
     a, b = np.asarray(got), np.asarray(expected)
     if a.tobytes() != b.tobytes():
         where = np.argwhere(~((a == b) | ((a != a) & (b != b))))
-        first = tuple(int(x) for x in where[0]) if len(where) else "the sign of a zero"
+        if not len(where):
+            raise BrokenLaw(f"{what}: only the sign of a zero changed")
+        first = tuple(int(x) for x in where[0])
         raise BrokenLaw(f"{what}: {len(where)} values changed, first at {first}")
 
 

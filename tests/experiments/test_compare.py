@@ -4,6 +4,8 @@ import dataclasses
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import types
@@ -26,6 +28,7 @@ from experiments.errors import (
 )
 from experiments.fairness import Fairness
 from experiments.kept import Kept
+from experiments.launch import launch_of
 from experiments.lock import held
 from experiments.quantities import Step, flops, in_turns
 from experiments.report import costs as report_costs
@@ -92,7 +95,7 @@ def run(trainer, workdir, sweep=SWEEP, **options):
         )
 
 
-TWO = lambda work, arguments, most: workers.run(work, arguments, 2)
+TWO = lambda work, arguments, most: workers.run(work, arguments, 2, most)
 
 
 def test_every_cell_is_run_and_reported(tmp_path):
@@ -267,6 +270,18 @@ def test_trials_that_failed_are_run_again_once(tmp_path):
     assert found.cells[0].notes["searched"] == told
 
 
+def test_a_trial_is_told_by_what_it_tries(tmp_path, capsys):
+    # each was "run 1 of 2: softmax, seed 1000000"
+    rules = Fairness(search={"optimizer.learning_rate": [1e-3, 2e-3]})
+    run(Trainer(), tmp_path, SWEEP[:1], rules=rules)
+    lines = [line.partition(" (")[0] for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "trial 1 of 2: softmax, learning_rate=0.001",
+        "trial 2 of 2: softmax, learning_rate=0.002",
+        "run 1 of 1: softmax, seed 0",
+    ]
+
+
 class Killed(Trainer):
     def __call__(self, experiment, workdir, **options):
         if workdir.name == SWEEP[1].name:
@@ -325,6 +340,49 @@ def test_a_signal_reaches_every_process_once(tmp_path):
     assert len(list(tmp_path.glob("cells/*/saved"))) == 2
 
 
+class Idle:
+    """What a process is between runs."""
+
+    def __call__(self, experiment, workdir, **options):
+        workdir.mkdir(parents=True, exist_ok=True)
+        (workdir / "waiting").touch()
+        time.sleep(600)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("trainer", "saved"), [("Waiting", 2), ("Idle", 0)])
+def test_processes_end_when_what_started_them_is_killed(trainer, saved, tmp_path):
+    # they trained all that was left, with nobody to stop them
+    program = f"""
+from pathlib import Path
+import test_compare
+if __name__ == "__main__":
+    test_compare.run(test_compare.{trainer}(), Path({str(tmp_path)!r}), launch=test_compare.TWO)
+"""
+    (tmp_path / "parent.py").write_text(program)
+    paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
+    parent = subprocess.Popen(
+        [sys.executable, str(tmp_path / "parent.py")], env={**os.environ, "PYTHONPATH": paths}
+    )
+    wait_until(lambda: len(list(tmp_path.glob("cells/*/waiting"))) == 2)
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: not held_by_any(tmp_path))
+    assert len(list(tmp_path.glob("cells/*/waiting"))) == 2
+    assert len(list(tmp_path.glob("cells/*/saved"))) == saved
+
+
+def wait_until(true, seconds=120):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def held_by_any(workdir):
+    return cells.Cells(workdir, tuple(SWEEP)).held_elsewhere()
+
+
 def test_a_signal_while_processes_start_reaches_the_last_and_no_more_start(monkeypatch):
     # it came before the second was there, which trained on alone
     started, told = [], []
@@ -349,8 +407,28 @@ def test_a_signal_while_processes_start_reaches_the_last_and_no_more_start(monke
     monkeypatch.setattr(workers.multiprocessing, "get_context", lambda how: context)
     monkeypatch.setattr(workers.os, "kill", lambda *what: told.append(what))
     with pytest.raises(Interrupted):
-        workers.run(print, (), 3)
+        workers.run(print, (), 3, 3)
     assert (len(started), told) == (2, [(0, signal.SIGTERM), (1, signal.SIGTERM)])
+
+
+def test_one_run_that_is_left_has_no_more_cores_than_the_others_had(monkeypatch):
+    # it had them all, and its seed was dropped from the mean as of another machine
+    given = []
+
+    class Process:
+        exitcode = 0
+
+        def __init__(self, target, args):
+            self.start = lambda: given.append(args[:2])
+            self.join = lambda: None
+
+    context = types.SimpleNamespace(Process=Process)
+    monkeypatch.setattr(workers.multiprocessing, "get_context", lambda how: context)
+    monkeypatch.setattr(records, "cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(workers, "gpus", lambda: ["0", "1"])
+    values = types.SimpleNamespace(slurm=[], processes=2)
+    launch_of(values)(print, (), 1)
+    assert given == [([0, 1], ["0"])]
 
 
 @pytest.mark.slow

@@ -287,7 +287,7 @@ def test_a_broken_file_is_one_clear_message(kind: str, tmp_path: Path, capsys):
 
 
 def command(arguments: list[str]) -> int:
-    return cli.main(train._define, train._run, load=read, usage="", arguments=arguments)
+    return train.main(arguments)
 
 
 def test_unknown_abbreviated_and_repeated_flags_are_refused(tmp_path: Path, capsys):

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from tiny_experiment import TINY, tiny, write_config
 
-from experiments import cli, train
-from experiments.config_file import read
+from experiments import train
 from experiments.errors import ConfigError
 from experiments.validation import from_dict, to_dict
 
@@ -167,7 +166,7 @@ def test_any_file_is_refused_with_exit_2_and_no_traceback(tmp_path: Path, capsys
 
 
 def command(arguments: list[str]) -> int:
-    return cli.main(train._define, train._run, load=read, usage="", arguments=arguments)
+    return train.main(arguments)
 
 
 WORDS = [

@@ -1,6 +1,7 @@
 """Sizes are solved, budgets are kept, settings are chosen on validation; all of it is said."""
 
 import json
+import re
 
 import jax
 import pytest
@@ -9,7 +10,7 @@ from tiny_experiment import TINY, tiny, write_config
 
 import experiments.alike
 from attn.nn.head import Head
-from experiments import dry_run, quantities, records
+from experiments import compare, dry_run, quantities, records
 from experiments.alike import alike, solve
 from experiments.cells import Cells, begin
 from experiments.config_file import read_comparison
@@ -95,6 +96,29 @@ def test_a_matched_time_is_measured_once_more(tmp_path, monkeypatch):
     assert found[1].experiment.model.mlp_width == width
     assert found[1].notes["matched"] == f"mlp_width={width}, +25.0% (as near as it gets)"
     assert looks.count(width) == 2
+
+
+def test_a_match_that_is_missed_is_told_before_anything_is_trained(tmp_path, monkeypatch, capsys):
+    # only a column of the table told it, after all was trained
+    monkeypatch.setattr(dry_run, "estimate", lambda runs: "table")
+    model = lambda name, width: {"attention": {"name": name}, "width": width, "mlp_width": 8}
+    sweep = [Planned("softmax", tiny(model=model("softmax", 8)))]
+    sweep += [Planned("wide", tiny(model=model("softmax", 64)))]  # too large without any MLP
+    sweep += [Planned("linear", tiny(model=model("linear", 8)))]
+    rules = Fairness(match="params")
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    def lines():
+        return [x for x in capsys.readouterr().out.splitlines() if "not matched" in x]
+
+    dry_run.dry_run(sweep, rules, tmp_path)
+    (told,) = lines()
+    assert re.fullmatch(r"wide: params not matched: .*% \(as near as it gets\)", told)
+    with pytest.raises(KeyboardInterrupt):
+        compare.compare(sweep, tmp_path, title="t", run=stop, rules=rules)
+    assert lines() == [told]
 
 
 @pytest.mark.parametrize(
@@ -298,6 +322,18 @@ def test_a_dry_run_counts_the_other_seeds_of_what_is_searched(tmp_path, monkeypa
     assert not counted
 
 
+def test_a_dry_run_counts_no_finished_run_while_another_variant_is_searched(tmp_path, monkeypatch):
+    counted = []
+    monkeypatch.setattr(dry_run, "estimate", lambda runs: counted.extend(runs) or "table")
+    rules = Fairness(search={"optimizer.learning_rate": [0.1, 0.2]})
+    sweep = planned("softmax", "linear")
+    tried = combinations(sweep[:1], rules)
+    end(tmp_path, tried)
+    end(tmp_path, chosen(sweep[:1], Cells(tmp_path, tuple(tried)), rules))
+    dry_run.dry_run(sweep, rules, tmp_path)
+    assert [p.variant for p in counted] == ["linear"] * 3  # two trials and a run; softmax was there
+
+
 def test_a_dry_run_tells_what_failed_and_counts_it_when_it_is_tried_again(
     tmp_path, monkeypatch, capsys
 ):
@@ -439,3 +475,9 @@ def test_a_misspelt_rule_is_refused(tmp_path, line, meant):
     with pytest.raises(ConfigError, match=f"no rule; did you mean '{meant}'") as error:
         read_comparison(str(path))
     assert len(error.value.problems) == 1
+
+
+def test_a_misspelt_rule_and_what_is_wrong_in_others_are_named_at_once():
+    with pytest.raises(ConfigError) as error:
+        fairness({"budgets": {"steps": 3}, "match": "parms"}, "c.py")
+    assert [line.split(":")[0] for line in error.value.problems] == ["budgets", "match"]

@@ -164,6 +164,19 @@ def test_unfinished_damaged_and_edited_runs_are_named_and_left_out(tmp_path, cap
     assert "99.0" not in page
 
 
+def test_metrics_that_cannot_be_read_are_those_of_one_run(tmp_path, capsys):
+    # the whole report stopped at them
+    leave(tmp_path / "in", [(planned(seed=s), 0.5) for s in (0, 1)])
+    path = tmp_path / "in/cells" / planned().name / "metrics.jsonl"
+    path.unlink()
+    path.mkdir()
+    assert command.main([f"--workdir={tmp_path / 'in'}", f"--out={tmp_path / 'out'}"]) == 0
+    why = "metrics.jsonl cannot be read: Is a directory, so left out"
+    errors = [cell.error for cell in gathered.gathered(tmp_path / "in").cells]
+    assert errors == [why, None]
+    assert f"left out: {planned().name}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("failed", "told"),
     [

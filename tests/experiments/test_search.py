@@ -89,6 +89,13 @@ def test_the_best_on_validation_is_taken_and_their_number_said(whole: Cells):
         assert p.notes["searched"].endswith(", best of 12")
 
 
+def test_a_drawn_trial_has_its_values_and_number(whole: Cells):
+    trial = whole.planned[3]
+    rate = f"learning_rate={trial.experiment.optimizer.learning_rate:.4g}"
+    assert rate in trial.notes["trial"]
+    assert trial.notes["trial"].endswith(", draw 2 of 12")
+
+
 def test_an_interrupted_search_goes_on_with_the_same_trials(whole: Cells, tmp_path: Path):
     first, second = Finish(stop_at=21), Finish()  # in the middle of a round
     with pytest.raises(KeyboardInterrupt):
@@ -203,7 +210,7 @@ def test_a_config_file_gives_ranges_and_trials(tmp_path: Path, capsys):
         ({"search": {"optimizer.b1": {"low": 0.1, "high": 0.9}}}, "trials: expected how many .*b1"),
         ({"search": {"a": {"low": 2, "high": 1}}, "trials": 3}, "search.a.high: .*more than low=2"),
         ({"search": {"a": {"low": 0, "high": 1, "log": True}}, "trials": 3}, "search.a.low: .*log"),
-        ({"search": {"a": {"low": 0, "hihg": 1}}, "trials": 3}, "search.a.hihg: unknown"),
+        ({"search": {"a": {"low": 0, "hi": 1}}, "trials": 3}, "a.hi: unknown .* mean 'high'"),
         ({"search": {"a": {"low": "x", "high": 1}}, "trials": 3}, "search.a.low: "),
         ({"search": {"a": 3}, "trials": 3}, "search.a: .*array"),
         ({"search": {"a": [1, 2, 1.0]}}, "search.a: expected values that differ, got 1.0 twice"),

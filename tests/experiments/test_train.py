@@ -303,11 +303,11 @@ def test_a_signal_to_the_process_saves_and_the_same_command_goes_on(whole: Path,
     config, workdir = write_config(tmp_path / "c.py"), tmp_path / "run"
     # Ten steps a second, so that the signal comes in between.
     slow = (
-        "import sys, time; from experiments import cli, loop, train\n"
+        "import sys, time; from experiments import loop, train\n"
         "make = loop.Session._batch\n"
         "loop.Session._batch = lambda s: time.sleep(0.1) or make(s)\n"
         "loop.LOOK = 0\n"
-        "sys.exit(cli.main(train._define, train._run, load=train.read, usage=''))"
+        "sys.exit(train.main())"
     )
     arguments = [sys.executable, "-c", slow, f"--config={config}", f"--workdir={workdir}"]
     process = subprocess.Popen(arguments, cwd=ROOT, stderr=subprocess.PIPE, text=True)

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from attn import FULL, MECHANISMS
-from experiments import align, cli, evaluate, seen, train, visualize
+from experiments import align, evaluate, seen, train, visualize
 from experiments.config import task
 from experiments.evaluate import load
 from experiments.report.sight import Sight, averaged
@@ -147,6 +147,6 @@ def test_a_comparison_is_told_to_name_one_of_its_runs(module, tmp_path, capsys):
         (tmp_path / "cells" / name).mkdir(parents=True)
         (tmp_path / "cells" / name / path).write_text("{}")
     arguments = [f"--workdir={tmp_path}"]
-    assert cli.main(module._define, module._run, usage="", arguments=arguments) == 5
+    assert module.main(arguments) == 5
     errors = capsys.readouterr().err
     assert f"name one of its runs, such as {tmp_path}/cells/softmax-0-abc\n" in errors

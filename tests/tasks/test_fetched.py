@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from small_files import CLASSES, PAIR_SIZES, REVIEW_SIZES, colours, pairs, review_lines, reviews
 
-from experiments import cli, train
-from experiments.config_file import read
+from experiments import train
 from experiments.errors import DataError
 from experiments.learner import Learner
 from experiments.tasks import Image, Retrieval, Text
@@ -224,7 +223,7 @@ def test_bad_data_ends_a_run_with_code_4_before_anything_is_made(tmp_path, capsy
     raw = {**SETTING, "task": fields}
     (tmp_path / "c.py").write_text(f"def get_config():\n    return {raw!r}\n")
     arguments = [f"--config={tmp_path / 'c.py'}", f"--workdir={tmp_path / 'run'}"]
-    assert cli.main(train._define, train._run, load=read, usage="", arguments=arguments) == 4
+    assert train.main(arguments) == 4
     message = capsys.readouterr().err
     assert message.startswith(f"error: {tmp_path}/new_aan_pairs.test.tsv:1: expected 5 columns")
     assert message.count("\n") == 1
