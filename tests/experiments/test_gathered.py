@@ -400,6 +400,41 @@ def test_variants_of_other_tasks_are_not_tested_against_each_other():
     assert gathered.baselines(cells) == told
 
 
+def test_a_variant_is_compared_with_the_first_of_its_own_comparison(tmp_path):
+    """All were compared with the first of the first, which may have trained otherwise."""
+
+    def left(label, names, steps):
+        runs = [
+            (planned(name, s, steps), (n + s + steps) / 10)
+            for n, name in enumerate(names)
+            for s in (0, 1)
+        ]
+        return gathered.gathered(leave(tmp_path / label, runs))
+
+    def differences(**several):
+        rows = merged(several).rows()
+        return {x.name: x.against and round(10 * x.against.difference) for x in rows}
+
+    short = left("short", ["linear", "softmax"], 2)
+    long = left("long", ["linear", "softmax", "window"], 5)
+    assert differences(short=short, long=long) == {
+        "linear (short)": None,
+        "softmax (short)": 1,
+        "linear (long)": None,
+        "softmax (long)": 1,
+        "window": 2,
+    }
+    told = "softmax (short) against linear (short); softmax (long), window against linear (long)."
+    assert merged({"short": short, "long": long}).about.endswith(told)
+    # the first of all where both have it, or where there is no other
+    more = left("more", ["gla", "linear"], 2)
+    more = dataclasses.replace(more, cells=more.cells[:2] + short.cells[:2])
+    alone = left("alone", ["window"], 3)
+    shared = {"short": short, "more": more, "alone": alone}
+    assert differences(**shared) == {"linear": None, "softmax": 1, "gla": 0, "window": 1}
+    assert "ompared" not in merged(shared).about
+
+
 def test_runs_of_other_settings_are_not_edited_into_one_variant(tmp_path):
     runs = [(planned(), 0.25), (planned("linear"), 0.5)]
     workdir = leave(tmp_path, runs)
