@@ -226,16 +226,16 @@ def comma_separated(rows: Sequence[Variant]) -> str:
 
 
 def terminal(rows: Sequence[Variant]) -> Table:
-    """The table as it is printed; the rest is in the report."""
+    """The table as it is printed, wrapped where it is wider; the rest is in the report."""
     table = Table(
         caption="accuracy ± 95% of seeds and test rows; ms: medians ± of half of the rounds, "
         "in turns: a train step, fwd + bwd: attention alone",
         caption_justify="left",
     )
-    table.add_column("variant", no_wrap=True)
+    table.add_column("variant", overflow="fold")
     for column in (shown := [c for c in told(rows) if c.short]):
         heading = f"{column.heading}\n{column.unit}"
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", overflow="fold")
     for row in rows:
         table.add_row(Text(row.name), *(column.text(row) for column in shown))
     for cell in failures(rows):
