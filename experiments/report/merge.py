@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from experiments.gathered import machine
 from experiments.records import timeless
@@ -41,14 +42,20 @@ def merged(comparisons: Named) -> Comparison:
         title=f"Comparisons: {', '.join(parts)}",
         about="\n".join(filter(None, (said(lambda x: x.about), _tested(firsts), _timed(parts)))),
         cells=cells,
-        costs={k: v for x in reversed(parts.values()) for k, v in x.costs.items()},
+        costs=_ordered(cells, [x.costs for x in parts.values()]),
         baselines=together({label: x.baselines for label, x in parts.items()}),
         environment={label: x.environment for label, x in parts.items()},
         command="\n".join(x.command for x in parts.values()),
         dates=said(lambda x: x.dates).replace("\n", "; "),
-        sights={k: v for x in reversed(parts.values()) for k, v in x.sights.items()},
+        sights=_ordered(cells, [x.sights for x in parts.values()]),
         firsts=firsts,
     )
+
+
+def _ordered(cells: Sequence[Cell], found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What there is of each variant, in their order; of the first that has it."""
+    kept = {name: value for one in reversed(found) for name, value in one.items()}
+    return {cell.variant: kept[cell.variant] for cell in cells if cell.variant in kept}
 
 
 def _firsts(cells: Sequence[Cell], comparisons: Named) -> dict[str, str]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 
 from experiments import gathered, records
@@ -18,6 +19,7 @@ from experiments.fairness import Fairness
 from experiments.report import __main__ as command
 from experiments.report.data import Cell, variants
 from experiments.report.merge import apart, merged
+from experiments.report.sight import Sight
 from experiments.search import combinations
 from experiments.sweep import Planned
 from experiments.sweep import variants as names
@@ -296,6 +298,23 @@ def test_a_name_that_stands_for_two_settings_becomes_two(tmp_path):
     long = leave(tmp_path / "long", [(planned(steps=9), 0.6), (planned("linear", 1), 0.5)])
     both = merged({"short": gathered.gathered(short), "long": gathered.gathered(long)})
     assert means(both) == {"softmax (short)": 0.2, "linear": 0.4, "softmax (long)": 0.6}
+
+
+def test_pictures_and_costs_are_in_the_order_of_the_table(tmp_path):
+    """Those of the last comparison were first."""
+    look = lambda name: Sight((), np.ones((2, 2)), name)
+    several = {}
+    for label, own in (("b", ["linear", "gla"]), ("a", ["bigbird", "gla"])):
+        left = leave(tmp_path / label, [(planned(name), 0.5) for name in own])
+        costs = {name: {"forward_ms": float(ord(label))} for name in own}
+        sights = {name: look(f"{name} in {label}") for name in own}
+        found = gathered.gathered(left)
+        several[label] = dataclasses.replace(found, costs=costs, sights=sights)
+    both = merged(several)
+    names = [row.name for row in both.rows()]
+    assert [*both.costs] == [*both.sights] == names
+    assert both.sights["gla"].about == "gla in b"
+    assert both.costs["gla"] == {"forward_ms": float(ord("b"))}
 
 
 def test_what_did_not_take_turns_is_told(tmp_path):
