@@ -63,14 +63,12 @@ def at(values: Any, key: str) -> Any:
     return values
 
 
-def together(baselines: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Those of several, by a label: what is not the same for all is named after its own."""
-    values: dict[str, set[float | None]] = {}
-    for name in dict.fromkeys(name for one in baselines.values() for name in one):
-        values[name] = {one.get(name) for one in baselines.values()}
+def together(several: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Values of several, by a label: what is not the same for all is named after its own."""
+    same = lambda name, value: all(one.get(name) == value for one in several.values())
     return {
-        name if len(values[name]) == 1 else f"{name} ({label})": value
-        for label, one in baselines.items()
+        name if same(name, value) else f"{name} ({label})": value
+        for label, one in several.items()
         for name, value in one.items()
     }
 

@@ -9,6 +9,7 @@ from experiments.records import timeless
 from experiments.report.comparison import Comparison
 from experiments.report.data import Cell, by_task, together
 from experiments.sweep import unlike
+from experiments.validation import flat
 
 Named = Mapping[str, Comparison]  # by a label that tells them apart
 
@@ -44,7 +45,7 @@ def merged(comparisons: Named) -> Comparison:
         cells=cells,
         costs=_ordered(cells, [x.costs for x in parts.values()]),
         baselines=together({label: x.baselines for label, x in parts.items()}),
-        environment={label: x.environment for label, x in parts.items()},
+        environment=together({label: flat(x.environment) for label, x in parts.items()}),
         command="\n".join(x.command for x in parts.values()),
         dates=said(lambda x: x.dates).replace("\n", "; "),
         sights=_ordered(cells, [x.sights for x in parts.values()]),

@@ -379,6 +379,19 @@ def test_baselines_of_other_tasks_keep_their_names_apart(tmp_path):
     assert found == {"chance (a)": 0.1, "chance (b)": 0.5, "majority (b)": 0.1}
 
 
+def test_an_environment_that_is_the_same_is_told_once(tmp_path):
+    """It was listed in full for each directory."""
+    a = gathered.gathered(leave(tmp_path / "a", [(planned(), 0.25)]))
+    same = {"versions": {"jax": "1"}, "hardware": HARDWARE}
+    on = lambda **more: dataclasses.replace(a, environment=same | more)
+    assert merged({"a": on(git="one"), "b": on(git="two")}).environment == {
+        "git (a)": "one",
+        "git (b)": "two",
+        "versions.jax": "1",
+        **{f"hardware.{key}": value for key, value in HARDWARE.items()},
+    }
+
+
 def test_decode_states_of_earlier_versions_are_left_out_where_nothing_decodes(tmp_path):
     """They stood in costs.json for encoders too."""
     measured = {"decode_state_bytes": 64, "step_ms": 2.0}
