@@ -91,8 +91,9 @@ def _fields(
             steps = of_first["fields"]["train.steps"] / _ratios(first, "step_time")(made)
         else:
             steps = amount / _of_a_step(made, kind)
+        over = " (more than the budget)" if steps < 1 else ""
         steps = max(1, int(steps))
-        fields["train.steps"], notes["steps"] = steps, f"{steps:,}"
+        fields["train.steps"], notes["steps"] = steps, f"{steps:,}{over}"
     return {"fields": fields, "notes": notes}
 
 

@@ -53,7 +53,7 @@ def gathered(workdir: Path) -> Comparison:
         _cell(folder / name, labels.get(name, name), config, notes.get(name, {}))
         for name, config in zip(names, configs)
     ]
-    about = [said.about, *_others(there, {*names})]
+    about = [said.about, _others(len({*there} - {*names}))]
     costs = read(workdir / "costs.json", Costs) or Costs()
     first = environments[there[0]] if there else {}
     return Comparison(
@@ -189,10 +189,9 @@ def _without_trials(there: Sequence[str], workdir: Path) -> list[str]:
     return [name for name in there if name.split("-")[-2:][0] in seeds]  # <variant>-<seed>-<hash>
 
 
-def _others(there: Sequence[str], names: set[str]) -> list[str]:
-    others = [name for name in there if name not in names]
-    what = "Also there, trials of a search or runs of another time:"
-    return [f"{what} {', '.join(others)}."] if others else []
+def _others(count: int) -> str:
+    """Not by their names, which a search has hundreds of."""
+    return f"Also there, trials of a search or runs of another time: {count}." if count else ""
 
 
 def _labels(configs: Sequence[dict[str, Any]]) -> list[str]:

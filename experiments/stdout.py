@@ -19,8 +19,16 @@ def tell(line: str) -> None:
         raise
 
 
+WIDE = 1_000  # no table is
+
+
 class Console(rich.console.Console):
-    """The same for what is coloured."""
+    """The same for what is coloured. A file or a pipe has no edge that a table is cut at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if not self.is_terminal and "COLUMNS" not in os.environ:
+            self.width = WIDE
 
     def on_broken_pipe(self) -> None:
         """rich's own ends the process, with whatever it is in the middle of."""

@@ -36,6 +36,8 @@ class Comparison:
     sights: dict[str, Sight] = dataclasses.field(default_factory=dict)  # of variants
     # what benchmarks found, by a label: as in their benchmark.json
     scaling: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    # of several comparisons: the variant that each is compared with, where it is of its own
+    firsts: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def measured(self) -> dict[str, dict[str, float | None]]:
         """The costs, and how far each variant that was looked at is from softmax."""
@@ -44,7 +46,7 @@ class Comparison:
         return {name: self.costs.get(name, {}) | there.get(name, {}) for name in self.costs | there}
 
     def rows(self) -> list[Variant]:
-        return variants(self.cells, self.measured())
+        return variants(self.cells, self.measured(), self.firsts)
 
 
 def write(comparison: Comparison, workdir: Path) -> Path:

@@ -5,7 +5,7 @@ import functools
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.report.against import Against, against
@@ -38,7 +38,7 @@ class Variant:
     name: str
     cells: tuple[Cell, ...]
     cost: dict[str, float | None]
-    against: Against | None = None  # the first variant
+    against: Against | None = None  # the first variant, of its own comparison
 
     def results(self, key: str) -> list[float]:
         """One number for each seed that finished; 'test.accuracy' looks inside `test`."""
@@ -63,38 +63,47 @@ def at(values: Any, key: str) -> Any:
     return values
 
 
-def together(baselines: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Those of several, by a label: what is not the same for all is named after its own."""
-    values: dict[str, set[float | None]] = {}
-    for name in dict.fromkeys(name for one in baselines.values() for name in one):
-        values[name] = {one.get(name) for one in baselines.values()}
+def together(several: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Values of several, by a label: what is not the same for all is named after its own."""
+    same = lambda name, value: all(one.get(name) == value for one in several.values())
     return {
-        name if len(values[name]) == 1 else f"{name} ({label})": value
-        for label, one in baselines.items()
+        name if same(name, value) else f"{name} ({label})": value
+        for label, one in several.items()
         for name, value in one.items()
     }
 
 
-def variants(cells: Sequence[Cell], costs: dict[str, dict[str, float | None]]) -> list[Variant]:
-    """Cells by variant, in the order in which the variants first come."""
+def variants(
+    cells: Sequence[Cell],
+    costs: dict[str, dict[str, float | None]],
+    firsts: Mapping[str, str] | None = None,
+) -> list[Variant]:
+    """Cells by variant, in the order in which the variants first come. `firsts` names those that
+    variants are compared with, by default the first of the same task."""
     by_name: dict[str, list[Cell]] = {}
     for cell in cells:
         by_name.setdefault(cell.variant, []).append(cell)
     found: dict[str, Against] = {}
-    for names in _by_task(by_name).values():
+    for names in by_task(cells).values():
         score = lambda name: {c.seed: c.scores["test"] for c in by_name[name] if c.result}
-        found |= against({name: score(name) for name in names})
+        own = {name: (firsts or {}).get(name, names[0]) for name in names}
+        for first in dict.fromkeys(own.values()):
+            compared = [first, *(x for x in names if own[x] == first != x)]
+            found |= against({name: score(name) for name in compared})
     return [
         Variant(name, tuple(own), costs.get(name, {}), found.get(name))
         for name, own in by_name.items()
     ]
 
 
-def _by_task(cells: dict[str, list[Cell]]) -> dict[str, list[str]]:
+def by_task(cells: Sequence[Cell]) -> dict[str, list[str]]:
     """The variants that are asked the same questions."""
     found: dict[str, list[str]] = {}
-    for name, own in cells.items():
-        asked = [own[0].config.get(key) for key in ("task", "objective", "mask_rate")]
+    first: dict[str, Cell] = {}
+    for cell in cells:
+        first.setdefault(cell.variant, cell)
+    for name, cell in first.items():
+        asked = [cell.config.get(key) for key in ("task", "objective", "mask_rate")]
         found.setdefault(json.dumps(asked, sort_keys=True), []).append(name)
     return found
 

@@ -1,13 +1,15 @@
 """Several comparisons as one: what is alike is averaged, what is not gets a name of its own."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from experiments.gathered import machine
 from experiments.records import timeless
 from experiments.report.comparison import Comparison
-from experiments.report.data import Cell, together
+from experiments.report.data import Cell, by_task, together
 from experiments.sweep import unlike
+from experiments.validation import flat
 
 Named = Mapping[str, Comparison]  # by a label that tells them apart
 
@@ -34,18 +36,49 @@ def merged(comparisons: Named) -> Comparison:
     for label, one in comparisons.items():
         own = lambda c: f"{c.variant} ({label})" if c.variant in several else c.variant
         parts[label] = _renamed(one, own)
+    cells = tuple(_once(parts, several_machines))
+    firsts = _firsts(cells, parts)
     said = lambda text: "\n".join(f"{label}: {text(x)}" for label, x in parts.items() if text(x))
     return Comparison(
         title=f"Comparisons: {', '.join(parts)}",
-        about="\n".join(filter(None, (said(lambda x: x.about), _timed(parts)))),
-        cells=tuple(_once(parts, several_machines)),
-        costs={k: v for x in reversed(parts.values()) for k, v in x.costs.items()},
+        about="\n".join(filter(None, (said(lambda x: x.about), _tested(firsts), _timed(parts)))),
+        cells=cells,
+        costs=_ordered(cells, [x.costs for x in parts.values()]),
         baselines=together({label: x.baselines for label, x in parts.items()}),
-        environment={label: x.environment for label, x in parts.items()},
+        environment=together({label: flat(x.environment) for label, x in parts.items()}),
         command="\n".join(x.command for x in parts.values()),
         dates=said(lambda x: x.dates).replace("\n", "; "),
-        sights={k: v for x in reversed(parts.values()) for k, v in x.sights.items()},
+        sights=_ordered(cells, [x.sights for x in parts.values()]),
+        firsts=firsts,
     )
+
+
+def _ordered(cells: Sequence[Cell], found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What there is of each variant, in their order; of the first that has it."""
+    kept = {name: value for one in reversed(found) for name, value in one.items()}
+    return {cell.variant: kept[cell.variant] for cell in cells if cell.variant in kept}
+
+
+def _firsts(cells: Sequence[Cell], comparisons: Named) -> dict[str, str]:
+    """What each variant is compared with: the first of its task that its comparison has, or that
+    of all where its comparison has it. One that is alone in its comparison is not there."""
+    shown = by_task(cells)
+    found: dict[str, str] = {}
+    for comparison in comparisons.values():
+        for task, own in by_task(comparison.cells).items():
+            every = shown.get(task, [])
+            names = [name for name in own if name in every]  # a copy counts under another's name
+            if len(names) > 1:
+                first = every[0] if every[0] in names else names[0]
+                found |= {name: first for name in names if name not in found}
+    return found
+
+
+def _tested(firsts: Mapping[str, str]) -> str:
+    """Which is compared with which, where that is not all with one."""
+    by = {first: [x for x in firsts if firsts[x] == first != x] for first in firsts.values()}
+    told = "; ".join(f"{', '.join(names)} against {first}" for first, names in by.items() if names)
+    return f"Compared within each comparison: {told}." if len(by) > 1 else ""
 
 
 def _timed(comparisons: Named) -> str:

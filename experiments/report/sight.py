@@ -97,12 +97,15 @@ def is_sight(drawing: Drawing) -> bool:
 
 
 def frame(count: int) -> Figure:
-    """So many empty axes side by side."""
-    with figure(1.75 * count, 2.05) as fig:
+    """So many empty axes side by side, at least with room for two: a page shows all figures as
+    wide as each other, and one alone would be twice as large."""
+    room = max(count, 2)
+    with figure(1.75 * room, 2.05) as fig:
         # there may be many pictures: constrained layout takes most of the time
         fig.set_layout_engine("none")
         places = {"left": 0.02, "right": 0.98, "bottom": 0.1, "top": 0.9, "wspace": 0.08}
-        fig.subplots(1, count, gridspec_kw=places)
+        for ax in fig.subplots(1, room, gridspec_kw=places)[count:]:
+            ax.remove()
         return fig
 
 

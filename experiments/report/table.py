@@ -151,9 +151,10 @@ COLUMNS = (
 NOTES = {
     "accuracy": "The checkpoint that is best on validation, tested once. Mean over the seeds that "
     "finished ± 95% interval, of seeds by t and of the test's rows, which all seeds share; a "
-    "single seed has none. Against the first variant of its task: the mean difference over the "
-    "seeds that both finished, told how many where one of them finished more; p by a test paired "
-    "by seed and by row, with Holm's correction for so many variants; a tie from 0.05.",
+    "single seed has none. Against the first variant of its task, of its own comparison where a "
+    "report of several has one: the mean difference over the seeds that both finished, told how "
+    "many where one of them finished more; p by a test paired by seed and by row, with Holm's "
+    "correction for so many variants; a tie from 0.05.",
     STEP: "Forward, backward and update of the whole model on one batch. Speed is that of training "
     "beside whatever else ran, a mean over seeds ± half of their range; in turns: medians over "
     "rounds in which all variants of one comparison take turns, ± half of the range in which the "
@@ -225,16 +226,16 @@ def comma_separated(rows: Sequence[Variant]) -> str:
 
 
 def terminal(rows: Sequence[Variant]) -> Table:
-    """The table as it is printed; the rest is in the report."""
+    """The table as it is printed, wrapped where it is wider; the rest is in the report."""
     table = Table(
         caption="accuracy ± 95% of seeds and test rows; ms: medians ± of half of the rounds, "
         "in turns: a train step, fwd + bwd: attention alone",
         caption_justify="left",
     )
-    table.add_column("variant", no_wrap=True)
+    table.add_column("variant", overflow="fold")
     for column in (shown := [c for c in told(rows) if c.short]):
         heading = f"{column.heading}\n{column.unit}"
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", overflow="fold")
     for row in rows:
         table.add_row(Text(row.name), *(column.text(row) for column in shown))
     for cell in failures(rows):

@@ -208,6 +208,13 @@ def test_a_budget_pays_for_steps(kind, tmp_path):
     assert again[0].experiment == found.experiment  # a time is not measured twice
 
 
+def test_a_budget_of_less_than_a_step_is_told(tmp_path):
+    """One was made without a remark."""
+    (found,) = alike(planned("softmax"), Fairness(budget={"tokens": 8 * 12 - 1}), tmp_path)
+    assert found.experiment.train.steps == 1
+    assert found.notes == {"steps": "1 (more than the budget)"}
+
+
 def test_seconds_pay_for_steps_that_were_timed_in_turns(tmp_path, monkeypatch):
     """Each variant was timed alone, so that what else ran meanwhile settled how long it trained."""
     slowed = iter([1.0, 3.0, 2.0])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 
 from experiments import gathered, records
@@ -18,6 +19,7 @@ from experiments.fairness import Fairness
 from experiments.report import __main__ as command
 from experiments.report.data import Cell, variants
 from experiments.report.merge import apart, merged
+from experiments.report.sight import Sight
 from experiments.search import combinations
 from experiments.sweep import Planned
 from experiments.sweep import variants as names
@@ -92,7 +94,7 @@ def test_a_finished_comparison_is_read_as_it_was(tmp_path):
     again = gathered.gathered(tmp_path)
     assert again.title == "mine"
     assert [cell.variant for cell in again.cells] == ["named by its sweep", "linear"]
-    assert planned("softmax", 1).name in again.about
+    assert again.about == "Also there, trials of a search or runs of another time: 2."
 
 
 def test_trials_are_no_seeds_of_a_comparison_without_its_results(tmp_path, capsys):
@@ -108,8 +110,7 @@ def test_trials_are_no_seeds_of_a_comparison_without_its_results(tmp_path, capsy
     found = gathered.gathered(tmp_path)
     assert [cell.name for cell in found.cells] == [p.name for p in runs]
     assert means(found) == {"softmax": 0.5}
-    assert found.about.startswith("Also there, trials of a search")
-    assert all(p.name in found.about for p in trials)
+    assert found.about == f"Also there, trials of a search or runs of another time: {len(trials)}."
     # of a sweep without a search, whatever is there is shown
     (tmp_path / "sweep.json").unlink()
     assert len(gathered.gathered(tmp_path).cells) == 4
@@ -311,6 +312,23 @@ def test_a_name_that_stands_for_two_settings_becomes_two(tmp_path):
     assert means(both) == {"softmax (short)": 0.2, "linear": 0.4, "softmax (long)": 0.6}
 
 
+def test_pictures_and_costs_are_in_the_order_of_the_table(tmp_path):
+    """Those of the last comparison were first."""
+    look = lambda name: Sight((), np.ones((2, 2)), name)
+    several = {}
+    for label, own in (("b", ["linear", "gla"]), ("a", ["bigbird", "gla"])):
+        left = leave(tmp_path / label, [(planned(name), 0.5) for name in own])
+        costs = {name: {"forward_ms": float(ord(label))} for name in own}
+        sights = {name: look(f"{name} in {label}") for name in own}
+        found = gathered.gathered(left)
+        several[label] = dataclasses.replace(found, costs=costs, sights=sights)
+    both = merged(several)
+    names = [row.name for row in both.rows()]
+    assert [*both.costs] == [*both.sights] == names
+    assert both.sights["gla"].about == "gla in b"
+    assert both.costs["gla"] == {"forward_ms": float(ord("b"))}
+
+
 def test_what_did_not_take_turns_is_told(tmp_path):
     cost = {"forward_ms": 1.0}
     left = {n: leave(tmp_path / n, [(planned(n), 0.5)], costs={n: cost}) for n in ("linear", "gla")}
@@ -373,6 +391,19 @@ def test_baselines_of_other_tasks_keep_their_names_apart(tmp_path):
     assert found == {"chance (a)": 0.1, "chance (b)": 0.5, "majority (b)": 0.1}
 
 
+def test_an_environment_that_is_the_same_is_told_once(tmp_path):
+    """It was listed in full for each directory."""
+    a = gathered.gathered(leave(tmp_path / "a", [(planned(), 0.25)]))
+    same = {"versions": {"jax": "1"}, "hardware": HARDWARE}
+    on = lambda **more: dataclasses.replace(a, environment=same | more)
+    assert merged({"a": on(git="one"), "b": on(git="two")}).environment == {
+        "git (a)": "one",
+        "git (b)": "two",
+        "versions.jax": "1",
+        **{f"hardware.{key}": value for key, value in HARDWARE.items()},
+    }
+
+
 def test_decode_states_of_earlier_versions_are_left_out_where_nothing_decodes(tmp_path):
     """They stood in costs.json for encoders too."""
     measured = {"decode_state_bytes": 64, "step_ms": 2.0}
@@ -411,6 +442,41 @@ def test_variants_of_other_tasks_are_not_tested_against_each_other():
     cells[1].result["baselines"]["chance"] = 0.5  # of b's first
     told = {"chance (a)": 0.06, "chance (b)": 0.5, "chance (c)": 0.06}
     assert gathered.baselines(cells) == told
+
+
+def test_a_variant_is_compared_with_the_first_of_its_own_comparison(tmp_path):
+    """All were compared with the first of the first, which may have trained otherwise."""
+
+    def left(label, names, steps):
+        runs = [
+            (planned(name, s, steps), (n + s + steps) / 10)
+            for n, name in enumerate(names)
+            for s in (0, 1)
+        ]
+        return gathered.gathered(leave(tmp_path / label, runs))
+
+    def differences(**several):
+        rows = merged(several).rows()
+        return {x.name: x.against and round(10 * x.against.difference) for x in rows}
+
+    short = left("short", ["linear", "softmax"], 2)
+    long = left("long", ["linear", "softmax", "window"], 5)
+    assert differences(short=short, long=long) == {
+        "linear (short)": None,
+        "softmax (short)": 1,
+        "linear (long)": None,
+        "softmax (long)": 1,
+        "window": 2,
+    }
+    told = "softmax (short) against linear (short); softmax (long), window against linear (long)."
+    assert merged({"short": short, "long": long}).about.endswith(told)
+    # the first of all where both have it, or where there is no other
+    more = left("more", ["gla", "linear"], 2)
+    more = dataclasses.replace(more, cells=more.cells[:2] + short.cells[:2])
+    alone = left("alone", ["window"], 3)
+    shared = {"short": short, "more": more, "alone": alone}
+    assert differences(**shared) == {"linear": None, "softmax": 1, "gla": 0, "window": 1}
+    assert "ompared" not in merged(shared).about
 
 
 def test_runs_of_other_settings_are_not_edited_into_one_variant(tmp_path):

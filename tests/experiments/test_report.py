@@ -23,6 +23,7 @@ from experiments.report.sight import Sight
 from experiments.report.stats import Score, interval
 from experiments.report.table import COLUMNS, comma_separated, markdown, number, terminal, told
 from experiments.report.tradeoff import Point, tradeoff
+from experiments.stdout import Console
 from experiments.validation import flat
 
 NASTY = "<script>alert('x')</script>"
@@ -284,6 +285,26 @@ def test_the_table_of_a_terminal_fits_80_characters(comparison):
     rich.console.Console(file=shown, width=80).print(terminal(rows))
     assert "…" not in shown.getvalue()
     assert "against the first" in shown.getvalue()
+
+
+def test_a_printed_table_is_wrapped_at_the_edge_of_a_terminal_and_has_none_in_a_log(
+    capsys, monkeypatch
+):
+    """It was cut in both: by what tells rows apart, intervals and p."""
+    long = "softmax learning_rate=0.001, optimizer.warmup_steps=1000, positions=rotary"
+    cells = [cell(f"{long}, width={n}", s, n / 100 + s / 50) for n in (64, 80) for s in (0, 1)]
+    rows = variants(cells, {c.variant: COSTS for c in cells})
+    monkeypatch.delenv("COLUMNS", raising=False)
+    Console().print(terminal(rows))
+    line = next(x for x in capsys.readouterr().out.splitlines() if "width=80" in x)
+    assert long in line
+    assert "81.0 ± 12.7" in line
+    assert rows[1].against.text() in line
+    shown = io.StringIO()
+    rich.console.Console(file=shown, width=80).print(terminal(rows))
+    assert "…" not in shown.getvalue()
+    assert "width=80" in shown.getvalue()
+    assert "81.0 ± 12.7" in shown.getvalue()
 
 
 def test_csv_has_a_line_for_each_cell(comparison):

@@ -184,3 +184,12 @@ def test_what_a_variant_attends_to_is_drawn_as_if_it_were_the_only_one():
     together = [drawing for drawing, _ in attending(looked)]
     for drawing, sight in zip(together, looked.values(), strict=True):
         assert drawing == draw(sight, frame(len(sight.layers) + 1), drawing.name)
+
+
+def test_a_receptive_field_alone_is_as_large_as_beside_a_matrix():
+    """It was twice as large, as pages show both in one width."""
+    square = np.ones((4, 4))
+    fields = [draw(Sight(x, square, ""), frame(len(x) + 1), "one") for x in ((), (square,))]
+    size = [re.search('viewBox="[^"]*"', x.svg).group() for x in fields]
+    assert size[0] == size[1]
+    assert [x.svg.count("<image") for x in fields] == [1, 2]
