@@ -1,5 +1,6 @@
 """Long Range Arena's eleven models (Tay et al. 2020, arXiv:2011.04006) as ours, and its results."""
 
+from dataclasses import fields
 from typing import Any
 
 from attn import MECHANISMS
@@ -73,7 +74,7 @@ def size(task: str, model: str) -> dict[str, Any]:
 
 def attention(name: str, dropout: float) -> dict[str, Any]:
     """A mechanism or mixer, which drops that share of its weights where it has weights to drop."""
-    drops = hasattr(MECHANISMS.get(name), "dropout_rate")
+    drops = name in MECHANISMS and "dropout_rate" in {f.name for f in fields(MECHANISMS[name])}
     return mechanism(name, dropout_rate=dropout) if drops else mechanism(name)
 
 
