@@ -3,8 +3,11 @@
 import importlib.machinery
 import importlib.util
 import json
+import os
 import pathlib
 import re
+import subprocess
+import sys
 import textwrap
 
 import jax.numpy as jnp
@@ -53,10 +56,41 @@ def test_readme_primitive_example_is_short():
     assert len(blocks("README.md")[0].strip().splitlines()) <= 13
 
 
+OUTSIDE = """
+from experiments.config import mechanism, task
+
+def get_config():
+    model = {"layers": 1, "width": 8, "heads": 2, "mlp_width": 8}
+    train = {"steps": 2, "batch_size": 4, "eval_every": 2}
+    rate = {"learning_rate": 1e-3}
+    return {"task": task("digits"), "model": model, "optimizer": rate, "train": train}
+
+def sweep():
+    for seed in range(2):
+        yield {"model.attention": mechanism("tempered", temperature=3.0), "seed": seed}
+"""
+
+
+@pytest.mark.slow
+def test_a_mechanism_outside_the_repository_is_compared(tmp_path):
+    mine, driver = blocks("CONTRIBUTING.md")
+    for name, text in {"mine.py": mine, "driver.py": driver, "config.py": OUTSIDE}.items():
+        (tmp_path / name).write_text(text)
+    options = [f"--config={tmp_path / 'config.py'}", f"--workdir={tmp_path / 'run'}"]
+    found = subprocess.run(
+        [sys.executable, tmp_path / "driver.py", *options, "--processes=2"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stderr
+    assert "tempered" in (tmp_path / "run/table.md").read_text()
+
+
 @pytest.mark.slow
 def test_contributing_example_keeps_the_laws_it_is_shown_for():
     names = {}
-    (example,) = blocks("CONTRIBUTING.md")
+    example, _ = blocks("CONTRIBUTING.md")
     exec(example, names)
     from attn.testing import check
 
