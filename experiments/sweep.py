@@ -71,8 +71,13 @@ def unlike(runs: Iterable[tuple[str, dict[str, Any]]]) -> list[str]:
     """The variants whose name stands for several settings, seeds aside."""
     found = collections.defaultdict(set)
     for variant, config in runs:
-        found[variant].add(json.dumps({**config, "seed": 0}, sort_keys=True))
+        found[variant].add(seedless(config))
     return [variant for variant, settings in found.items() if len(settings) > 1]
+
+
+def seedless(config: dict[str, Any]) -> str:
+    """The settings of all its seeds, to be compared."""
+    return json.dumps({**config, "seed": 0}, sort_keys=True)
 
 
 def variants(settings: Sequence[dict[str, Any]]) -> list[str]:

@@ -8,7 +8,7 @@ from experiments.gathered import machine
 from experiments.records import timeless
 from experiments.report.comparison import Comparison
 from experiments.report.data import Cell, by_task, together
-from experiments.sweep import unlike
+from experiments.sweep import seedless, unlike
 from experiments.validation import flat
 
 Named = Mapping[str, Comparison]  # by a label that tells them apart
@@ -21,9 +21,10 @@ def apart(comparison: Comparison) -> Comparison:
 
 def merged(comparisons: Named) -> Comparison:
     """One comparison of all. Where runs of one variant are of several machines it is several,
-    `softmax [machine]`; where its settings differ too, `softmax (label)`. A run that two of them
-    hold of one machine counts once, finished if any has it finished; where the finished do not
-    agree, the later one is a cell with an error."""
+    `softmax [machine]`; where its settings differ too, `softmax (label)` with the label of the
+    first comparison that has them. A run that two of them hold of one machine counts once, finished
+    if any has it finished; where the finished do not agree, the later one is a cell with an error.
+    """
     machines = {c.machine for x in comparisons.values() for c in x.cells if c.result}
     if several_machines := len(machines) > 1:
         on = lambda cell: f"{cell.variant} [{cell.machine or 'unknown machine'}]"
@@ -32,9 +33,11 @@ def merged(comparisons: Named) -> Comparison:
         return next(iter(comparisons.values()))
     begun = (c for x in comparisons.values() for c in x.cells if c.config)
     several = unlike((c.variant, c.config) for c in begun)
-    parts = {}
+    parts, labels = {}, {}
     for label, one in comparisons.items():
-        own = lambda c: f"{c.variant} ({label})" if c.variant in several else c.variant
+        of = {c.variant: seedless(c.config) for c in one.cells if c.config}
+        known = lambda name: labels.setdefault((name, of.get(name, label)), label)
+        own = lambda c: f"{c.variant} ({known(c.variant)})" if c.variant in several else c.variant
         parts[label] = _renamed(one, own)
     cells = tuple(_once(parts, several_machines))
     firsts = _firsts(cells, parts)

@@ -312,6 +312,22 @@ def test_a_name_that_stands_for_two_settings_becomes_two(tmp_path):
     assert means(both) == {"softmax (short)": 0.2, "linear": 0.4, "softmax (long)": 0.6}
 
 
+def test_of_three_comparisons_two_of_the_same_settings_are_one(tmp_path):
+    """Each was a variant of its own as soon as the third had others."""
+    runs = {
+        "a": [(planned("linear"), 0.2)],
+        "b": [(planned("linear", steps=9), 0.6)],
+        "c": [(planned("linear"), 0.2), (planned("linear", 1), 0.4), (planned("window", 1), 0.5)],
+    }
+    both = merged({x: gathered.gathered(leave(tmp_path / x, own)) for x, own in runs.items()})
+    assert means(both) == {
+        "linear (a)": pytest.approx(0.3),
+        "linear (b)": 0.6,
+        "window": 0.5,
+    }
+    assert both.firsts["window"] == "linear (a)"
+
+
 def test_pictures_and_costs_are_in_the_order_of_the_table(tmp_path):
     """Those of the last comparison were first."""
     look = lambda name: Sight((), np.ones((2, 2)), name)
