@@ -183,8 +183,9 @@ def undivided(top):
     """The weights exp2(s - top) of scores [R K, c, G b] whose rows, of G b, `going_back` gave."""
 
     def weigh(s, seen):
+        s = s - top[..., None, :]
         # scores may round otherwise than in the forward pass, where none was above the top
-        p = jnp.exp2(jnp.minimum(s - top[..., None, :], 0)) + _nan_of(top)
+        p = jnp.exp2(s - lax.stop_gradient(jnp.maximum(s, 0))) + _nan_of(top)
         return p if seen is None else jnp.where(seen, p, 0)
 
     return weigh
@@ -196,7 +197,7 @@ def divided(top):
 
     def weigh(s, seen):
         s = s if seen is None else jnp.where(seen, s, -jnp.inf)
-        m = s.max(-2)
+        m = lax.stop_gradient(s.max(-2))
         m = jnp.where(top == jnp.inf, jnp.inf, jnp.where(m == -jnp.inf, 0, m))
         p = jnp.exp2(s - m[..., None, :])
         total = p.sum(-2)
