@@ -202,7 +202,8 @@ def divided(top):
         p = jnp.exp2(s - m[..., None, :])
         total = p.sum(-2)
         share = jnp.where(total > 0, 1 / jnp.where(total > 0, total, 1), 0)
-        return p * share[..., None, :] + _nan_of(top)
+        p = p * share[..., None, :] + _nan_of(top)
+        return p if seen is None else jnp.where(seen, p, 0)
 
     return weigh
 
