@@ -19,7 +19,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from attn import _short, _strips
-from attn._core import isolate, number_of, scaled, wide
+from attn._core import inverse, isolate, number_of, scaled, wide
 from attn._dropout import Dropout
 from attn._tiles import (
     LOG2E,
@@ -288,7 +288,8 @@ def _backward_tile(t, q, k, v, out, top, total, do, d_lse, mask, bias, dropout, 
     qs = t.to_blocks(q, t.block_q)
     # do . out of each row (Dao et al. 2022)
     deltas = t.rows_to_blocks((isolate(out)[0] * isolate(do)[0]).sum(-1).mT)
-    dos, tops, shares, d_lses = going_back_in_blocks(t, top, total, do, d_lse)
+    dos, tops, d_lses = going_back_in_blocks(t, top, total, do, d_lse)
+    shares = inverse(t.rows_to_blocks(total, 1.0))
     # weights are not divided by their sum: instead of them, all that they meet is
     dos, deltas = dos * shares[..., None], (deltas - d_lses) * shares
     ks, vs = t.to_blocks(k, t.block_k), t.to_blocks(v, t.block_k)

@@ -88,6 +88,11 @@ def wide(x: Array) -> Array:
     return x.astype(wide_dtype(x.dtype))
 
 
+def inverse(total: Float[Array, "..."]) -> Float[Array, "..."]:
+    """1 / total of sums of weights; 0 for those of none, and of NaN."""
+    return jnp.where(total > 0, 1 / jnp.where(total > 0, total, 1), 0)
+
+
 def isolate(x: Float[Array, "*B S K H"]) -> tuple[Float[Array, "*B S K H"], Float[Array, "*B S K"]]:
     """x with every row that holds a NaN or Inf set to 0, and the poison: NaN there, else 0.
 

@@ -47,7 +47,7 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
     drop = words(t, dropout)
     q, k, v = coming_back(t, q, k, v)
     qs = t.to_blocks(q, t.block_q)
-    dos, tops, _, d_lses = going_back_in_blocks(t, top, total, do, d_lse)
+    dos, tops, d_lses = going_back_in_blocks(t, top, total, do, d_lse)
     (k,), (v,) = t.to_blocks(k, t.S), t.to_blocks(v, t.S)
     dq, dk, dv = [], jnp.zeros_like(k), jnp.zeros_like(v)
     for a, keys, i, j, masked in _rows(t, mask):

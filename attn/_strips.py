@@ -58,7 +58,7 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
     """The gradients of one tile of batch rows, which need no `out`."""
     starts, width, queries, cut = _geometry(t, mask)
     # in blocks, as the loop asks for them: it makes what it is given again for each score
-    tops = t.rows_to_blocks(going_back(top, total, do.swapaxes(1, 2), d_lse)[0], jnp.inf)
+    tops = t.rows_to_blocks(going_back(top, total, do.swapaxes(1, 2), d_lse), jnp.inf)
     d_lses, q, do = t.rows_to_blocks(d_lse), queries(q), queries(do)
     dropout = _padded(queries, dropout)
     poison = _poison(q, k, v)

@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Shaped
 
 from attn._axes import conjunction
-from attn._core import isolate
+from attn._core import inverse, isolate
 from attn._dropout import Dropout, keep
 
 LOG2E = math.log2(math.e)
@@ -159,24 +159,21 @@ def coming_back(t: Tiling, q, k, v):
 
 
 def going_back(top, total, do, d_lse):
-    """What the weights exp2(s - top) / total of rows send back: `top`, and the factor 1 / total of
-    do and delta. Apart: top + log2(total), the log-sum-exp, rounds the total away where scores are
-    as large as -1e9."""
+    """The `top` of rows whose weights exp2(s - top) send something back, undivided: top +
+    log2(total), the log-sum-exp, rounds the total away where scores are as large as -1e9."""
     # rows that see nothing, and NaN rows that nobody asks about: exp2(s - inf) = 0
     lost, asked = jnp.isnan(total), (do != 0).any(-1) | (d_lse != 0)
     top = jnp.where((total == 0) | (lost & ~asked), jnp.inf, jnp.where(lost, jnp.nan, top))
     # a NaN that comes back reaches what its row sees, nothing else
-    return top + isolate(do)[1], jnp.where(total > 0, 1 / jnp.where(total > 0, total, 1), 0)
+    return top + isolate(do)[1]
 
 
 def going_back_in_blocks(t: Tiling, top, total, do, d_lse):
-    """do, `top`, 1 / total and d_lse in blocks of queries; do is [R, T, N, D], the others
-    [R, N, T]."""
+    """do, `top` and d_lse in blocks of queries; do is [R, T, N, D], the others [R, N, T]."""
     dos = t.to_blocks(do, t.block_q)
     tops, totals = t.rows_to_blocks(top, jnp.inf), t.rows_to_blocks(total, 1.0)
     d_lses = t.rows_to_blocks(d_lse)
-    tops, shares = going_back(tops, totals, dos, d_lses)
-    return isolate(dos)[0], tops, shares, d_lses
+    return isolate(dos)[0], going_back(tops, totals, dos, d_lses), d_lses
 
 
 def undivided(top):
@@ -200,9 +197,7 @@ def divided(top):
         m = lax.stop_gradient(s.max(-2))
         m = jnp.where(top == jnp.inf, jnp.inf, jnp.where(m == -jnp.inf, 0, m))
         p = jnp.exp2(s - m[..., None, :])
-        total = p.sum(-2)
-        share = jnp.where(total > 0, 1 / jnp.where(total > 0, total, 1), 0)
-        p = p * share[..., None, :] + _nan_of(top)
+        p = p * inverse(p.sum(-2))[..., None, :] + _nan_of(top)
         return p if seen is None else jnp.where(seen, p, 0)
 
     return weigh

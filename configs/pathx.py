@@ -6,7 +6,7 @@ They are those of pathfinder128 in lra_benchmarks/image/configs of google-resear
 where every model is at chance. Images are of our own generator, fresh at each step, where theirs
 are 160,000; data_dir reads the published ones. Not run: it wants an accelerator.
 
-Weight decay is 0 there. Nothing is dropped inside the MLPs, as there.
+Unlike there nothing is dropped inside the MLPs.
 """
 
 from experiments.config import task

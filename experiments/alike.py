@@ -77,8 +77,9 @@ def _fields(
     if rules.match != "none" and first.posed.head in ("classification", "dual"):
         # what is solved may be the width of its hidden layer too, and a head of three units learns
         # nothing whatever is before it
-        size = first.model
-        fields["model.head_width"] = size.head_width or size.mlp_width or size.width
+        from attn.nn.head import hidden_width  # Flax, only where it is needed
+
+        fields["model.head_width"] = hidden_width(first.model)
     if rules.match != "none" and planned.experiment != first:
         name = planned.match or rules.solved
         value, off = matched(planned.having(fields), first, rules.match, name)
@@ -105,8 +106,7 @@ def matched(planned: Planned, first: Experiment, quantity: str, name: str) -> tu
     by_width = name == "model.width" and model.head_dim is None
     unit = model.heads if by_width else 1
     if by_width or name == "model.head_dim":
-        layers = model.attention if isinstance(model.attention, tuple) else (model.attention,)
-        unit *= max(m.parts for m in layers)
+        unit *= max(m.parts for m in model.attentions)
         unit *= 2 if model.positions in TURNED else 1  # they turn pairs
     try:
         ratio = _ratios(first, quantity)

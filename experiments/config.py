@@ -116,7 +116,7 @@ class Model:
             self.encoder(vocab_size=1, max_length=1, classes=1, head="classification")
         except ValueError as error:
             mistakes += str(error).replace("mechanism:", "attention:").split("\n")
-        given = self.attention if isinstance(self.attention, tuple) else (self.attention,)
+        given = self.attentions
         if refusing := [name_of(m) for m in given if self.causal and Causal not in m.honours]:
             mistakes.append(f"causal: {' and '.join(refusing)} cannot be causal")
         if needing := [name_of(m) for m in given if not self.causal and Causal in m.requires]:
@@ -128,10 +128,14 @@ class Model:
             raise ValueError("\n".join(mistakes))
 
     @property
+    def attentions(self) -> tuple[Mechanism | Mixer, ...]:
+        """One for all layers, or one for each."""
+        return self.attention if isinstance(self.attention, tuple) else (self.attention,)
+
+    @property
     def sees_past_alone(self) -> bool:
         """By the mask, or by what mixes the tokens of every layer."""
-        given = self.attention if isinstance(self.attention, tuple) else (self.attention,)
-        return self.causal or all(isinstance(m, Mixer) and m.past_only for m in given)
+        return self.causal or all(isinstance(m, Mixer) and m.past_only for m in self.attentions)
 
     def encoder(self, *, head: str, **sizes: int | None) -> EncoderConfig:
         """`sizes` are a task's. Raises ValueError with one line for each mistake."""

@@ -67,9 +67,8 @@ def look(learner, params, split: str, example: int, *, probes: int = 64, rows: i
     maps = [] if whys else [np.asarray(x[0], np.float32) for x, _ in found]
     field, real = np.asarray(field, np.float32), np.asarray(real)
     errors = tuple(_error(pair, real) for _, pair in found)
-    layers = model.attention if isinstance(model.attention, tuple) else (model.attention,)
     about = {
-        "attention": "; ".join(map(repr, layers)),
+        "attention": "; ".join(map(repr, model.attentions)),
         f"{split} example": example,
         "label": np.ravel(batch.labels)[0] if batch.labels.ndim == 1 else "one for each position",
     }

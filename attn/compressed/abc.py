@@ -15,6 +15,7 @@ from attn._core import (
     apply_weights,
     check_count,
     check_qkv,
+    inverse,
     masked_softmax,
     refuse_rest,
     seen_array,
@@ -106,7 +107,7 @@ def _chunk(state, q, k, v, seen, *, control):
     f = jnp.where(past[..., None], jnp.exp(jnp.where(past[..., None], apart, 0)), 0)
     old = jnp.exp(state.top[..., None, :] - top)
     weight = old * state.weight[..., None, :] + f.sum(-2)
-    share = jnp.where(weight > 0, 1 / jnp.where(weight > 0, weight, 1), 0)[..., None, :, :]
+    share = inverse(weight)[..., None, :, :]
     old_rows = old[..., None, :, :]
     qk = jnp.where(past[..., None, :, :], jnp.einsum("...gth,...ih->...gti", q, k), 0)
     s = jnp.einsum("...gti,...tim->...gtm", qk, f)

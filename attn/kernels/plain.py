@@ -20,9 +20,8 @@ class Materialized:
     def __call__(self, call: Call):
         s, seen = dense_scores(call.q, call.k, call.mask, call.bias, call.scale, call.logit_cap)
         out = attend_materialized(s, seen, call.v, dropout=call.dropout)
-        return out.astype(jnp.result_type(call.q)), _log_sum_exp(
-            s, seen
-        ) if call.return_lse else None
+        lse = _log_sum_exp(s, seen) if call.return_lse else None
+        return out.astype(jnp.result_type(call.q)), lse
 
 
 def _log_sum_exp(s, seen):

@@ -142,7 +142,7 @@ class Read:
         out, d_out = (jnp.swapaxes(x, 1, 2).reshape(self.sums.shape) for x in (out, d_out))
         if self.weight is None:
             return d_out, None
-        share = jnp.where(self.weight == 0, 0, 1 / jnp.where(self.weight == 0, 1, self.weight))
+        share = jnp.where(self.weight == 0, 0, 1 / _or_one(self.weight))
         d_weight = jnp.where(d_out == 0, 0, d_out * out).sum(-1)
         return divide(d_out, self.weight), -d_weight * share
 

@@ -44,13 +44,18 @@ def pair(a: Float[Array, "*B W"], b: Float[Array, "*B W"]) -> Float[Array, "*B 4
     return jnp.concatenate([a, b, a * b, a - b], axis=-1)
 
 
+def hidden_width(config) -> int:
+    """Of the first hidden layer, if `config` asks for one: of the sizes that are named there."""
+    return config.head_width or config.mlp_width or config.width
+
+
 class Head(nnx.Module):
     """Class scores as float32, of products in the config's `dtype`: linear for each position if
     `head` is "token", else with hidden ReLU layers as in Long Range Arena: one of `head_width` for
     "classification", and one of half of it for "dual"."""
 
     def __init__(self, config: EncoderConfig, *, key: Array):
-        hidden = config.head_width or config.mlp_width or config.width
+        hidden = hidden_width(config)
         inputs, widths = {
             "token": (config.width, []),
             "classification": (config.width, [hidden]),

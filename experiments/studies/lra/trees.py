@@ -9,6 +9,7 @@ from scipy import ndimage
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from experiments.tasks.base import Batch
+from experiments.tasks.patches import joined
 from experiments.tasks.pathfinder import PathfinderPatches
 
 ROUNDS, IMAGES = 200, 10_000
@@ -43,10 +44,7 @@ def statistics(images: Batch) -> Float[np.ndarray, "B 3*T"]:
 
 def pixels(images: Batch, patch: int) -> Float[np.ndarray, "B H W"]:
     """The images that were cut into squares, in [0, 1]."""
-    batch, T, _ = images.tokens.shape
-    rows = int(T**0.5)
-    cells = images.tokens.reshape(batch, rows, rows, patch, patch)
-    return np.swapaxes(cells, 2, 3).reshape(batch, rows * patch, rows * patch) / 2 + 0.5
+    return joined(images.tokens, patch) / 2 + 0.5
 
 
 def sizes(image: Float[np.ndarray, "H W"]) -> Float[np.ndarray, "20"]:
