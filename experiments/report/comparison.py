@@ -95,7 +95,7 @@ def render(comparison: Comparison, drawn: Sequence[Captioned]) -> str:
     shown = "".join(picture(x.svg, text) for x, text in drawn if not is_sight(x))
     sections = [
         f"<h1>{html.escape(comparison.title)}</h1>",
-        f"<p>{html.escape(comparison.about)}</p>" if comparison.about else "",
+        *(f"<p>{html.escape(line)}</p>" for line in comparison.about.splitlines()),
         f'<p class="soft">{html.escape(_scope(comparison))}</p>',
         "<h2>Results</h2>",
         hypertext(rows, comparison.baselines, looks),

@@ -136,7 +136,7 @@ def terminal(heading: str, rows: Sequence[Row]) -> Table:
     table = Table(title=heading, title_justify="left", caption_justify="left")
     headings, texts = details(rows, short=True)
     for n, name in enumerate(headings):
-        table.add_column(name, justify="right" if n else "left", no_wrap=True)
+        table.add_column(name, justify="right" if n else "left", overflow="fold")
     notes = Text()
     for row, cells in zip(rows, texts):
         if row["why"]:

@@ -78,6 +78,20 @@ def test_a_peer_a_little_outside_the_contract_is_timed_and_marked():
     assert "* rough is outside the contract" in printed.caption.plain
 
 
+def test_a_printed_table_is_wrapped_not_cut_at_80_characters():
+    from experiments.measure import turns
+
+    ready = turns.Ready(lambda r: None, lambda: [], temporary_bytes=123_456_789)
+    shape = {"T": 1, "mode": "forward", "dtype": "float32", "heads": 1, "kv_heads": 1}
+    names = ("attn", f"a peer of a name as long as {'it ' * 12}gets")
+    contenders = {name: turns.Contender(lambda: ready, None, ours=name == "attn") for name in names}
+    found = turns.measure(turns.Group(shape | {"batch": 1, "width": 1}, contenders), SMALL)
+    shown = io.StringIO()
+    Console(file=shown, width=80).print(terminal("t", found))
+    assert "…" not in shown.getvalue()
+    assert shown.getvalue().count("123") == 2
+
+
 def test_who_cannot_take_part_says_why():
     ours, linen = rows(softmax(against={"flax.linen": 16}), MODES[0])
     assert ours["why"] == ""

@@ -307,6 +307,13 @@ def test_a_printed_table_is_wrapped_at_the_edge_of_a_terminal_and_has_none_in_a_
     assert "81.0 ± 12.7" in shown.getvalue()
 
 
+def test_what_is_said_of_each_of_several_comparisons_is_a_paragraph(comparison):
+    """Their lines ran together into one."""
+    said = render(dataclasses.replace(comparison, about="a: one <b>.\nb: two."))
+    assert "<p>a: one &lt;b&gt;.</p>" in said
+    assert "<p>b: two.</p>" in said
+
+
 def test_csv_has_a_line_for_each_cell(comparison):
     rows = variants(comparison.cells, comparison.costs)
     found = list(csv.DictReader(io.StringIO(comma_separated(rows))))
