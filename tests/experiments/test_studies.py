@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from attn.nn import with_kv_heads
+from experiments.config_file import read
 from experiments.studies import conversion, heads, record
 from experiments.studies.conversion import __main__ as conversion_command
 from experiments.studies.conversion import uptraining
@@ -37,6 +38,8 @@ from experiments.studies.pretraining import __main__ as pretraining_command
 from experiments.studies.pretraining import runs as pretraining
 from experiments.studies.recall_state import __main__ as recall_command
 from experiments.studies.recall_state import runs as recall
+from experiments.studies.tasks import __main__ as tasks_command
+from experiments.studies.tasks import runs as tasks
 
 SMALL = Sizes(width=12, heads=4, length=7, batch=2)
 ROUNDING = 1e-5
@@ -55,6 +58,7 @@ COMMANDS = {
     "lra": lra_command,
     "extrapolation": extrapolation_command,
     "recall_state": recall_command,
+    "tasks": tasks_command,
 }
 WRITTEN = COMMANDS | {"lra_defects": defects_command}
 
@@ -204,6 +208,13 @@ def test_the_command_runs_from_end_to_end(name, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(recall_command, "CELLS", tmp_path / "cells")
     some = functools.partial(recall.Settings, families=("softmax", "hgrn2"), fields=few)
     monkeypatch.setattr(recall_command, "Settings", some)
+    monkeypatch.setattr(tasks_command, "WORKDIR", tmp_path)
+    few = (("task.validation", 30), ("task.test", 30), ("train.batch_size", 4), ("model.width", 8))
+    some = functools.partial(tasks.Settings, configs=("modular", "parity"), fields=few)
+    monkeypatch.setattr(
+        tasks, "CONFIGS", tasks.CONFIGS | dict.fromkeys(some.keywords["configs"], ("lstm",))
+    )
+    monkeypatch.setattr(tasks_command, "Settings", some)
     assert COMMANDS[name].main([f"--out={tmp_path}", "--seeds=1", "--steps=10"]) == 0
     assert "README.md" in capsys.readouterr().out
     written = (tmp_path / "README.md").read_text()
@@ -243,6 +254,17 @@ def test_each_family_has_each_state_once():
     }
     assert all(p.experiment.task.length == 32 for p in planned)
     assert len({recall.family(p) for p in planned}) == 11
+
+
+def test_each_config_of_the_tasks_is_run_as_it_stands():
+    """One was left out of a table by hand, and the table went stale."""
+    settings = tasks.Settings(steps=100)
+    planned = {config: settings.planned(config) for config in tasks.CONFIGS}
+    assert {len({p.name for p in runs}) for runs in planned.values()} >= {1, 9, 58}
+    for runs in planned.values():
+        assert all(p.experiment.train.steps <= 100 for p in runs)
+    (first,) = tasks.Settings().planned("needle")
+    assert first.experiment == read(str(record.records.ROOT / "configs/needle.py:softmax"))
 
 
 def test_mistakes_in_the_command_are_named(capsys):

@@ -1,0 +1,39 @@
+"""The pictures of the study: test accuracy of every run beside what is had without learning."""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+from experiments.report import plots
+from experiments.studies.record import Figures, saved
+from experiments.studies.tasks.tables import ZOO, ordered
+
+Dot = tuple[str, dict, dict]  # a label, the model's numbers, its config's
+
+
+def figures(results: dict) -> Figures:
+    """`tasks`, and `zoo` if it was run."""
+    configs = dict(results["configs"])
+    zoo = configs.pop(ZOO, None)
+    label = lambda config, model: f"{config}, {model}"
+    tasks = [(label(c, m), row, x) for c, x in configs.items() for m, row in x["models"].items()]
+    alike = [(name, zoo["models"][name], zoo) for name in ordered(zoo["models"])] if zoo else []
+    drawn = {"tasks": tasks[::-1], "zoo": alike}  # from top to bottom, and from worst to best
+    return {name: _dots(name, dots) for name, dots in drawn.items() if dots}
+
+
+def _dots(name: str, dots: Sequence[Dot]) -> tuple[str, bytes]:
+    """A line for each: its accuracy, the error of the test's rows, ticks where baselines are."""
+    with plots.figure(6.0, 0.6 + 0.16 * len(dots)) as fig:
+        ax = fig.subplots()
+        for at, (_, row, found) in enumerate(dots):
+            score = fmean(row["accuracy"])
+            error = 1.96 * math.sqrt(score * (1 - score) / found["test rows"])
+            simple = [100 * x for x in found["baselines"].values()]
+            ax.plot(simple, [at] * len(simple), "|", color=plots.INK, ms=5, mew=0.7)
+            ax.errorbar(
+                100 * score, at, xerr=100 * error, fmt="o", ms=3, lw=0.8, color=plots.COLOURS[0]
+            )
+        ax.set_yticks(range(len(dots)), [label for label, *_ in dots], fontsize=7)
+        ax.set(xlabel="test accuracy, %", xlim=(-2, 102), ylim=(-1, len(dots)))
+        return saved(fig, name)

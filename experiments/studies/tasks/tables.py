@@ -1,0 +1,60 @@
+"""The README's numbers, from results.json alone."""
+
+from statistics import fmean
+
+from experiments.studies.record import Blocks, run_line, spread, table
+
+ZOO = "zoo"  # many models of one task: a list of its own
+
+
+def blocks(r: dict) -> Blocks:
+    return {
+        "tasks": tasks(r["configs"]),
+        "zoo": zoo(r["configs"]),
+        "settings": settings(r),
+        "run": run_line(r),
+    }
+
+
+def tasks(configs: dict) -> str:
+    """A row for each config."""
+    head = ["config", "without learning, %", "test rows", "test accuracy, %"]
+    rows = [
+        [f"`{name}`", ladder(found["baselines"]), f"{found['test rows']:,}", scores(found)]
+        for name, found in configs.items()
+        if name != ZOO
+    ]
+    return table(head, rows)
+
+
+def ladder(baselines: dict) -> str:
+    return ", ".join(f"{name} {100 * x:.1f}" for name, x in baselines.items()) or "–"
+
+
+def scores(found: dict) -> str:
+    models = found["models"].items()
+    return "; ".join(f"{name} **{spread(row['accuracy'])}**" for name, row in models) or "–"
+
+
+def zoo(configs: dict) -> str:
+    if ZOO not in configs:
+        return "Not run."
+    models = configs[ZOO]["models"]
+    return ", ".join(f"{name} {spread(models[name]['accuracy'])}" for name in ordered(models)) + "."
+
+
+def ordered(models: dict) -> list[str]:
+    """From the worst to the best."""
+    return sorted(models, key=lambda name: fmean(models[name]["accuracy"]))
+
+
+def settings(r: dict) -> str:
+    s, configs = r["settings"], r["configs"].values()
+    rows = [row for found in configs for row in found["models"].values()]
+    runs = sum(len(row["accuracy"]) for row in rows)
+    minutes = sum(sum(row["seconds"]) for row in rows) / 60
+    seeds = "one seed" if s["seeds"] == 1 else f"{s['seeds']} seeds"
+    return (
+        f"{seeds}; {runs} runs with a result, {len(r['without result'])} without; {minutes:,.0f} "
+        f"minutes of training with compilation."
+    )
