@@ -6,21 +6,22 @@ from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from attn._arrays import check_floats
 from attn._axes import aligned, conjunction
 from attn._chunks import by_chunks, chunk_size
 from attn._core import (
+    attend_materialized,
     check_count,
     check_qkv,
     dense_attention,
     masked_softmax,
-    mix,
     refuse_rest,
     scores,
     wide,
 )
+from attn._tokens import clean, seen_tokens, to_heads
 from attn.masks import FULL, Mask, Padding
 from attn.mechanism import Mechanism
 
@@ -50,16 +51,22 @@ def linformer_attention(
     (padding,), rest = mask.take(*HONOURS)
     refuse_rest("linformer", rest, bias, HONOURS)
     (*batch, T, N, _), S, D = q.shape, k.shape[-3], v.shape[-1]
-    keys, live, f = _keys(q, k, padding, key_projection, value_projection)
-    v = wide(v)
-    if padding is not None:
-        v = _shown(v, padding.seen_keys(S))
+    asks, seen = seen_tokens(padding, tuple(batch), T, S)
+    (rows, q_poison), (k, k_poison), (v, v_poison) = (
+        clean(x, there) for x, there in ((q, asks), (k, seen), (v, seen))
+    )
+    keys, f = _keys(k, key_projection, value_projection)
     values = jnp.einsum("krs,...skd->...rkd", f, v)
     if T == 0:
         return jnp.zeros((*batch, T, N, D), q.dtype)
-    attend = lambda _, rows: mix(_weights(*rows, keys), values)
+    live = asks & seen.any(-1, keepdims=True)
+    attend = lambda _, rows: attend_materialized(*_scores(*rows, keys), values)
     size = chunk_size(math.prod(batch) * N * f.shape[1])
-    return by_chunks(attend, (wide(q), live[..., None, None]), T, size).astype(jnp.result_type(q))
+    out = by_chunks(attend, (rows, live[..., None, None]), T, size)
+    # what is not finite reaches its row and head, through every projected key
+    met = to_heads((k_poison + v_poison).sum(-2), N)[..., None, :] + q_poison
+    met = jax.lax.stop_gradient(jnp.where(live[..., None], met, 0))
+    return (out + met[..., None]).astype(jnp.result_type(q))
 
 
 def _projections(S, K, key_projection, value_projection=None):
@@ -81,25 +88,17 @@ def _projections(S, K, key_projection, value_projection=None):
     return tuple(jnp.broadcast_to(x[..., :S], (K, x.shape[1], S)) for x in both)
 
 
-def _keys(q, k, padding, key_projection, value_projection=None):
-    """The R projected keys [*B, R, K, H], which queries see any [*#B, T], and F cut to S columns
+def _keys(k, key_projection, value_projection=None):
+    """The R projected keys [*B, R, K, H] of k, 0 where it is hidden, and F cut to S columns
     [K, R, S]."""
-    T, S, K = q.shape[-3], *k.shape[-3:-1]
-    k = wide(k)
-    both = _projections(S, K, key_projection, value_projection)
+    both = _projections(*k.shape[-3:-1], key_projection, value_projection)
     e, f = (x.astype(k.dtype) for x in both)
-    live = jnp.full((T,), S > 0)
-    if padding is not None:
-        seen = padding.seen_keys(S)
-        live = conjunction(padding.seen_queries(T), seen.any(-1, keepdims=True))
-        k = _shown(k, seen)
-    return jnp.einsum("krs,...skh->...rkh", e, k), live, f
+    return jnp.einsum("krs,...skh->...rkh", e, k), f
 
 
-def _weights(q, live, keys) -> Float[Array, "*B N T R"]:
-    """softmax over the projected keys, of the queries that are live [*#B, T, 1, 1]."""
-    s = scores(q * q.shape[-1] ** -0.5, keys)
-    return masked_softmax(s, jnp.moveaxis(live, -3, -2))
+def _scores(q, live, keys) -> tuple[Float[Array, "*B N T R"], Bool[Array, "*B 1 T 1"]]:
+    """The scores of the projected keys, and which queries are live, of [*B, T, 1, 1]."""
+    return scores(q * q.shape[-1] ** -0.5, keys), jnp.moveaxis(live, -3, -2)
 
 
 def _shown(x, seen):
@@ -152,15 +151,14 @@ class Linformer(Mechanism):
         mask, bias = check_qkv(q, k, k, mask, bias)
         (padding,), rest = mask.take(*HONOURS)
         refuse_rest("linformer", rest, bias, HONOURS)
-        keys, live, f = _keys(q, k, padding, **projections)
-        w = _weights(wide(q), live[..., None, None], keys)
+        asks, seen = seen_tokens(padding, q.shape[:-3], q.shape[-3], k.shape[-3])
+        keys, f = _keys(jnp.where(seen[..., None, None], wide(k), 0), **projections)
+        live = asks & seen.any(-1, keepdims=True)
+        w = masked_softmax(*_scores(wide(q), live[..., None, None], keys))
         *batch, N, T, R = w.shape
         w = w.reshape(*batch, f.shape[0], N // f.shape[0], T, R)
         full = jnp.einsum("...kgtr,krs->...kgts", w, f).reshape(*batch, N, T, f.shape[-1])
-        if padding is None:
-            return full
-        seen, full = aligned(padding.seen_keys(f.shape[-1])[..., None, None, :], full)
-        return jnp.where(seen, full, 0)
+        return jnp.where(seen[..., None, None, :], full, 0)
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         # variance 1 / R, as the Johnson-Lindenstrauss argument of the paper has it

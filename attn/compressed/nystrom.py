@@ -67,11 +67,12 @@ def nystrom_attention(
     if conv is not None:
         out = out + _convolved(values, conv.astype(out.dtype), T, N)
     # what is not finite reaches all that it is mixed with: its head, and through the landmarks of q
-    # other queries too
-    mixed = jnp.where(means.asks[..., None], q_poison, 0).sum(-2)
-    mixed = jnp.where(means.few_keys[..., None], 0, mixed)
-    mixed = mixed + to_heads((k_poison + v_poison).sum(-2), N)
-    out = out + jax.lax.stop_gradient(mixed[..., None, :] + q_poison)[..., None]
+    # other queries too, but for those that are read exactly
+    mixed = jnp.where(means.asks[..., None], q_poison, 0).sum(-2, keepdims=True)
+    exact = means.few_keys[..., None] | means.own_row
+    mixed = jnp.where(exact[..., None], 0, mixed)
+    mixed = mixed + to_heads((k_poison + v_poison).sum(-2, keepdims=True), N)
+    out = out + jax.lax.stop_gradient(mixed + q_poison)[..., None]
     live = asks & seen.any(-1, keepdims=True)
     return jnp.where(live[..., None, None], out, 0).astype(jnp.result_type(q))
 

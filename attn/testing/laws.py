@@ -138,6 +138,8 @@ def does_not_leak(mechanism: Mechanism) -> None:
     base = base_mask(mechanism)
     again = call(spoil(q), spoil(k), spoil(v), base)
     assert_same_bits(again[0], call(q, k, v, base)[0], what=what)
+    if learned:
+        _other_rows_teach_the_same(mechanism, (q, k, v, learned), spoil, base)
     run = jax.jit(with_gradients(mechanism))
     bases = {} if mechanism.requires else {"": FULL}
     bases |= {" with Causal": Causal()} if Causal in mechanism.honours else {}
@@ -176,6 +178,17 @@ def does_not_leak(mechanism: Mechanism) -> None:
             assert_same_bits(out, want, what=what)
             for name, x, y in zip("qkv", dirty, clean):
                 assert_same_bits(x[keep], y[keep], what=f"gradient of {name} in {what}")
+
+
+def _other_rows_teach_the_same(mechanism, arrays, spoil, base):
+    """The gradient of learned arrays by row 0 alone does not depend on what is in row 1."""
+    *qkv, learned = arrays
+    loss = lambda learned, *qkv: (mechanism(*qkv, mask=base, **learned)[0] ** 2).sum()
+    grad = jax.jit(jax.grad(loss))
+    dirty, clean = grad(learned, *map(spoil, qkv)), grad(learned, *qkv)
+    for name, x in clean.items():
+        what = f"gradient of {name} by row 0 when row 1 is NaN"
+        assert_same_bits(dirty[name] + 0, x + 0, what=what)  # whatever the sign of a zero
 
 
 def sees_nothing_gives_zero(mechanism: Mechanism) -> None:

@@ -66,6 +66,28 @@ def test_gradients_of_a_shared_projection_are_summed_over_heads():
     np.testing.assert_allclose(shared[0], apart, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("mechanism", [SHARED[0], SHARED[3]], ids=repr)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_what_is_not_finite_stays_in_its_row_and_head(mechanism, place):
+    *arrays, learned = inputs(mechanism, T=5, S=7)
+    spoilt = list(arrays)
+    spoilt[place] = arrays[place].at[1, 3, 1, 0].set(jnp.inf)
+    want = np.zeros((2, 5, 4), bool)
+    want[1, *((3, 1) if place == 0 else (slice(None), slice(2, None)))] = True
+
+    def loss(q, k, v, learned):  # of the other batch row
+        out = mechanism(q, k, v, **learned)
+        return (out[0] ** 2).sum(), out
+
+    run = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3), has_aux=True))
+    got, out = run(*spoilt, learned)
+    assert (np.isnan(out) == want[..., None]).all()
+    clean, _ = run(*arrays, learned)
+    jax.tree.map(np.testing.assert_array_equal, got[3], clean[3])
+    for x, y in zip(got[:3], clean[:3]):
+        np.testing.assert_array_equal(x, y)
+
+
 def test_bad_settings_and_arrays_are_named():
     for settings in ({"features": 0}, {"features": -2}):
         with pytest.raises(ValueError, match="features"):

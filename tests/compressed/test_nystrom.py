@@ -119,6 +119,24 @@ def test_few_shown_queries_over_many_keys_are_exact():
     np.testing.assert_allclose(got[asks], want[asks], atol=1e-5)
 
 
+def test_an_exact_row_is_spoilt_by_its_own_query_alone():
+    """With as many landmarks as queries, or as keys, no row is read through another query's."""
+    mechanism = Nystrom(landmarks=5)
+    q, k, v, learned = inputs(mechanism, T=5, S=17)
+    got = run(mechanism, q.at[0, 2, 1].set(jnp.nan), k, v, learned)
+    want = np.zeros((2, 5, 4), bool)
+    want[0, 2, 1] = True
+    assert (np.isnan(got).any(-1) == want).all()
+    q, k, v, learned = inputs(mechanism, T=7, S=7)
+    real = jnp.asarray([True] * 6 + [False])
+    mask = Padding(keys=jnp.stack([real, jnp.ones(7, bool)]))
+    few = Nystrom(landmarks=6)  # of row 0 only, where each key is a landmark too
+    got = run(few, q.at[:, 2, 1].set(jnp.inf), k, v, learned, mask)
+    want = np.zeros((2, 7, 4), bool)
+    want[0, 2, 1] = want[1, :, 1] = True
+    assert (np.isnan(got).any(-1) == want).all()
+
+
 @pytest.mark.parametrize("landmarks", [12, 13, 64])
 def test_as_many_landmarks_as_tokens_are_exact_softmax(landmarks):
     q, k, v, _ = inputs(Nystrom(), T=12, S=12)
