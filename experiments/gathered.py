@@ -35,7 +35,7 @@ def gathered(workdir: Path) -> Comparison:
         raise RunDirectoryError(f"{workdir}/results.json names what is no run there: {outside}")
     environments = {x.name: _environment(x) for x in folder.iterdir() if x.is_dir()}
     last = "~"  # what has not begun, after any date
-    there = sorted(environments, key=lambda name: (environments[name].get("started", last), name))
+    there = sorted(environments, key=lambda name: (_began(environments[name]) or last, name))
     if not (names := list(planned) or _without_trials(there, workdir)):
         what = "has trials of a search alone" if there else "is empty"
         raise RunDirectoryError(f"{workdir} holds no comparison: cells {what}")
@@ -136,13 +136,20 @@ def dates(folder: Path, cells: Sequence[Cell], until: datetime.datetime | None =
     """From when the first of the runs was started until then, or until now."""
     until = until or datetime.datetime.now(datetime.UTC)
     now = until.isoformat(timespec="seconds")
-    found = [_environment(folder / cell.name) for cell in cells]
-    first = min([now, *(x["started"] for x in found if "started" in x)])
+    began = [_began(_environment(folder / cell.name)) for cell in cells]
+    first = min([now, *filter(None, began)])
     return " to ".join(f"{x[:10]} {x[11:16]} UTC" for x in (first, now))
 
 
 def _environment(run: Path) -> dict[str, Any]:
     return records.read_environment(run / "environment.json")
+
+
+def _began(environment: dict[str, Any]) -> str | None:
+    """When the first session of a run was started."""
+    sessions = [*environment.get("earlier", ()), environment]
+    dates = (x.get("started") for x in sessions if isinstance(x, dict))
+    return next((x for x in dates if isinstance(x, str)), None)
 
 
 def _newest(folder: Path) -> datetime.datetime | None:

@@ -116,6 +116,17 @@ def test_trials_are_no_seeds_of_a_comparison_without_its_results(tmp_path, capsy
     assert len(gathered.gathered(tmp_path).cells) == 4
 
 
+def test_a_comparison_dates_from_the_first_session_of_its_runs(tmp_path):
+    """A run that was gone on with counted from then on."""
+    leave(tmp_path, [(planned(), 0.5)])
+    path = tmp_path / "cells" / planned().name / "environment.json"
+    first = json.loads(path.read_text())
+    later = first | {"started": "2026-02-02T00:00", "earlier": [first]}
+    for earlier, date in (([first], "2026-01-01"), ([5, {"started": 5}], "2026-02-02")):
+        path.write_text(json.dumps(later | {"earlier": earlier}))
+        assert gathered.gathered(tmp_path).dates.startswith(f"{date} 00:00 UTC to ")
+
+
 def test_runs_are_looked_at_side_by_side_and_told_in_order(tmp_path):
     four = ("softmax", "linear", "window", "bigbird")
     cells = [Cell(name, name, 0, {}, {"test": {}}, None) for name in four]
