@@ -116,6 +116,51 @@ def test_trials_are_no_seeds_of_a_comparison_without_its_results(tmp_path, capsy
     assert len(gathered.gathered(tmp_path).cells) == 4
 
 
+def called(name, label, seed):
+    return dataclasses.replace(planned(name, seed), variant=label)
+
+
+FOUR = [called(*x, s) for s in (0, 1) for x in (("softmax", "exact"), ("linear", "sums"))]
+
+
+@pytest.mark.parametrize("solved", [{}, {"model.mlp_width": 24}])
+def test_an_interrupted_comparison_is_told_as_its_sweep_has_it(solved, tmp_path):
+    """Variants were called by what differs, the first that was started was the one that others are
+    compared with, and what had not begun was passed over in silence."""
+    rules = Fairness(match="params") if solved else Fairness()
+    begin(tmp_path, FOUR, rules)
+    exact, sums, _, more = (p.having(solved) for p in FOUR)
+    leave(tmp_path, [(sums, 0.5), (more, 0.75), (exact, 0.25)])
+    path = tmp_path / "cells" / exact.name / "environment.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"started": "2026-02-02T00:00"}))
+    found = gathered.gathered(tmp_path)
+    told = [(cell.variant, cell.seed) for cell in found.cells]
+    assert told == [("exact", 0), ("sums", 0), ("sums", 1)]
+    assert found.about == "Of the 4 runs of its sweep 1 not begun yet."
+
+
+def test_runs_that_were_added_since_a_report_are_in_the_next(tmp_path):
+    """They were told to be of another time."""
+    begin(tmp_path, FOUR[:2], Fairness())
+    leave(tmp_path, [(p, 0.5) for p in FOUR[:2]])
+    assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 0
+    shutil.copy(tmp_path / "out/results.json", tmp_path)
+    begin(tmp_path, FOUR, Fairness())
+    leave(tmp_path, [(FOUR[3], 0.75)])
+    found = gathered.gathered(tmp_path)
+    assert means(found) == {"exact": 0.5, "sums": 0.625}
+    assert found.about == "Of the 4 runs of its sweep 1 not begun yet."
+
+
+def test_one_name_of_several_settings_is_none(tmp_path):
+    """As of runs that a search chose before and after --retry_failed."""
+    begin(tmp_path, FOUR[:1], Fairness(search={"optimizer.learning_rate": [2e-3, 3e-3]}))
+    chosen = [FOUR[0].having({"optimizer.learning_rate": x}) for x in (2e-3, 3e-3)]
+    leave(tmp_path, [(p, 0.5) for p in chosen])
+    told = {cell.variant for cell in gathered.gathered(tmp_path).cells}
+    assert told == {"softmax learning_rate=0.002", "softmax learning_rate=0.003"}
+
+
 def test_a_comparison_dates_from_the_first_session_of_its_runs(tmp_path):
     """A run that was gone on with counted from then on."""
     leave(tmp_path, [(planned(), 0.5)])
