@@ -99,13 +99,20 @@ def variants(
 def by_task(cells: Sequence[Cell]) -> dict[str, list[str]]:
     """The variants that are asked the same questions."""
     found: dict[str, list[str]] = {}
-    first: dict[str, Cell] = {}
+    by_name: dict[str, list[Cell]] = {}
     for cell in cells:
-        first.setdefault(cell.variant, cell)
-    for name, cell in first.items():
-        asked = [cell.config.get(key) for key in ("task", "objective", "mask_rate")]
+        by_name.setdefault(cell.variant, []).append(cell)
+    for name, own in by_name.items():
+        config = settings(own)
+        asked = [config.get(key) for key in ("task", "objective", "mask_rate")]
         found.setdefault(json.dumps(asked, sort_keys=True), []).append(name)
     return found
+
+
+def settings(cells: Sequence[Cell]) -> dict[str, Any]:
+    """Those of one variant, as a run that finished has them: of others they may be damaged."""
+    done = [cell for cell in cells if cell.result]
+    return next((cell.config for cell in (*done, *cells) if cell.config), {})
 
 
 MOST = 120  # points in a curve; more are averaged in groups

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from experiments.gathered import machine
+from experiments.gathered import is_of, machine
 from experiments.records import timeless
 from experiments.report.comparison import Comparison
 from experiments.report.data import Cell, by_task, together
@@ -31,11 +31,11 @@ def merged(comparisons: Named) -> Comparison:
         comparisons = {label: _renamed(x, on) for label, x in comparisons.items()}
     if len(comparisons) == 1:
         return next(iter(comparisons.values()))
-    begun = (c for x in comparisons.values() for c in x.cells if c.config)
-    several = unlike((c.variant, c.config) for c in begun)
+    intact = lambda x: [c for c in x.cells if is_of(c.name, c.config)]  # not edited, nor gone
+    several = unlike((c.variant, c.config) for x in comparisons.values() for c in intact(x))
     parts, labels = {}, {}
     for label, one in comparisons.items():
-        of = {c.variant: seedless(c.config) for c in one.cells if c.config}
+        of = {c.variant: seedless(c.config) for c in intact(one)}
         known = lambda name: labels.setdefault((name, of.get(name, label)), label)
         own = lambda c: f"{c.variant} ({known(c.variant)})" if c.variant in several else c.variant
         parts[label] = _renamed(one, own)

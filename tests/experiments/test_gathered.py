@@ -172,6 +172,29 @@ def test_a_comparison_dates_from_the_first_session_of_its_runs(tmp_path):
         assert gathered.gathered(tmp_path).dates.startswith(f"{date} 00:00 UTC to ")
 
 
+@pytest.mark.parametrize("edit", [None, {"task": {"name": "recall"}, "seed": 7}])
+def test_a_damaged_configuration_makes_no_other_variant_the_first(edit, tmp_path):
+    """Its variant was taken for one of another task, so that others were compared with the next;
+    and in a report of several for one of other settings."""
+    several = {}
+    for label, seeds in (("a", (0, 1, 2)), ("b", (3, 4))):
+        runs = [planned(n, s) for s in seeds for n in ("softmax", "linear")]
+        accuracy = lambda p: (p.variant == "linear") / 10 + p.experiment.seed / 100
+        leave(tmp_path / label, [(p, accuracy(p)) for p in runs])
+        config = tmp_path / label / "cells" / runs[0].name / "config.json"
+        edited = json.loads(config.read_text()) | edit if edit else {}
+        config.write_text(json.dumps(edited) if edited else "{")
+        begin(tmp_path / label, runs, Fairness())
+        several[label] = gathered.gathered(tmp_path / label)
+    assert several["a"].cells[0].seed == 0
+    for found, count in ((several["a"], 2), (merged(several), 3)):
+        rows = {row.name: row for row in variants(found.cells, {})}
+        assert [*rows] == ["softmax", "linear"]
+        assert rows["softmax"].against is None
+        assert rows["linear"].against.difference == pytest.approx(0.1)
+        assert rows["linear"].against.seeds == count
+
+
 def test_runs_are_looked_at_side_by_side_and_told_in_order(tmp_path):
     four = ("softmax", "linear", "window", "bigbird")
     cells = [Cell(name, name, 0, {}, {"test": {}}, None) for name in four]
