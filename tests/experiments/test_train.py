@@ -117,6 +117,16 @@ def test_a_finished_run_only_reports(whole: Path):
     assert before == {p: p.stat().st_mtime_ns for p in before}
 
 
+def test_the_answers_of_each_row_are_kept_and_not_printed(whole: Path, tmp_path: Path, capsys):
+    """They filled the screen."""
+    config = write_config(tmp_path / "c.py")
+    assert train.main([f"--config={config}", f"--workdir={whole}"]) == 0
+    result = json.loads((whole / "result.json").read_text())
+    for split in ("validation", "test"):
+        assert len(result[split].pop("by_row")["right"].split()) == 20
+    assert json.loads(capsys.readouterr().out) == result
+
+
 def test_a_result_that_was_edited_or_is_another_runs_is_made_again(whole: Path, tmp_path: Path):
     shutil.copytree(whole, tmp_path / "edited")
     path = tmp_path / "edited" / "result.json"
