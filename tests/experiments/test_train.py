@@ -103,9 +103,15 @@ def test_an_environment_that_was_edited_stops_no_run(edited, tmp_path: Path):
     assert json.loads(path.read_text())["earlier"] == [{"hardware": edited}]
 
 
-def test_a_backslash_is_refused_before_anything_is_done(tmp_path: Path):
-    with pytest.raises(RunDirectoryError, match="expected a path without a backslash"):
-        train.run(tiny(), tmp_path / "a\\b", progress=False)
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("a\\b", "expected a path without a backslash"), ("a\udcff", "expected a path in UTF-8")],
+)
+def test_a_path_that_holds_no_checkpoint_is_refused_before_anything_is_done(
+    name: str, expected: str, tmp_path: Path
+):
+    with pytest.raises(RunDirectoryError, match=expected):
+        train.run(tiny(), tmp_path / name, progress=False)
     assert not list(tmp_path.iterdir())
 
 
