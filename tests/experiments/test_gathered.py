@@ -382,6 +382,21 @@ def test_costs_measured_on_none_of_the_machines_stay(tmp_path):
     other = {"hardware": HARDWARE | {"processor": "Xeon"}}
     moved = dataclasses.replace(a, environment=other)
     assert apart(moved).costs == a.costs
+    # and that is told, once: with --processes=2 they are of all cores, the runs of half of them
+    told = "Costs were measured on Xeon, 2 cores; its runs trained on EPYC, 2 cores."
+    assert apart(apart(moved)).about == told
+    assert merged({"moved": moved, "a": a}).about == f"moved: {told}"
+    assert apart(dataclasses.replace(moved, costs={})).about == ""
+
+
+def test_of_machines_of_one_processor_the_cores_are_told(tmp_path):
+    """Names were too long for a picture."""
+    one = leave(tmp_path / "one", [(planned(), 0.25)])
+    path = one / "cells" / planned().name / "environment.json"
+    path.write_text(path.read_text().replace('"cores": 2', '"cores": 1'))
+    two = leave(tmp_path / "two", [(planned(seed=1), 0.75)])
+    found = {label: gathered.gathered(x) for label, x in {"one": one, "two": two}.items()}
+    assert means(merged(found)) == {"softmax [1 core]": 0.25, "softmax [2 cores]": 0.75}
 
 
 def test_a_name_that_stands_for_two_settings_becomes_two(tmp_path):
