@@ -1,4 +1,5 @@
-"""Settings that optuna's TPE sampler draws (Bergstra et al. 2011), each from how earlier ones did.
+"""Settings that optuna's TPE sampler draws (Bergstra et al. 2011), each from how earlier ones did;
+the first, which it would draw blindly, are spread over the space, as three at random may be one.
 
 Draw n is a pure function of the n before it, which DIR/search.journal holds: an interrupted search
 goes on as if it had not been. Optuna's own tools read the journal.
@@ -15,6 +16,7 @@ from experiments.fairness import Fairness, Range
 from experiments.lock import held_soon
 
 JOURNAL = "search.journal"
+SPREAD = 10  # draws that look at nothing, as many as optuna's
 
 
 class Draws:
@@ -44,6 +46,9 @@ class Draws:
         ended = self.study.get_trials(deepcopy=False)
         if number < len(ended):
             return ended[number].params
+        if number < SPREAD:
+            shares = spread(number, len(self.space))
+            return {name: _at(x, share) for (name, x), share in zip(self.space.items(), shares)}
         sampler = self.optuna.samplers.TPESampler(seed=number)
         study = self.optuna.create_study(sampler=sampler, direction="maximize")
         study.add_trials(ended)
@@ -69,6 +74,25 @@ class Draws:
             return kinds.CategoricalDistribution(x)
         whole = isinstance(x.low, int) and isinstance(x.high, int)
         return (kinds.IntDistribution if whole else kinds.FloatDistribution)(x.low, x.high, x.log)
+
+
+def spread(number: int, dimensions: int) -> list[float]:
+    """Point `number` of a sequence that fills the unit cube evenly however far one goes: multiples
+    of the golden ratio's inverse, and of what is like it in more dimensions (Roberts 2018)."""
+    ratio = 1.0
+    for _ in range(50):
+        ratio = (1 + ratio) ** (1 / (dimensions + 1))
+    return [(0.5 + (number + 1) / ratio**n) % 1 for n in range(1, dimensions + 1)]
+
+
+def _at(x: Any, share: float) -> Any:
+    """The value of a distribution of optuna's at this share of it."""
+    if hasattr(x, "choices"):
+        return x.choices[int(share * len(x.choices))]
+    half = 0.5 if isinstance(x.low, int) else 0.0  # the end of a whole number's share
+    low, high = x.low - half, x.high + half
+    value = low * (high / low) ** share if x.log else low + share * (high - low)
+    return min(max(round(value) if half else value, x.low), x.high)
 
 
 @contextlib.contextmanager

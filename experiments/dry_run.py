@@ -1,5 +1,6 @@
 """What a comparison would take, from one compilation and a few steps of each variant."""
 
+import contextlib
 import datetime
 import shutil
 import tempfile
@@ -11,10 +12,11 @@ from rich.text import Text
 
 from experiments.alike import alike, missed
 from experiments.cells import Cells, check
+from experiments.draws import JOURNAL
 from experiments.fairness import Fairness
 from experiments.quantities import Step, in_turns
 from experiments.report.table import number
-from experiments.search import chosen, combinations
+from experiments.search import chosen, combinations, search
 from experiments.stdout import Console
 from experiments.sweep import Planned
 
@@ -25,19 +27,26 @@ def dry_run(
     """Prints every run with its folder, then what those that would be run would take; makes nothing
     in `workdir`. Raises what `cells.check` does."""
     check(workdir, sweep, rules)
-    with tempfile.TemporaryDirectory() as folder:
-        if (solved := workdir / "alike.json").exists():
-            shutil.copy(solved, folder)
-        planned = alike(sweep, rules, Path(folder))
-    listed = combinations(planned, rules) if rules.search and not rules.trials else planned
-    cells, console = Cells(workdir, tuple(listed)), Console()
+    with tempfile.TemporaryDirectory() as copies:
+        for name in ("alike.json", JOURNAL):  # which are written to where they are read
+            if (there := workdir / name).exists():
+                shutil.copy(there, copies)
+        planned = alike(sweep, rules, Path(copies))
+        best = _best(planned, rules, workdir, Path(copies), retry_failed) if rules.trials else None
+    console = Console()
     for line in missed(planned, rules):
         console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
-    left = _list(cells, console, retry_failed)
-    if rules.trials:
+    if rules.trials and best is None:
+        # what they choose is not known, so nor are the folders of the runs
         what = f"{rules.trials} trials of each variant, which optuna draws"
-        console.print(f"before them {what}, not counted here")
-    elif rules.search:
+        console.print(f"first {what}, not counted here")
+        console.print(f"then {len(planned)} with what was best on validation")
+        console.print(estimate(planned))
+        return
+    listed = best or (combinations(planned, rules) if rules.search else planned)
+    cells = Cells(workdir, tuple(listed))
+    left = _list(cells, console, retry_failed)
+    if rules.search and not rules.trials:
         console.print(f"then {len(planned)} with what was best on validation")
         searching = {p.variant for p in left}  # of the others what was best is known
         known, tried = (
@@ -48,6 +57,27 @@ def dry_run(
         left += _list(Cells(workdir, tuple(best)), console, retry_failed)
     if left:
         console.print(estimate(left))
+
+
+class _NotEnded(Exception):
+    """A trial that the search would run."""
+
+
+def _best(
+    planned: Sequence[Planned], rules: Fairness, workdir: Path, copies: Path, retry_failed: bool
+) -> list[Planned] | None:
+    """The runs with what was best of the trials that optuna drew; None if not all have ended."""
+    (copies / "cells").symlink_to((workdir / "cells").absolute())
+
+    def finish(cells: Cells) -> bool:
+        outcomes = map(cells.outcome, cells.planned)
+        if not all(result or (error and not retry_failed) for result, error in outcomes):
+            raise _NotEnded
+        return True
+
+    with contextlib.suppress(_NotEnded):
+        return chosen(planned, search(planned, rules, copies, finish), rules)
+    return None
 
 
 def _list(cells: Cells, console: Console, retry_failed: bool) -> list[Planned]:

@@ -11,13 +11,14 @@ from experiments import records
 from experiments.cells import RESULT, begun, failure
 from experiments.errors import ConfigError, RunDirectoryError
 from experiments.manifest import digest
+from experiments.placed import labelled, placed, seed, without_trials
 from experiments.records import read_object
 from experiments.report import Comparison
 from experiments.report.data import Cell, together
 from experiments.report.sight import Sight
 from experiments.results_file import MEND, Costs, Said, read
-from experiments.sweep import HASH, unlike, variants
-from experiments.validation import flat, from_dict
+from experiments.sweep import HASH, unlike
+from experiments.validation import from_dict
 
 AT_ONCE = 2  # looks: each keeps about one core busy, and holds its matrices in memory
 LEFT = ("config.json", "environment.json", "metrics.jsonl", RESULT)  # by a run, once it is compiled
@@ -34,14 +35,21 @@ def gathered(workdir: Path) -> Comparison:
     if outside := [name for name in planned if Path(name).name != name or name == ".."]:
         raise RunDirectoryError(f"{workdir}/results.json names what is no run there: {outside}")
     environments = {x.name: _environment(x) for x in folder.iterdir() if x.is_dir()}
-    last = "~"  # what has not begun, after any date
-    there = sorted(environments, key=lambda name: (environments[name].get("started", last), name))
-    if not (names := list(planned) or _without_trials(there, workdir)):
+    sweep = begun(workdir / "sweep.json") or {"rules": {}, "runs": {}}
+    runs = {name: run["variant"] for name, run in sweep["runs"].items()}
+    run_of = placed([*environments, *planned], runs)
+    # in the order of the sweep, as its first variant is what others are compared with
+    places, last = {name: n for n, name in enumerate(runs)}, "~"  # not begun: after any date
+    place = lambda x: places.get(run_of.get(x), len(places))
+    there = sorted(environments, key=lambda x: (place(x), _began(environments[x]) or last, x))
+    shown = {run_of.get(name) for name in planned}
+    added = [x for x in there if x in run_of and run_of[x] not in shown]
+    if not (names := [*planned, *added] if planned else without_trials(there, sweep)):
         what = "has trials of a search alone" if there else "is empty"
         raise RunDirectoryError(f"{workdir} holds no comparison: cells {what}")
     configs = [read_object(folder / name / "config.json") or {} for name in names]
     intact = {n: x for n, x in zip(names, configs) if is_of(n, x)}
-    labels = dict(zip(intact, _labels(list(intact.values()))))
+    labels = labelled(intact, {name: runs[run] for name, run in run_of.items()})
     labels |= {name: cell.variant for name, cell in planned.items()}
     if several := unlike((labels[name], config) for name, config in intact.items()):
         raise RunDirectoryError(
@@ -53,9 +61,10 @@ def gathered(workdir: Path) -> Comparison:
         _cell(folder / name, labels.get(name, name), config, notes.get(name, {}))
         for name, config in zip(names, configs)
     ]
-    about = [said.about, _others(len({*there} - {*names}))]
+    left = len(runs) - len({run_of[name] for name in names if name in run_of})
+    about = [said.about, _not_begun(left, len(runs)), _others(len({*there} - {*names}))]
     costs = read(workdir / "costs.json", Costs) or Costs()
-    first = environments[there[0]] if there else {}
+    first = next((environments[name] for name in there if environments[name]), {})
     return Comparison(
         title=said.title or f"Comparison: {workdir}",
         about=" ".join(filter(None, about)),
@@ -136,13 +145,20 @@ def dates(folder: Path, cells: Sequence[Cell], until: datetime.datetime | None =
     """From when the first of the runs was started until then, or until now."""
     until = until or datetime.datetime.now(datetime.UTC)
     now = until.isoformat(timespec="seconds")
-    found = [_environment(folder / cell.name) for cell in cells]
-    first = min([now, *(x["started"] for x in found if "started" in x)])
+    began = [_began(_environment(folder / cell.name)) for cell in cells]
+    first = min([now, *filter(None, began)])
     return " to ".join(f"{x[:10]} {x[11:16]} UTC" for x in (first, now))
 
 
 def _environment(run: Path) -> dict[str, Any]:
     return records.read_environment(run / "environment.json")
+
+
+def _began(environment: dict[str, Any]) -> str | None:
+    """When the first session of a run was started."""
+    sessions = [*environment.get("earlier", ()), environment]
+    dates = (x.get("started") for x in sessions if isinstance(x, dict))
+    return next((x for x in dates if isinstance(x, str)), None)
 
 
 def _newest(folder: Path) -> datetime.datetime | None:
@@ -174,30 +190,15 @@ def _cell(folder: Path, label: str, config: dict[str, Any], notes: dict[str, str
         done = metrics[-1]["step"] if metrics else 0
         total = config.get("train", {}).get("steps", "?")
         error = f"unfinished: step {done} of {total}; experiments.compare goes on from there"
-    seed = config.get("seed")
-    seed = seed if isinstance(seed, int) else 0  # damaged
-    return Cell(folder.name, label, seed, config, result, error, metrics, notes)
+    # by the folder's name, for the configuration may be damaged
+    return Cell(folder.name, label, seed(folder.name), config, result, error, metrics, notes)
 
 
-def _without_trials(there: Sequence[str], workdir: Path) -> list[str]:
-    """Those whose seed the sweep has, where it was searched: a trial that was chosen by what it
-    scored would be one more seed of its variant."""
-    sweep = begun(workdir / "sweep.json")
-    if not sweep or not sweep["rules"].get("search"):
-        return list(there)
-    seeds = {str(run["config"]["seed"]) for run in sweep["runs"].values()}
-    return [name for name in there if name.split("-")[-2:][0] in seeds]  # <variant>-<seed>-<hash>
+def _not_begun(count: int, of: int) -> str:
+    runs = "run" if of == 1 else "runs"
+    return f"Of the {of} {runs} of its sweep {count} not begun yet." if count else ""
 
 
 def _others(count: int) -> str:
     """Not by their names, which a search has hundreds of."""
     return f"Also there, trials of a search or runs of another time: {count}." if count else ""
-
-
-def _labels(configs: Sequence[dict[str, Any]]) -> list[str]:
-    """Variants of runs whose sweep is not known, from what differs between their settings."""
-    values = [{k: v for k, v in flat(config).items() if k != "seed"} for config in configs]
-    differ = lambda key: len({repr(x.get(key)) for x in values}) > 1
-    keys = {key for x in values for key in x}  # each once: there may be a thousand runs
-    apart = set(filter(differ, keys)) | {"model.attention.name"}
-    return variants([{k: v for k, v in x.items() if k in apart} for x in values])

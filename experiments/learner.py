@@ -252,7 +252,9 @@ def refusing(what: str, function: Callable[[], T]) -> T:
         return function()
     except OSError as error:
         raise DataError(str(error)) from error
-    except (ValueError, TypeError, NotImplementedError, ImportError, MemoryError) as error:
+    except ValueError as error:  # with a line for each mistake
+        raise ConfigError(str(error).split("\n"), what) from error
+    except (TypeError, NotImplementedError, ImportError, MemoryError) as error:
         raise ConfigError([str(error)], what) from error
 
 

@@ -39,8 +39,7 @@ class Held:
 def held(workdir: Path, name: str = LOCK) -> Iterator[Held]:
     """Makes the directory and holds its lock of that name. Raises InUseError naming who does
     already, RunDirectoryError if it cannot be made."""
-    if "\\" in str(workdir.absolute()):  # now, and not at the first checkpoint
-        what = "expected a path without a backslash, which TensorStore takes for a slash"
+    if what := _unwritable(str(workdir.absolute())):  # now, and not at the first checkpoint
         raise RunDirectoryError(f"{workdir.absolute()}: {what}; give another --workdir")
     try:
         disk.make(workdir)
@@ -61,6 +60,17 @@ def held(workdir: Path, name: str = LOCK) -> Iterator[Held]:
         mine = Held(lock, workdir / name)
         mine.check()  # between opening and locking it
         yield mine
+
+
+def _unwritable(path: str) -> str:
+    """Why TensorStore cannot write there."""
+    if "\\" in path:
+        return "expected a path without a backslash, which TensorStore takes for a slash"
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return "expected a path in UTF-8, the only one that TensorStore takes"
+    return ""
 
 
 @contextlib.contextmanager

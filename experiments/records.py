@@ -41,7 +41,7 @@ def write_environment(path: Path, command: str) -> None:
 def read_environment(path: Path) -> dict[str, Any]:
     """What `write_environment` left; {} if it is not there or not as it was left."""
     found = read_object(path) or {}
-    kinds = {"command": str, "started": str, "hardware": dict}
+    kinds = {"command": str, "started": str, "hardware": dict, "earlier": list}
     return found if all(isinstance(found.get(k, kind()), kind) for k, kind in kinds.items()) else {}
 
 

@@ -61,7 +61,14 @@ def _run(values: flags.FlagValues, experiment: Experiment) -> None:
         progress=values.progress,
         sinks=values.sink,
     )
-    tell(json.dumps(result, indent=1))
+    tell(json.dumps({name: _brief(value) for name, value in result.items()}, indent=1))
+
+
+def _brief(value: Any) -> Any:
+    """Without the answers of each row: thousands, which are in result.json."""
+    if isinstance(value, dict):
+        return {name: x for name, x in value.items() if name != "by_row"}
+    return value
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

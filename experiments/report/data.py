@@ -99,13 +99,20 @@ def variants(
 def by_task(cells: Sequence[Cell]) -> dict[str, list[str]]:
     """The variants that are asked the same questions."""
     found: dict[str, list[str]] = {}
-    first: dict[str, Cell] = {}
+    by_name: dict[str, list[Cell]] = {}
     for cell in cells:
-        first.setdefault(cell.variant, cell)
-    for name, cell in first.items():
-        asked = [cell.config.get(key) for key in ("task", "objective", "mask_rate")]
+        by_name.setdefault(cell.variant, []).append(cell)
+    for name, own in by_name.items():
+        config = settings(own)
+        asked = [config.get(key) for key in ("task", "objective", "mask_rate")]
         found.setdefault(json.dumps(asked, sort_keys=True), []).append(name)
     return found
+
+
+def settings(cells: Sequence[Cell]) -> dict[str, Any]:
+    """Those of one variant, as a run that finished has them: of others they may be damaged."""
+    done = [cell for cell in cells if cell.result]
+    return next((cell.config for cell in (*done, *cells) if cell.config), {})
 
 
 MOST = 120  # points in a curve; more are averaged in groups
@@ -113,18 +120,25 @@ MOST = 120  # points in a curve; more are averaged in groups
 
 def curves(variant: Variant, key: str, scale: float) -> list[tuple[list[float], list[float]]]:
     """(steps, scaled values) of each seed that finished, or if none did of each that began."""
+    cells = [cell for cell in variant.cells if cell.result] or variant.cells
+    runs = [points for cell in cells if (points := _points(cell, key, scale))]
+    # the same for all seeds, of which one may have passed over a step that others have
+    steps = sorted({t for points in runs for t in points})
+    size = -(-len(steps) // MOST) or 1
+    groups = [steps[i : i + size] for i in range(0, len(steps), size)]
     found = []
-    for cell in [cell for cell in variant.cells if cell.result] or variant.cells:
-        points = [(record["step"], at(record, key)) for record in cell.metrics]
-        points = [
-            (t, scale * x) for t, x in points if isinstance(x, int | float) and math.isfinite(x)
-        ]
-        size = -(-len(points) // MOST) or 1
-        groups = [points[i : i + size] for i in range(0, len(points), size)]
-        if groups:
-            means = [tuple(map(statistics.fmean, zip(*group))) for group in groups]
-            found.append(tuple(map(list, zip(*means))))
+    for points in runs:
+        there = [(group, [points[t] for t in group if t in points]) for group in groups]
+        means = [(statistics.fmean(t), statistics.fmean(x)) for t, x in there if x]
+        found.append(tuple(map(list, zip(*means))))
     return found
+
+
+def _points(cell: Cell, key: str, scale: float) -> dict[int, float]:
+    """The scaled value at each step that has one."""
+    values = {record["step"]: at(record, key) for record in cell.metrics}
+    number = lambda x: isinstance(x, int | float) and math.isfinite(x)
+    return {t: scale * x for t, x in values.items() if number(x)}
 
 
 def failures(rows: Sequence[Variant]) -> list[Cell]:

@@ -1,10 +1,10 @@
 """Several comparisons as one: what is alike is averaged, what is not gets a name of its own."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from experiments.gathered import machine
+from experiments.gathered import is_of, machine
 from experiments.records import timeless
 from experiments.report.comparison import Comparison
 from experiments.report.data import Cell, by_task, together
@@ -25,17 +25,19 @@ def merged(comparisons: Named) -> Comparison:
     first comparison that has them. A run that two of them hold of one machine counts once, finished
     if any has it finished; where the finished do not agree, the later one is a cell with an error.
     """
+    comparisons = {label: _costs_told(x) for label, x in comparisons.items()}
     machines = {c.machine for x in comparisons.values() for c in x.cells if c.result}
     if several_machines := len(machines) > 1:
-        on = lambda cell: f"{cell.variant} [{cell.machine or 'unknown machine'}]"
+        brief = _brief({c.machine for x in comparisons.values() for c in x.cells})
+        on = lambda cell: f"{cell.variant} [{brief[cell.machine] or 'unknown machine'}]"
         comparisons = {label: _renamed(x, on) for label, x in comparisons.items()}
     if len(comparisons) == 1:
         return next(iter(comparisons.values()))
-    begun = (c for x in comparisons.values() for c in x.cells if c.config)
-    several = unlike((c.variant, c.config) for c in begun)
+    intact = lambda x: [c for c in x.cells if is_of(c.name, c.config)]  # not edited, nor gone
+    several = unlike((c.variant, c.config) for x in comparisons.values() for c in intact(x))
     parts, labels = {}, {}
     for label, one in comparisons.items():
-        of = {c.variant: seedless(c.config) for c in one.cells if c.config}
+        of = {c.variant: seedless(c.config) for c in intact(one)}
         known = lambda name: labels.setdefault((name, of.get(name, label)), label)
         own = lambda c: f"{c.variant} ({known(c.variant)})" if c.variant in several else c.variant
         parts[label] = _renamed(one, own)
@@ -54,6 +56,21 @@ def merged(comparisons: Named) -> Comparison:
         sights=_ordered(cells, [x.sights for x in parts.values()]),
         firsts=firsts,
     )
+
+
+def _brief(machines: Collection[str]) -> dict[str, str]:
+    """What tells each from the others: its cores alone where all have the same processor."""
+    same = len({one.rpartition(", ")[0] for one in machines}) == 1
+    return {one: one.rpartition(", ")[2] if same else one for one in machines}
+
+
+def _costs_told(comparison: Comparison) -> Comparison:
+    """It says where its costs were measured, if no run was trained there, as with --processes."""
+    here, on = machine(comparison.environment), {c.machine for c in comparison.cells if c.result}
+    told = f"Costs were measured on {here}; its runs trained on {' and '.join(sorted(on))}."
+    if not here or not comparison.costs or here in on or told in comparison.about:
+        return comparison
+    return dataclasses.replace(comparison, about=f"{comparison.about} {told}".strip())
 
 
 def _ordered(cells: Sequence[Cell], found: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from experiments.report.data import Variant, at
+from experiments.report.data import Variant, at, settings
 from experiments.report.plots import Drawing, drawn, figure
 
 Row = dict[str, float]  # test accuracy, %, by slice
@@ -50,7 +50,7 @@ def _means(row: Variant) -> Row:
 
 
 def _length(row: Variant) -> int | None:
-    return at(row.cells[0].config, "task.length")
+    return at(settings(row.cells), "task.length")
 
 
 def _by_length(one: tuple[Variant, Row]) -> int:
@@ -59,7 +59,7 @@ def _by_length(one: tuple[Variant, Row]) -> int:
 
 def _but_for_length(row: Variant) -> str:
     """Equal for variants that differ in their length and seed only."""
-    config = row.cells[0].config
+    config = settings(row.cells)
     task = config.get("task")
     task = {k: v for k, v in task.items() if k != "length"} if isinstance(task, dict) else task
     return json.dumps({**config, "task": task, "seed": 0}, sort_keys=True)

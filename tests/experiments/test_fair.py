@@ -16,7 +16,7 @@ from experiments.cells import Cells, begin
 from experiments.config_file import read_comparison
 from experiments.errors import ConfigError, RunDirectoryError
 from experiments.fairness import Fairness, Range, fairness
-from experiments.search import _end, chosen, combinations
+from experiments.search import _end, chosen, combinations, search
 from experiments.sweep import Planned, plan
 from experiments.validation import from_dict
 
@@ -339,6 +339,40 @@ def test_a_dry_run_counts_no_finished_run_while_another_variant_is_searched(tmp_
     end(tmp_path, chosen(sweep[:1], Cells(tmp_path, tuple(tried)), rules))
     dry_run.dry_run(sweep, rules, tmp_path)
     assert [p.variant for p in counted] == ["linear"] * 3  # two trials and a run; softmax was there
+
+
+def test_a_dry_run_counts_what_is_left_of_drawn_trials_and_their_runs(
+    tmp_path, monkeypatch, capsys
+):
+    """Runs were listed in folders of the settings before the search, and counted when all had
+    ended."""
+    pytest.importorskip("optuna", reason="the extra [search]")
+    counted = []
+    monkeypatch.setattr(dry_run, "estimate", lambda runs: counted.append([*runs]) or "table")
+    rules = Fairness(search={"optimizer.learning_rate": Range(low=0.1, high=1.0)}, trials=2)
+    sweep = [p.having({"seed": s}) for p in planned("softmax") for s in (0, 1)]
+    dry_run.dry_run(sweep, rules, tmp_path)
+    assert not [*tmp_path.iterdir()]
+    assert capsys.readouterr().out.splitlines() == [
+        "first 2 trials of each variant, which optuna draws, not counted here",
+        "then 2 with what was best on validation",
+        "table",
+    ]
+    assert counted.pop() == sweep
+    tried = search(sweep, rules, tmp_path, lambda cells: not end(tmp_path, cells.planned))
+    done, left = chosen(sweep, tried, rules)
+    end(tmp_path, [done])
+    files = lambda: {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    before = files()
+    dry_run.dry_run(sweep, rules, tmp_path)
+    assert [p.name for p in counted.pop()] == [left.name]
+    cells = tmp_path / "cells"
+    told = [f"ended  {cells / done.name}", f"to run  {cells / left.name}", "table"]
+    assert capsys.readouterr().out.splitlines() == told
+    assert files() == before
+    end(tmp_path, [left])
+    dry_run.dry_run(sweep, rules, tmp_path)
+    assert not counted
 
 
 def test_a_dry_run_tells_what_failed_and_counts_it_when_it_is_tried_again(

@@ -116,6 +116,85 @@ def test_trials_are_no_seeds_of_a_comparison_without_its_results(tmp_path, capsy
     assert len(gathered.gathered(tmp_path).cells) == 4
 
 
+def called(name, label, seed):
+    return dataclasses.replace(planned(name, seed), variant=label)
+
+
+FOUR = [called(*x, s) for s in (0, 1) for x in (("softmax", "exact"), ("linear", "sums"))]
+
+
+@pytest.mark.parametrize("solved", [{}, {"model.mlp_width": 24}])
+def test_an_interrupted_comparison_is_told_as_its_sweep_has_it(solved, tmp_path):
+    """Variants were called by what differs, the first that was started was the one that others are
+    compared with, and what had not begun was passed over in silence."""
+    rules = Fairness(match="params") if solved else Fairness()
+    begin(tmp_path, FOUR, rules)
+    exact, sums, _, more = (p.having(solved) for p in FOUR)
+    leave(tmp_path, [(sums, 0.5), (more, 0.75), (exact, 0.25)])
+    path = tmp_path / "cells" / exact.name / "environment.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"started": "2026-02-02T00:00"}))
+    found = gathered.gathered(tmp_path)
+    told = [(cell.variant, cell.seed) for cell in found.cells]
+    assert told == [("exact", 0), ("sums", 0), ("sums", 1)]
+    assert found.about == "Of the 4 runs of its sweep 1 not begun yet."
+
+
+def test_runs_that_were_added_since_a_report_are_in_the_next(tmp_path):
+    """They were told to be of another time."""
+    begin(tmp_path, FOUR[:2], Fairness())
+    leave(tmp_path, [(p, 0.5) for p in FOUR[:2]])
+    assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 0
+    shutil.copy(tmp_path / "out/results.json", tmp_path)
+    begin(tmp_path, FOUR, Fairness())
+    leave(tmp_path, [(FOUR[3], 0.75)])
+    found = gathered.gathered(tmp_path)
+    assert means(found) == {"exact": 0.5, "sums": 0.625}
+    assert found.about == "Of the 4 runs of its sweep 1 not begun yet."
+
+
+def test_one_name_of_several_settings_is_none(tmp_path):
+    """As of runs that a search chose before and after --retry_failed."""
+    begin(tmp_path, FOUR[:1], Fairness(search={"optimizer.learning_rate": [2e-3, 3e-3]}))
+    chosen = [FOUR[0].having({"optimizer.learning_rate": x}) for x in (2e-3, 3e-3)]
+    leave(tmp_path, [(p, 0.5) for p in chosen])
+    told = {cell.variant for cell in gathered.gathered(tmp_path).cells}
+    assert told == {"softmax learning_rate=0.002", "softmax learning_rate=0.003"}
+
+
+def test_a_comparison_dates_from_the_first_session_of_its_runs(tmp_path):
+    """A run that was gone on with counted from then on."""
+    leave(tmp_path, [(planned(), 0.5)])
+    path = tmp_path / "cells" / planned().name / "environment.json"
+    first = json.loads(path.read_text())
+    later = first | {"started": "2026-02-02T00:00", "earlier": [first]}
+    for earlier, date in (([first], "2026-01-01"), ([5, {"started": 5}], "2026-02-02")):
+        path.write_text(json.dumps(later | {"earlier": earlier}))
+        assert gathered.gathered(tmp_path).dates.startswith(f"{date} 00:00 UTC to ")
+
+
+@pytest.mark.parametrize("edit", [None, {"task": {"name": "recall"}, "seed": 7}])
+def test_a_damaged_configuration_makes_no_other_variant_the_first(edit, tmp_path):
+    """Its variant was taken for one of another task, so that others were compared with the next;
+    and in a report of several for one of other settings."""
+    several = {}
+    for label, seeds in (("a", (0, 1, 2)), ("b", (3, 4))):
+        runs = [planned(n, s) for s in seeds for n in ("softmax", "linear")]
+        accuracy = lambda p: (p.variant == "linear") / 10 + p.experiment.seed / 100
+        leave(tmp_path / label, [(p, accuracy(p)) for p in runs])
+        config = tmp_path / label / "cells" / runs[0].name / "config.json"
+        edited = json.loads(config.read_text()) | edit if edit else {}
+        config.write_text(json.dumps(edited) if edited else "{")
+        begin(tmp_path / label, runs, Fairness())
+        several[label] = gathered.gathered(tmp_path / label)
+    assert several["a"].cells[0].seed == 0
+    for found, count in ((several["a"], 2), (merged(several), 3)):
+        rows = {row.name: row for row in variants(found.cells, {})}
+        assert [*rows] == ["softmax", "linear"]
+        assert rows["softmax"].against is None
+        assert rows["linear"].against.difference == pytest.approx(0.1)
+        assert rows["linear"].against.seeds == count
+
+
 def test_runs_are_looked_at_side_by_side_and_told_in_order(tmp_path):
     four = ("softmax", "linear", "window", "bigbird")
     cells = [Cell(name, name, 0, {}, {"test": {}}, None) for name in four]
@@ -303,6 +382,21 @@ def test_costs_measured_on_none_of_the_machines_stay(tmp_path):
     other = {"hardware": HARDWARE | {"processor": "Xeon"}}
     moved = dataclasses.replace(a, environment=other)
     assert apart(moved).costs == a.costs
+    # and that is told, once: with --processes=2 they are of all cores, the runs of half of them
+    told = "Costs were measured on Xeon, 2 cores; its runs trained on EPYC, 2 cores."
+    assert apart(apart(moved)).about == told
+    assert merged({"moved": moved, "a": a}).about == f"moved: {told}"
+    assert apart(dataclasses.replace(moved, costs={})).about == ""
+
+
+def test_of_machines_of_one_processor_the_cores_are_told(tmp_path):
+    """Names were too long for a picture."""
+    one = leave(tmp_path / "one", [(planned(), 0.25)])
+    path = one / "cells" / planned().name / "environment.json"
+    path.write_text(path.read_text().replace('"cores": 2', '"cores": 1'))
+    two = leave(tmp_path / "two", [(planned(seed=1), 0.75)])
+    found = {label: gathered.gathered(x) for label, x in {"one": one, "two": two}.items()}
+    assert means(merged(found)) == {"softmax [1 core]": 0.25, "softmax [2 cores]": 0.75}
 
 
 def test_a_name_that_stands_for_two_settings_becomes_two(tmp_path):

@@ -370,6 +370,19 @@ def test_long_curves_are_averaged_not_cut():
     assert steps[0] == pytest.approx(5)
 
 
+def test_a_step_that_one_seed_passed_over_ends_no_curve():
+    """The steps of seeds were averaged in groups that were no longer the same, and only those that
+    all seeds have are drawn."""
+    rows = [{"step": t, "loss": float(t)} for t in range(1, 1001)]
+    seeds = [dataclasses.replace(cell("a", s), metrics=tuple(rows)) for s in (0, 1)]
+    rows[36] = {"step": 37, "skipped": "loss"}
+    seeds[1] = dataclasses.replace(seeds[1], metrics=tuple(rows))
+    (steps, values), (others, skipping) = curves(Variant("a", tuple(seeds), {}), "loss", 1)
+    assert steps == others
+    assert (len(steps), values) == (112, steps)
+    assert skipping == pytest.approx(values, abs=0.5)
+
+
 def test_flat_names_are_dotted():
     assert flat({"a": {"b": 1, "c": {"d": 2}}, "e": 3}) == {"a.b": 1, "a.c.d": 2, "e": 3}
 

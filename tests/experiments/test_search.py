@@ -1,5 +1,7 @@
 """Optuna draws the trials of a search; whatever interrupts it, it goes on as if nothing had."""
 
+import dataclasses
+import itertools
 import json
 import math
 import sys
@@ -74,6 +76,35 @@ def test_trials_are_drawn_from_the_ranges_and_get_better(whole: Cells):
     rates = lambda v, a: [p.experiment.optimizer.learning_rate for p in whole.planned[a::2]]
     assert rates("softmax", 0)[:10] == rates("linear", 1)[:10]
     assert rates("softmax", 0)[10:] != rates("linear", 1)[10:]
+
+
+def test_a_few_trials_are_spread_over_the_ranges(tmp_path: Path):
+    """Three or four were all within the middle seventh of a range, whatever was searched."""
+    pytest.importorskip("optuna", reason="the extra [search]")
+    found = search(planned("softmax"), dataclasses.replace(RULES, trials=4), tmp_path, Finish())
+    of = lambda p: (p.experiment.optimizer, p.experiment.model.mlp_width)
+    rates = sorted(math.log10(of(p)[0].learning_rate) for p in found.planned)
+    assert max(b - a for a, b in itertools.pairwise([-4, *rates, 0])) < 2  # of 4 decades
+    assert {of(p)[1] for p in found.planned} == {4, 5, 6}
+    assert {of(p)[0].b1 for p in found.planned} == {0.8, 0.9}
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 7, 10])
+def test_points_that_are_spread_leave_no_large_gap(count: int):
+    points = sorted(x for n in range(count) for x in draws.spread(n, 1))
+    assert max(b - a for a, b in itertools.pairwise([0, *points, 1])) < 2 / count
+    corners = {tuple(x > 0.5 for x in draws.spread(n, 2)) for n in range(2 * count)}
+    assert len(corners) == 4 or count == 2
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_a_share_of_a_range_is_within_it(log: bool, tmp_path: Path):
+    optuna = pytest.importorskip("optuna", reason="the extra [search]").distributions
+    whole, real = optuna.IntDistribution(1, 4, log), optuna.FloatDistribution(0.1, 0.3, log)
+    shares = [n / 100 for n in range(100)] + [1 - 1e-16]
+    assert {draws._at(whole, x) for x in shares} == {1, 2, 3, 4}
+    assert all(0.1 <= draws._at(real, x) <= 0.3 for x in shares)
+    assert draws._at(real, 0.0) == 0.1
 
 
 def test_the_best_on_validation_is_taken_and_their_number_said(whole: Cells):

@@ -91,6 +91,14 @@ def test_what_a_family_cannot_be_is_named(changes, named):
         Learner(experiment(**changes))
 
 
+def test_each_mistake_of_a_family_is_one():
+    """Two were told to be one, the second beside the margin."""
+    with pytest.raises(ConfigError) as refused:
+        Learner(experiment(family="luong", layers=3, heads=2))
+    names = [line.partition(":")[0] for line in refused.value.problems]
+    assert names == ["layers", "heads"]
+
+
 def test_a_decoder_reads_by_the_mechanism_it_is_given():
     learner = Learner(experiment(cross=mechanism("linear", feature_map="relu")))
     assert [block.cross.mechanism for block in learner.model().stack.blocks] == [

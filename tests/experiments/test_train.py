@@ -103,9 +103,15 @@ def test_an_environment_that_was_edited_stops_no_run(edited, tmp_path: Path):
     assert json.loads(path.read_text())["earlier"] == [{"hardware": edited}]
 
 
-def test_a_backslash_is_refused_before_anything_is_done(tmp_path: Path):
-    with pytest.raises(RunDirectoryError, match="expected a path without a backslash"):
-        train.run(tiny(), tmp_path / "a\\b", progress=False)
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("a\\b", "expected a path without a backslash"), ("a\udcff", "expected a path in UTF-8")],
+)
+def test_a_path_that_holds_no_checkpoint_is_refused_before_anything_is_done(
+    name: str, expected: str, tmp_path: Path
+):
+    with pytest.raises(RunDirectoryError, match=expected):
+        train.run(tiny(), tmp_path / name, progress=False)
     assert not list(tmp_path.iterdir())
 
 
@@ -115,6 +121,16 @@ def test_a_finished_run_only_reports(whole: Path):
         (whole / "result.json").read_text()
     )
     assert before == {p: p.stat().st_mtime_ns for p in before}
+
+
+def test_the_answers_of_each_row_are_kept_and_not_printed(whole: Path, tmp_path: Path, capsys):
+    """They filled the screen."""
+    config = write_config(tmp_path / "c.py")
+    assert train.main([f"--config={config}", f"--workdir={whole}"]) == 0
+    result = json.loads((whole / "result.json").read_text())
+    for split in ("validation", "test"):
+        assert len(result[split].pop("by_row")["right"].split()) == 20
+    assert json.loads(capsys.readouterr().out) == result
 
 
 def test_a_result_that_was_edited_or_is_another_runs_is_made_again(whole: Path, tmp_path: Path):
