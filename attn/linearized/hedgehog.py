@@ -49,10 +49,14 @@ def distillation_loss(
 
     `student` are a mechanism's `weights`, `teacher` those of softmax (`attn.dense_weights`), which
     gets no gradient. Least where both are equal, where it is the teacher's entropy. A weight that
-    underflowed to 0 counts as the smallest normal number: its logarithm would be infinite.
+    underflowed to 0 counts as the smallest normal number: its logarithm would be infinite. Raises
+    ValueError unless both have one shape.
     """
     teacher = jax.lax.stop_gradient(teacher)
     student = jnp.maximum(student, jnp.finfo(student.dtype).tiny)
+    if student.shape != teacher.shape:
+        want, got = list(student.shape), list(teacher.shape)
+        raise ValueError(f"teacher: expected the student's shape {want}, got {got}")
     sees = (teacher > 0).any(-1)
     rows = -jnp.where(teacher > 0, teacher * jnp.log(student), 0).sum(-1)
     return rows.sum() / jnp.maximum(sees.sum(), 1)
