@@ -330,6 +330,13 @@ def test_the_density_of_an_array_is_exact():
     assert Array(jnp.asarray(seen)).density(4099, 4099) == 1 - 1 / 4099**2
 
 
+def test_what_random_drew_is_kept_and_cannot_be_changed():
+    # a block that was hidden by hand was hidden from every mask of these numbers from then on
+    for per_row in (1, 4):
+        with pytest.raises(ValueError, match="read-only"):
+            Random(2, per_row, 0, (8, 8)).layout()[:] = False
+
+
 def test_random_without_lengths_is_refused():
     with pytest.raises(ValueError, match="sized"):
         Random(2, 1, 0).at(0, 0)

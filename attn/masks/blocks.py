@@ -112,12 +112,12 @@ def _drawn_sums(term: Random):
 @functools.lru_cache(maxsize=32)
 def _draw_blocks(term: Random) -> Bool[np.ndarray, "rows columns"]:
     rows, columns = (-(-n // term.block) for n in term.size)
-    if term.per_row >= columns:
-        return np.ones((rows, columns), bool)
-    drawn = _hash(term.seed, np.arange(rows)[:, None], np.arange(columns)[None, :])
-    least = np.argpartition(drawn, term.per_row, axis=1)[:, : term.per_row]
-    layout = np.zeros((rows, columns), bool)
-    np.put_along_axis(layout, least, True, axis=1)
+    layout = np.full((rows, columns), term.per_row >= columns)
+    if term.per_row < columns:
+        drawn = _hash(term.seed, np.arange(rows)[:, None], np.arange(columns)[None, :])
+        least = np.argpartition(drawn, term.per_row, axis=1)[:, : term.per_row]
+        np.put_along_axis(layout, least, True, axis=1)
+    layout.flags.writeable = False  # it is kept, and everyone gets the same
     return layout
 
 
