@@ -78,6 +78,11 @@ def test_unknown_law_is_named():
         check(attn.Softmax(), only=["is_fast"])
 
 
+def test_unknown_sizes_are_named():
+    with pytest.raises(TypeError, match=r"shape: expected names out of batch, T, .*, got t$"):
+        attn.testing.inputs(attn.Softmax(), t=5)
+
+
 @pytest.mark.parametrize(
     ("what", "hint"),
     [
