@@ -169,7 +169,9 @@ class Patterned(Cached):
         """The share of the T x S pairs that is visible, without other masks; mean over heads."""
         count = lambda mask, rows, columns: mask.pairs(rows, columns)
         shares = [sum(count(*laid_out(p, T, S)) for p in parts) for parts in self.pieces(T, S)]
-        return float(np.mean(shares)) / max(T * S, 1)
+        if 0 in (T, S):
+            return 0.0
+        return float(np.mean(shares)) / (T * S)
 
     def visited(self, T: int, S: int, N: int = 4) -> float:
         """The share of the T x S scores, of dense attention's work, that visited blocks compute."""

@@ -206,6 +206,12 @@ def test_the_plan_of_a_long_sequence_is_quick_to_make():
 
 @pytest.mark.parametrize("T", [16384, 65536])
 def test_a_few_rows_of_global_tokens_do_not_decide_the_blocks(T):
+def test_no_tokens_have_no_pairs():
+    for record in PAPERS:
+        for lengths in ((0, 0), (0, 5), (5, 0)):
+            assert "0.00% of pairs visible, 0.00% of dense" in record.describe(*lengths)
+
+
     """They are among those looked at, but each stands for itself."""
     mask = attn.Window(128, 128) | attn.Global((0,))
     assert _blockwise.choose(mask, T, T, 4) == ("loops", (128, 128))
