@@ -99,7 +99,8 @@ def pooled_attention(
 
 def _checked(stride, k, v, key_kernel=None, value_kernel=None):
     if (key_kernel is None) != (value_kernel is None):
-        raise ValueError("value_kernel: expected key_kernel and value_kernel, or neither")
+        given = "key_kernel" if value_kernel is None else "value_kernel"
+        raise ValueError(f"key_kernel, value_kernel: expected both or neither, got {given} alone")
     if key_kernel is not None:
         check_floats(key_kernel=key_kernel, value_kernel=value_kernel)
         for name, w, x in (("key_kernel", key_kernel, k), ("value_kernel", value_kernel, v)):
