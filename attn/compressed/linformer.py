@@ -12,6 +12,7 @@ from attn._arrays import check_floats
 from attn._axes import aligned, conjunction
 from attn._chunks import by_chunks, chunk_size
 from attn._core import (
+    check_choice,
     check_count,
     check_qkv,
     dense_attention,
@@ -123,8 +124,7 @@ class Linformer(Mechanism):
 
     def __post_init__(self):
         check_count("features", self.features)
-        if self.sharing not in SHARING:
-            raise ValueError(f"sharing: expected one of {', '.join(SHARING)}, got {self.sharing!r}")
+        check_choice("sharing", self.sharing, SHARING)
 
     @property
     def shared_by_layers(self):

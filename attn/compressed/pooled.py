@@ -12,6 +12,7 @@ from attn._axes import conjunction
 from attn._blockwise import blockwise
 from attn._cache import check_one_token
 from attn._core import (
+    check_choice,
     check_count,
     check_qkv,
     check_state,
@@ -171,8 +172,7 @@ class Pooled(Mechanism):
 
     def __post_init__(self):
         check_count("stride", self.stride)
-        if self.pool not in POOLS:
-            raise ValueError(f"pool: expected one of {', '.join(POOLS)}, got {self.pool!r}")
+        check_choice("pool", self.pool, POOLS)
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, **kernels):
         self.check_learned(q, k, v, **kernels)

@@ -90,7 +90,7 @@ class DilatedSegments(Cached):
         """For each kind of head, the pairs of each segment length, over the tokens it takes."""
         every = lambda L, n, r: Places.of(np.arange(n % r, L, r))
         some = lambda n, w, r: Part(Fixed(w, 0), every(T, n, r), every(S, n, r))
-        levels = [(w, r) for w, r in zip(self.segments, self.rates)]
+        levels = list(zip(self.segments, self.rates))
         there = lambda n, r: n % r < min(T, S)
         return tuple(
             tuple(some(n, w, r) for w, r in levels if there(n, r)) or (Part(~FULL),)
