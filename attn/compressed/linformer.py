@@ -43,9 +43,9 @@ def linformer_attention(
     """softmax(q (E k)^T / sqrt(H)) (F v) with E, F [R, S] the first S <= L columns, per key head.
 
     A projection with a first axis of 1 is shared by all heads; without a `value_projection` F = E.
-    Padded keys are taken out before they are projected. Honours `Padding`; a projection mixes all
-    positions, so `Causal` and the rest raise NotImplementedError. Raises ValueError for
-    projections of the wrong shape or S > L.
+    Padded keys are taken out before they are projected. O((T + S) R) time and memory. Honours
+    `Padding`; a projection mixes all positions, so `Causal` and the rest raise NotImplementedError.
+    Raises ValueError for projections of the wrong shape or S > L.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     (padding,), rest = mask.take(*HONOURS)

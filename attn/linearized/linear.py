@@ -28,7 +28,7 @@ def linear_attention(
     Honours `Causal`, `Padding` and `Segments` joined by `&`; O(T) time and memory under each
     (with `Segments` after one sort, at twice the cost). A query that sees nothing gets 0.
     `feature_map` is any of `attn.linearized.feature_maps` that takes x alone, or your own; with
-    `unit`, whose products are signed, nothing is divided. `chunk` trades speed for nothing else.
+    `unit`, whose products are signed, nothing is divided. `chunk` changes only the speed.
     Raises NotImplementedError on other masks, a bias, or a map that closes over arrays which are
     differentiated; TypeError for what is no map.
     """

@@ -43,9 +43,8 @@ def dilated_attention(
 
     LongNet (Ding et al. 2023, arXiv:2307.02486), whose sum of the outputs of all (w, r), weighed by
     their softmax denominators, this is; the authors' code passes no gradient to those weights, here
-    they have theirs. O(T sum_w w / r) time, O(T) memory. Takes any mask;
-    raises NotImplementedError for a bias, ValueError for lists of different lengths, and for
-    numbers below 1.
+    they have theirs. O(T sum_w w / r) time, O(T) memory. Takes any mask; raises NotImplementedError
+    for a bias, ValueError for lists of different lengths, and for numbers below 1.
     """
     return DilatedSegments(segments=segments, rates=rates)(q, k, v, mask=mask, bias=bias)
 
