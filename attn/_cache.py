@@ -89,9 +89,12 @@ def fill(
 def append(cache: Cache, k, v, pinned: int = 0) -> Cache:
     """The cache with one token more, over the oldest when full.
 
-    Raises ValueError unless k and v are one token in the shape the cache was made for.
+    Raises ValueError unless k and v are one token in the shape the cache was made for, and for one
+    that was made for none.
     """
     *batch, K, L, H = cache.k.shape
+    if L == 0:
+        raise ValueError("state: expected one with room for a token, got one of max_length=0")
     for name, new, width in (("k", k, H), ("v", v, cache.v.shape[-1])):
         want = [*batch, 1, K, width]
         if list(new.shape) != want:

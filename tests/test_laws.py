@@ -67,9 +67,20 @@ def test_report_reads_like_a_report():
     assert "1 of 1 laws hold" in str(report)
 
 
+def test_an_iterator_of_names_is_read_once():
+    # it was empty when the laws were to be tried: none was, and the report was fine
+    report = check(attn.Softmax(), only=iter(["refuses_the_rest"]))
+    assert [verdict.law for verdict in report.verdicts] == ["refuses_the_rest"]
+
+
 def test_unknown_law_is_named():
     with pytest.raises(ValueError, match="is_fast"):
         check(attn.Softmax(), only=["is_fast"])
+
+
+def test_unknown_sizes_are_named():
+    with pytest.raises(TypeError, match=r"shape: expected names out of batch, T, .*, got t$"):
+        attn.testing.inputs(attn.Softmax(), t=5)
 
 
 @pytest.mark.parametrize(

@@ -330,6 +330,13 @@ def test_the_density_of_an_array_is_exact():
     assert Array(jnp.asarray(seen)).density(4099, 4099) == 1 - 1 / 4099**2
 
 
+def test_what_random_drew_is_kept_and_cannot_be_changed():
+    # a block that was hidden by hand was hidden from every mask of these numbers from then on
+    for per_row in (1, 4):
+        with pytest.raises(ValueError, match="read-only"):
+            Random(2, per_row, 0, (8, 8)).layout()[:] = False
+
+
 def test_random_without_lengths_is_refused():
     with pytest.raises(ValueError, match="sized"):
         Random(2, 1, 0).at(0, 0)
@@ -397,8 +404,10 @@ def test_a_mask_is_an_argument_of_a_jitted_function(mask):
         (lambda: Strided(0), ValueError, "stride"),
         (lambda: Fixed(2, 3), ValueError, "summary"),
         (lambda: Random(0, 1, 0), ValueError, "block"),
+        (lambda: Random(4, 1, 0, 16), TypeError, r"size: expected the lengths .*, got 16"),
+        (lambda: Random(4, 1, 0, (16,)), TypeError, r"size: expected the lengths .*, got \(16,\)"),
         (lambda: Blocks((1, 0), 2), ValueError, "layout"),
-        (lambda: Blocks(((2,),), 2), ValueError, "layout"),
+        (lambda: Blocks(((2,),), 2), ValueError, "layout: expected booleans, got 2"),
         (lambda: Blocks(5, 2), TypeError, "layout: expected rows of booleans"),
         (lambda: Blocks(((1, 0), (1,)), 2), TypeError, "layout: expected rows of booleans"),
         (lambda: Global(3), TypeError, "positions: expected integers, got 3"),
@@ -409,12 +418,13 @@ def test_a_mask_is_an_argument_of_a_jitted_function(mask):
         (lambda: Local2D(2, 2, -1), ValueError, "reach"),
         (lambda: Summary(2, 3), ValueError, "summary"),
         (lambda: Coarse(Causal(), 0), ValueError, "size"),
-        (lambda: Coarse(Padding(jnp.array([1])), 2), TypeError, "mask"),
-        (lambda: Padding(), ValueError, "lengths"),
+        (lambda: Coarse(Padding(jnp.array([1])), 2), TypeError, "mask: expected .*, got Padding"),
+        (lambda: Padding(), ValueError, "Padding: expected lengths, .* got none"),
         (lambda: Padding(jnp.array([1.0])), TypeError, "lengths"),
         (lambda: Padding(keys=jnp.array([1])), TypeError, "keys"),
         (lambda: Segments(jnp.zeros(2), jnp.zeros(2)), TypeError, "query_ids"),
-        (lambda: Array(jnp.ones(3, bool)), ValueError, "Array"),
+        (lambda: Segments(jnp.arange(2), None), ValueError, "Segments.key_ids: .*, got None"),
+        (lambda: Array(jnp.ones(3, bool)), ValueError, r"Array: expected .*, got \[3\]"),
         (lambda: Array(jnp.ones((2, 2))), TypeError, "booleans"),
         (lambda: Causal() & jnp.ones((2, 2), bool), TypeError, "Array"),
         (lambda: And(()), ValueError, "mask_terms: expected at least one mask in And, got none"),

@@ -102,12 +102,15 @@ def test_dropout_is_the_modules():
     assert (ours(Q, K, V, dropout_rate=0.4, deterministic=True) != want).any()
     with pytest.raises(NotImplementedError, match="dropout_rate: Linear drops no weights"):
         attention_fn(attn.Linear())(Q, K, V, dropout_rng=key, **options)
+    # it dropped nothing and did not say so
+    with pytest.raises(ValueError, match=r"dropout_rng: expected a key .*, got None"):
+        ours(Q, K, V, **options)
 
 
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"mask": jnp.ones((2, 4, 7, 7), bool)}, "mask: expected one for all 4 heads"),
+        ({"mask": jnp.ones((2, 4, 7, 7), bool)}, r"mask: .* all 4 heads, \[2, 1, 7, 7\], got"),
         ({"mask": SEEN}, "mask: Linear cannot honour Array"),
         ({"bias": BIAS}, "bias: Linear has no scores"),
         ({"dropout_rate": 0.1, "deterministic": False}, "broadcast_dropout: expected False"),
@@ -124,6 +127,11 @@ def test_what_needs_a_layer_of_its_own_is_named():
     for kind, what in (("linformer", "key_projection"), ("gla", "log_decay"), ("mamba2", "dt")):
         with pytest.raises(ValueError, match=f"mechanism: .* has .*{what}.*attn.nn.Attention"):
             attention_fn(attn.MECHANISMS[kind]())
+
+
+def test_a_function_in_place_of_a_mechanism_is_named():
+    with pytest.raises(TypeError, match=r"mechanism: .* attn\.Softmax\(\), got linear_attention$"):
+        attention_fn(attn.linear_attention)
 
 
 def test_one_query_whose_place_counts_is_refused():

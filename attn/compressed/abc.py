@@ -46,8 +46,8 @@ def abc_attention(
     f_j = exp(W^T k_j) says how token j is written to the slots, W (`control`) learned for each key
     head: the paper's MLP control, from the key where the paper has the layer's input. Under
     `Causal` the sums run over each query's own past, in chunks, held against a running maximum of
-    that past: `chunk` trades speed for nothing else. O((T + S) M) time and memory, a decoding state
-    of M (H + D) numbers a key head. Honours `Causal` and `Padding` joined by `&`, else
+    that past: `chunk` changes only the speed. O((T + S) M) time and memory, a decoding state of
+    M (H + D) numbers a key head. Honours `Causal` and `Padding` joined by `&`, else
     NotImplementedError. Raises ValueError for a `control` of the wrong shape.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)

@@ -13,6 +13,7 @@ from attn._axes import aligned, conjunction
 from attn._chunks import by_chunks, chunk_size
 from attn._core import (
     attend_materialized,
+    check_choice,
     check_count,
     check_qkv,
     dense_attention,
@@ -43,9 +44,9 @@ def linformer_attention(
     """softmax(q (E k)^T / sqrt(H)) (F v) with E, F [R, S] the first S <= L columns, per key head.
 
     A projection with a first axis of 1 is shared by all heads; without a `value_projection` F = E.
-    Padded keys are taken out before they are projected. Honours `Padding`; a projection mixes all
-    positions, so `Causal` and the rest raise NotImplementedError. Raises ValueError for
-    projections of the wrong shape or S > L.
+    Padded keys are taken out before they are projected. O((T + S) R) time and memory. Honours
+    `Padding`; a projection mixes all positions, so `Causal` and the rest raise NotImplementedError.
+    Raises ValueError for projections of the wrong shape or S > L.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     (padding,), rest = mask.take(*HONOURS)
@@ -122,8 +123,7 @@ class Linformer(Mechanism):
 
     def __post_init__(self):
         check_count("features", self.features)
-        if self.sharing not in SHARING:
-            raise ValueError(f"sharing: expected one of {', '.join(SHARING)}, got {self.sharing!r}")
+        check_choice("sharing", self.sharing, SHARING)
 
     @property
     def shared_by_layers(self):

@@ -38,9 +38,9 @@ def luna_attention(
 
     Under `Causal` A cannot be a softmax over tokens, which would tell of later ones: it is the
     paper's causal form, with softplus for softmax and running means (`_luna_causal.py`), in chunks:
-    `chunk` trades speed for nothing else. O((T + S) L) time and memory, a decoding state of
-    L (H + D) numbers a key head. Honours `Causal` and `Padding` joined by `&`, else
-    NotImplementedError. Raises ValueError for a `packed` of the wrong shape.
+    `chunk` changes only the speed. O((T + S) L) time and memory, a decoding state of L (H + D)
+    numbers a key head. Honours `Causal` and `Padding` joined by `&`, else NotImplementedError.
+    Raises ValueError for a `packed` of the wrong shape.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     check_count("chunk", chunk)

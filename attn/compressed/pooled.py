@@ -12,6 +12,7 @@ from attn._axes import conjunction
 from attn._blockwise import blockwise
 from attn._cache import check_one_token
 from attn._core import (
+    check_choice,
     check_count,
     check_qkv,
     check_state,
@@ -99,7 +100,8 @@ def pooled_attention(
 
 def _checked(stride, k, v, key_kernel=None, value_kernel=None):
     if (key_kernel is None) != (value_kernel is None):
-        raise ValueError("value_kernel: expected key_kernel and value_kernel, or neither")
+        given = "key_kernel" if value_kernel is None else "value_kernel"
+        raise ValueError(f"key_kernel, value_kernel: expected both or neither, got {given} alone")
     if key_kernel is not None:
         check_floats(key_kernel=key_kernel, value_kernel=value_kernel)
         for name, w, x in (("key_kernel", key_kernel, k), ("value_kernel", value_kernel, v)):
@@ -170,8 +172,7 @@ class Pooled(Mechanism):
 
     def __post_init__(self):
         check_count("stride", self.stride)
-        if self.pool not in POOLS:
-            raise ValueError(f"pool: expected one of {', '.join(POOLS)}, got {self.pool!r}")
+        check_choice("pool", self.pool, POOLS)
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, **kernels):
         self.check_learned(q, k, v, **kernels)

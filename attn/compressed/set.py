@@ -31,8 +31,8 @@ def set_attention(
     the second attention from what they found; its values are h itself, since a map of them can be
     had from the layer's output projection. What the inner block does to h besides, its residual
     path, norm and position-wise network, is left out; those of the outer block are the layer's.
-    Honours `Padding`; the points see all positions, so `Causal` and the rest raise
-    NotImplementedError. Raises ValueError for arrays of the wrong shape.
+    O((T + S) P) time and memory. Honours `Padding`; the points see all positions, so `Causal` and
+    the rest raise NotImplementedError. Raises ValueError for arrays of the wrong shape.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     _twice.check_rows("inducing_points", inducing_points, k)

@@ -47,8 +47,8 @@ def fixed(log_decay: Float[np.ndarray, "N"], k: Float[Array, "*L K H"]) -> Float
 class Linearized(Mechanism):
     """A variant is its `terms`, and whether they are normalised or read before they are written;
     all else is here. O(T) time and memory, forward and backward; a decoding state of constant size.
-    `chunk`, rounded up to a power of two, trades speed for nothing else; None is what `_work` takes
-    for the fastest."""
+    `chunk`, rounded up to a power of two, changes only the speed; None is what `_work` takes for
+    the fastest."""
 
     honours: ClassVar = (Causal, Padding, Segments)
     normalised: ClassVar[bool] = False

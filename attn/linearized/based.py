@@ -144,8 +144,7 @@ class Based(Linearized):
     def step(self, state, q, k, v):
         self._checked_tokens(q, k, v, {})
         check_state(state, Split)
-        if q.shape[-3] != 1:
-            raise ValueError(f"q: expected one token [*B, 1, N, H], got {list(q.shape)}")
+        _cache.check_one_token(q)
         near, query = state.near, wide(q)
         if self.window == 0:
             far, sums = super().step(state.far, q, k, _with_one(v))

@@ -8,11 +8,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._arrays import check_floats
-from attn._core import check_count
+from attn._core import check_choice, check_count
 from attn.linearized._family import Linearized
 from attn.linearized._recurrence import Terms
 from attn.linearized.feature_maps import hedgehog, hedgehog_softmax
 from attn.masks import FULL, Mask
+
+ACTIVATIONS = ("softmax", "exp")
 
 
 def hedgehog_attention(
@@ -49,8 +51,12 @@ def distillation_loss(
 
     `student` are a mechanism's `weights`, `teacher` those of softmax (`attn.dense_weights`), which
     gets no gradient. Least where both are equal, where it is the teacher's entropy. A weight that
-    underflowed to 0 counts as the smallest normal number: its logarithm would be infinite.
+    underflowed to 0 counts as the smallest normal number: its logarithm would be infinite. Raises
+    ValueError unless both have one shape.
     """
+    if student.shape != teacher.shape:
+        want, got = list(student.shape), list(teacher.shape)
+        raise ValueError(f"teacher: expected the student's shape {want}, got {got}")
     teacher = jax.lax.stop_gradient(teacher)
     student = jnp.maximum(student, jnp.finfo(student.dtype).tiny)
     sees = (teacher > 0).any(-1)
@@ -72,8 +78,7 @@ class Hedgehog(Linearized):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.activation not in ("softmax", "exp"):
-            raise ValueError(f"activation: expected 'softmax' or 'exp', got {self.activation!r}")
+        check_choice("activation", self.activation, ACTIVATIONS)
         if self.features is not None:
             check_count("features", self.features)
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from attn._arrays import check_floats
 from attn._axes import aligned
 from attn._core import check_count
 from attn._numbers import is_integer, is_number
@@ -33,13 +34,19 @@ def hgrn2_attention(
     f = b + (1 - b) sigmoid(k), and what is forgotten is what is written. The lower bound b is the
     number `lower_bound`, or that of layer `layer` by the learned `lower_bounds`, for each channel:
     the sum over layers 1 to `layer` of softmax(lower_bounds) over all layers.
+
     Without `Causal` a key after its query decays over the tokens from the query to it. O(T) time
     and memory. Raises NotImplementedError on masks but Causal, Padding and Segments or on a bias,
     ValueError for a lower_bound outside [0, 1), or above 0 where bounds are learned, a layer that
     is not there and lower_bounds of another shape, TypeError for those of layer 0: its bound is 0.
     """
-    layers = 1 if lower_bounds is None else lower_bounds.shape[-2]
-    bounds = {} if lower_bounds is None else {"lower_bounds": lower_bounds}
+    layers, bounds = 1, {}
+    if lower_bounds is not None:
+        check_floats(lower_bounds=lower_bounds)
+        shape = list(lower_bounds.shape)
+        if len(shape) != 3:
+            raise ValueError(f"lower_bounds: expected [key heads, layers, width], got {shape}")
+        layers, bounds = shape[1], {"lower_bounds": lower_bounds}
     form = HGRN2(lower_bound=lower_bound, layer=layer, layers=layers, chunk=chunk)
     return form(q, k, v, mask=mask, bias=bias, **bounds)
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 import jax
 from jaxtyping import Array, Float
 
-from attn._core import check_qkv, wide
+from attn._core import check_choice, check_qkv, wide
 from attn.linearized._family import Linearized
 from attn.linearized._recurrence import Terms
 from attn.linearized.feature_maps import FEATURE_MAPS, FeatureMap, elu_plus_one, unit
@@ -28,7 +28,7 @@ def linear_attention(
     Honours `Causal`, `Padding` and `Segments` joined by `&`; O(T) time and memory under each
     (with `Segments` after one sort, at twice the cost). A query that sees nothing gets 0.
     `feature_map` is any of `attn.linearized.feature_maps` that takes x alone, or your own; with
-    `unit`, whose products are signed, nothing is divided. `chunk` trades speed for nothing else.
+    `unit`, whose products are signed, nothing is divided. `chunk` changes only the speed.
     Raises NotImplementedError on other masks, a bias, or a map that closes over arrays which are
     differentiated; TypeError for what is no map.
     """
@@ -94,9 +94,7 @@ class Linear(Linearized):
 
     def __post_init__(self):
         super().__post_init__()
-        if not isinstance(self.feature_map, str) or self.feature_map not in FEATURE_MAPS:
-            names = ", ".join(FEATURE_MAPS)
-            raise ValueError(f"feature_map: expected one of {names}, got {self.feature_map!r}")
+        check_choice("feature_map", self.feature_map, tuple(FEATURE_MAPS))
 
     @property
     def phi(self) -> FeatureMap:

@@ -27,9 +27,9 @@ def performer_attention(
 
     phi(x) = exp(W x' - |x'|^2 / 2) / sqrt(M) with x' = x / H^(1/4); `projection` W has rows as
     N(0, I): `orthogonal_features` by a seed, `draw_features` by a key. Strictly causal under
-    `Causal`: keys are stabilised by a running maximum over each query's own past. Honours
-    `Causal`, `Padding`, `Segments` joined by `&`, else NotImplementedError. Raises ValueError for
-    a projection of the wrong width.
+    `Causal`: keys are stabilised by a running maximum over each query's own past. O(T M (H + D))
+    time, O(T) memory. Honours `Causal`, `Padding`, `Segments` joined by `&`, else
+    NotImplementedError. Raises ValueError for a projection of the wrong width.
     """
     shape = jnp.shape(projection)
     if len(shape) != 2 or shape[0] == 0:

@@ -25,8 +25,8 @@ class Blocks(Mask):
             raise TypeError(f"layout: expected {what}, got {self.layout!r}") from None
         if layout.ndim != 2:
             raise ValueError(f"layout: expected two axes [rows, columns], got {layout.ndim}")
-        if not np.isin(layout, (0, 1)).all():
-            raise ValueError("layout: expected booleans")
+        if others := layout[~np.isin(layout, (0, 1))].tolist():
+            raise ValueError(f"layout: expected booleans, got {others[0]!r}")
         rows = tuple(tuple(map(bool, row)) for row in layout.tolist())
         object.__setattr__(self, "layout", rows)
         keep(self, size=1)
@@ -50,7 +50,7 @@ class Coarse(Mask):
 
     def __post_init__(self):
         if not isinstance(self.mask, Mask) or not self.mask.static:
-            raise TypeError("mask: expected a static mask (no arrays) of blocks")
+            raise TypeError(f"mask: expected a static mask (no arrays) of blocks, got {self.mask}")
         keep(self, size=1)
 
     def sized(self, T, S):
@@ -81,8 +81,9 @@ class Random(Mask):
     def __post_init__(self):
         keep(self, block=1, per_row=0, seed=0)
         if self.size is not None:
-            T, S = self.size
-            object.__setattr__(self, "size", (natural("size", T), natural("size", S)))
+            if not isinstance(self.size, tuple | list) or len(self.size) != 2:
+                raise TypeError(f"size: expected the lengths (T, S), got {self.size!r}")
+            object.__setattr__(self, "size", tuple(natural("size", n) for n in self.size))
 
     def sized(self, T, S):
         return Random(self.block, self.per_row, self.seed, (T, S)) if self.size is None else self
@@ -112,12 +113,12 @@ def _drawn_sums(term: Random):
 @functools.lru_cache(maxsize=32)
 def _draw_blocks(term: Random) -> Bool[np.ndarray, "rows columns"]:
     rows, columns = (-(-n // term.block) for n in term.size)
-    if term.per_row >= columns:
-        return np.ones((rows, columns), bool)
-    drawn = _hash(term.seed, np.arange(rows)[:, None], np.arange(columns)[None, :])
-    least = np.argpartition(drawn, term.per_row, axis=1)[:, : term.per_row]
-    layout = np.zeros((rows, columns), bool)
-    np.put_along_axis(layout, least, True, axis=1)
+    layout = np.full((rows, columns), term.per_row >= columns)
+    if term.per_row < columns:
+        drawn = _hash(term.seed, np.arange(rows)[:, None], np.arange(columns)[None, :])
+        least = np.argpartition(drawn, term.per_row, axis=1)[:, : term.per_row]
+        np.put_along_axis(layout, least, True, axis=1)
+    layout.flags.writeable = False  # it is kept, and everyone gets the same
     return layout
 
 

@@ -24,7 +24,7 @@ class Padding(Mask):
 
     def __post_init__(self):
         if self.lengths is None and self.keys is None and self.queries is None:
-            raise ValueError("Padding: give lengths, keys or queries")
+            raise ValueError("Padding: expected lengths, keys or queries, got none of them")
         _as_array(self, "lengths", np.integer)
         _as_array(self, "keys", np.bool_)
         _as_array(self, "queries", np.bool_)
@@ -100,8 +100,9 @@ class Segments(Mask):
         _as_array(self, "query_ids", np.integer)
         _as_array(self, "key_ids", np.integer)
         for name in ("query_ids", "key_ids"):
-            if getattr(self, name) is None or getattr(self, name).ndim == 0:
-                raise ValueError(f"Segments.{name}: expected an integer array [..., length]")
+            if (ids := getattr(self, name)) is None or ids.ndim == 0:
+                what = "an integer array [..., length]"
+                raise ValueError(f"Segments.{name}: expected {what}, got {ids}")
 
     def _check(self, batch, T, S):
         fits("Segments.query_ids", self.query_ids, batch, (T,))
@@ -126,7 +127,8 @@ class Array(Mask):
     def __post_init__(self):
         _as_array(self, "seen", np.bool_)
         if self.seen is None or self.seen.ndim < 2:
-            raise ValueError("Array: expected a boolean array [..., T, S]")
+            got = None if self.seen is None else list(self.seen.shape)
+            raise ValueError(f"Array: expected a boolean array [..., T, S], got {got}")
 
     def _check(self, batch, T, S):
         x = self.seen

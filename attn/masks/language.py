@@ -302,7 +302,7 @@ def natural(name: str, value: Any, least: int = 0) -> int:
 
 
 def keep(mask: Mask, **least: int) -> None:
-    """Has these fields be Python's integers, each of at least so much."""
+    """Makes these fields Python's integers; raises unless each is at least the number given."""
     for name, value in least.items():
         object.__setattr__(mask, name, natural(name, getattr(mask, name), value))
 

@@ -27,8 +27,8 @@ from attn.nn.sampling import greedy
 class Aligned(nnx.Module, abc.ABC):
     """A source is read into one vector for each of its tokens; each token of the target is written
     from a state, the token before it and a context, the mean of those vectors by their alignment
-    with the state. O(T S) time. Tokens are embedded in `width` numbers, `dropout` of which are
-    dropped; `bos` stands before the first token of the target. Padding of the source reaches
+    with the state. O(T S) time. Tokens are embedded in `width` numbers, a share `dropout` of which
+    is dropped; `bos` stands before the first token of the target. Padding of the source reaches
     nothing, in value or gradient.
     """
 

@@ -422,7 +422,7 @@ class Attention(nnx.Module):
         """Raise ValueError for what needs q and k to come from one sequence."""
         name = self.mechanism.name
         if positions is not None:
-            raise ValueError("positions: two sequences share no positions to rotate by")
+            raise ValueError("positions: two sequences share none to rotate by; leave them out")
         if gates:
             raise ValueError(
                 f"context: {name} gates each key by its own token, and its "

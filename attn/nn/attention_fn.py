@@ -20,11 +20,15 @@ def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Ar
     keys, which more of them honour, if it has one row [*B, 1, 1, S]; `is_causal` is `Causal()`. A
     query that sees nothing gets 0. Dropout is the module's rate on the mechanism's weights.
 
-    Raises ValueError if the mechanism has learned arrays, gates or a norm that its own layer holds.
-    What is returned raises NotImplementedError for what it cannot honour: masks that differ by
-    head, dropout that is the same in every row, weights to be sown, a precision, a single query of
-    many keys (`decode=True`) where its place counts, and what the mechanism refuses.
+    Raises TypeError for what is no Mechanism, ValueError for one with learned arrays, gates or a
+    norm that its own layer holds. What is returned raises ValueError for dropout without a key, and
+    NotImplementedError for what it cannot honour: masks that differ by head, dropout that is the
+    same in every row, weights to be sown, a precision, a single query of many keys (`decode=True`)
+    where its place counts, and what the mechanism refuses.
     """
+    if not isinstance(mechanism, Mechanism):
+        name = getattr(mechanism, "__name__", repr(mechanism))
+        raise TypeError(f"mechanism: expected a Mechanism such as attn.Softmax(), got {name}")
     if _parts(mechanism):
         raise ValueError(
             f"mechanism: {mechanism.name} has {', '.join(_parts(mechanism))} of its layer, which "
@@ -78,6 +82,8 @@ def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Ar
             return mechanism(q, k, v, mask=seen, bias=bias)
         if "dropout_rate" not in {f.name for f in dataclasses.fields(mechanism)}:
             raise NotImplementedError(f"dropout_rate: {mechanism.name} drops no weights; set it 0")
+        if dropout_rng is None:
+            raise ValueError(f"dropout_rng: expected a key with {dropout_rate=}, got None")
         dropped = dataclasses.replace(mechanism, dropout_rate=dropout_rate)
         return dropped(q, k, v, mask=seen, bias=bias, dropout_key=dropout_rng)
 
@@ -100,7 +106,7 @@ def _term(mask: Bool[Array, "*#B 1 #T #S"], q: Array, k: Array) -> Mask:
     S = k.shape[-3]
     if mask.ndim < 3 or mask.shape[-3] != 1:
         raise NotImplementedError(
-            f"mask: expected one for all {N} heads, [*{batch}, 1, {T}, {S}], got "
+            f"mask: expected one for all {N} heads, {[*batch, 1, T, S]}, got "
             f"{list(mask.shape)}; a mechanism has one mask"
         )
     mask = mask.astype(bool)[..., 0, :, :]

@@ -26,11 +26,11 @@ class Bahdanau(Aligned):
 
     def __init__(self, *, width: int, key: Array, **sizes):
         """`sizes` are those of `Aligned`."""
+        super().__init__(width=width, key=key, **sizes)  # refuses what is no number
         if width % 2:
             raise ValueError(
                 f"width: expected an even number, half for each direction, got {width}"
             )
-        super().__init__(width=width, key=key, **sizes)
         rngs = lambda name: nnx.Rngs(fold(key, name))
         self.forward = nnx.GRUCell(width, width // 2, rngs=rngs("forward"))
         self.backward = nnx.GRUCell(width, width // 2, rngs=rngs("backward"))

@@ -31,7 +31,9 @@ XPOS_LONGEST = {"float32": 70_000, "bfloat16": 70_000, "float16": 8_000}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
-    """`mechanism` is one for all layers or a tuple with one for each, where their settings follow
+    """The sizes and options of an `Encoder`.
+
+    `mechanism` is one for all layers or a tuple with one for each, where their settings follow
     the depth as `attn.Differential.for_layers(layers)` do; a `Mixer` such as `attn.nn.LSTM()` may
     stand in place of any, and heads are those of the layers that attend. `kv_heads` None is
     `heads`, `head_dim` None is width / heads, `mlp_width` 0 leaves the position-wise network out.

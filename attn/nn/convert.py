@@ -17,10 +17,12 @@ def with_kv_heads(encoder: Encoder, num_kv_heads: int) -> Encoder:
     """The encoder with fewer key heads: its kernels of keys and values mean-pooled in every layer,
     every other parameter as trained (arXiv:2305.13245, who then train on for 5% of the steps).
 
-    Raises ValueError unless `num_kv_heads` divides the key heads it has, NotImplementedError for a
-    mechanism with learned arrays, gates or a short convolution of each key head, which no rule
-    pools.
+    Raises TypeError for what is no `Encoder` (of a `Decoder`, give its `encoder`), ValueError
+    unless `num_kv_heads` divides the key heads it has, NotImplementedError for a mechanism with
+    learned arrays, gates or a short convolution of each key head, which no rule pools.
     """
+    if not isinstance(encoder, Encoder):
+        raise TypeError(f"encoder: expected an Encoder, got {type(encoder).__name__}")
     old = encoder.config
     H = old.width // old.heads if old.head_dim is None else old.head_dim
     N, K, G = old.heads, old.kv_heads or old.heads, num_kv_heads

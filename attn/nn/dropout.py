@@ -4,9 +4,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from attn._numbers import is_number
+
 
 def dropout(x: Float[Array, "..."], rate: float, key: Array | None) -> Float[Array, "..."]:
-    """x / (1 - rate) with probability 1 - rate, else 0, drawn for each number; x if key is None."""
+    """x / (1 - rate) with probability 1 - rate, else 0, drawn for each number; x if key is None.
+
+    Raises ValueError for a rate outside [0, 1).
+    """
+    if not is_number(rate) or not 0 <= rate < 1:
+        raise ValueError(f"rate: expected a number in [0, 1), got {rate!r}")
     if key is None or rate == 0:
         return x
     share = 1 - float(rate)  # a number of NumPy would widen x

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from attn._core import check_count
 from attn._integers import check_integers, check_range
 from attn.masks import FULL, Mask
 from attn.nn.config import TURNED, EncoderConfig
@@ -120,9 +121,10 @@ class Encoder(nnx.Module):
         """|d y_i / d x_j| (Frobenius) for i in `rows`: how much what the head is given at i depends
         on what the first layer is given at j. Pulls back `probes` orthonormal directions of y_i, so
         exact up to that width and unbiased in its square beyond; R probes times a backward pass.
-        Raises as a call does, and ValueError for rows outside 0 to L - 1 and for more sequences
-        than one."""
+        Raises as a call does, and ValueError for rows outside 0 to L - 1, probes below 1 and more
+        than one sequence."""
         check_integers("rows", rows)
+        check_count("probes", probes)
         axes = ["T"] if self.config.token_width is None else ["T", "F"]
         if jnp.ndim(tokens) != len(axes):
             got = list(jnp.shape(tokens))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from attn._core import masked_softmax, wide, wide_dtype
+from attn._core import check_count, masked_softmax, wide, wide_dtype
 from attn._varying import vary
 from attn.nn.keys import fold
 
@@ -35,7 +35,7 @@ class LSTMN(nnx.Module):
 
     r_1 and m_1 are 0. x has `inputs` numbers (None: as many as h, `width`). O(T^2) time, one token
     after the other; no token depends on a later one, so padding at the end reaches nothing before
-    it.
+    it. Raises ValueError for a width or inputs below 1.
     """
 
     def __init__(self, width: int, *, inputs: int | None = None, key: Array):
@@ -43,6 +43,8 @@ class LSTMN(nnx.Module):
             n, m, use_bias=bias, rngs=nnx.Rngs(fold(key, name))
         )
         inputs = width if inputs is None else inputs
+        check_count("width", width)
+        check_count("inputs", inputs)
         self.width = width
         self.of_h, self.of_x = linear("h", width, width), linear("x", inputs, width)
         self.of_r = linear("r", width, width)

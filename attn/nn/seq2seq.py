@@ -154,7 +154,9 @@ class Seq2Seq(nnx.Module):
         self, state: Seq2SeqState, token: Int[Array, "*B"]
     ) -> tuple[Seq2SeqState, Float[Array, "*B classes"]]:
         """(state, scores of the next token) after one token more, equal to those of all at once.
-        Past the target's `max_length` the scores are NaN."""
+        Past the target's `max_length` the scores are NaN. Raises TypeError for another's state."""
+        if not isinstance(state, Seq2SeqState):
+            raise TypeError(f"state: expected that of `prefill`, got {type(state).__name__}")
         self._check(token[..., None])
         at = state.length
         x = self.embedding(token[..., None], dropout_key=None, start=at)

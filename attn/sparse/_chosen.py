@@ -184,7 +184,8 @@ class Chosen(Mechanism):
         pages = -(-max_length // self.size)
         size = pages * self.size  # whole blocks, which a step finds without a copy
         cache = _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)
-        one = jax.eval_shape(self.of_key, cache.k[..., 0, :])
+        key = jax.ShapeDtypeStruct((*batch, num_kv_heads, head_dim), cache.k.dtype)
+        one = jax.eval_shape(self.of_key, key)
         return Pages(
             cache, tuple(jnp.zeros((*x.shape[:-1], pages, x.shape[-1]), x.dtype) for x in one)
         )

@@ -38,8 +38,7 @@ class Reordered(Mask):
     def tiles(self, i0, i1, j0, j1):
         # by the rectangle of positions around each block
         (i0, i1), (j0, j1) = _around(self.queries, i0, i1), _around(self.keys, j0, j1)
-        some, every = self.mask.tiles(i0, i1, j0, j1)
-        return some, every
+        return self.mask.tiles(i0, i1, j0, j1)
 
     def terms(self):
         yield from self.mask.terms()

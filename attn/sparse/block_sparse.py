@@ -58,9 +58,11 @@ def block_sparse_attention(
     blocks) time, O(T + S) memory. Raises TypeError for a pattern that holds arrays (those belong
     in `mask`).
     """
-    patterns = (pattern,) if isinstance(pattern, Mask) else tuple(pattern)
+    patterns = tuple(pattern) if isinstance(pattern, Iterable) else (pattern,)
     if not patterns or not all(isinstance(p, Mask) and p.static for p in patterns):
-        raise TypeError("pattern: expected static masks (no arrays); put Padding and such in mask")
+        raise TypeError(
+            f"pattern: expected static masks, got {pattern}; put Padding and such in mask"
+        )
     check_block(block)
     mask, bias = check_qkv(q, k, v, mask, bias)
     dropout = as_dropout(dropout_rate, dropout_key, q, k)
@@ -167,9 +169,11 @@ class Patterned(Cached):
 
     def density(self, T: int, S: int) -> float:
         """The share of the T x S pairs that is visible, without other masks; mean over heads."""
+        if 0 in (T, S):
+            return 0.0
         count = lambda mask, rows, columns: mask.pairs(rows, columns)
         shares = [sum(count(*laid_out(p, T, S)) for p in parts) for parts in self.pieces(T, S)]
-        return float(np.mean(shares)) / max(T * S, 1)
+        return float(np.mean(shares)) / (T * S)
 
     def visited(self, T: int, S: int, N: int = 4) -> float:
         """The share of the T x S scores, of dense attention's work, that visited blocks compute."""
@@ -277,7 +281,9 @@ class BlockSparse(Patterned):
             if not isinstance(mask, Mask | str):
                 raise TypeError(f"masks: expected masks or their JSON, got {mask!r}")
             if not (mask if isinstance(mask, Mask) else from_json(mask)).static:
-                raise TypeError("masks: expected static masks; put Padding and such in mask")
+                raise TypeError(
+                    f"masks: expected static masks, got {mask}; put Padding and such in mask"
+                )
         texts = tuple(m.to_json() if isinstance(m, Mask) else m for m in given)
         object.__setattr__(self, "masks", texts)
 

@@ -43,9 +43,8 @@ def dilated_attention(
 
     LongNet (Ding et al. 2023, arXiv:2307.02486), whose sum of the outputs of all (w, r), weighed by
     their softmax denominators, this is; the authors' code passes no gradient to those weights, here
-    they have theirs. O(T sum_w w / r) time, O(T) memory. Takes any mask;
-    raises NotImplementedError for a bias, ValueError for lists of different lengths, and for
-    numbers below 1.
+    they have theirs. O(T sum_w w / r) time, O(T) memory. Takes any mask; raises NotImplementedError
+    for a bias, ValueError for lists of different lengths, and for numbers below 1.
     """
     return DilatedSegments(segments=segments, rates=rates)(q, k, v, mask=mask, bias=bias)
 
@@ -90,7 +89,7 @@ class DilatedSegments(Cached):
         """For each kind of head, the pairs of each segment length, over the tokens it takes."""
         every = lambda L, n, r: Places.of(np.arange(n % r, L, r))
         some = lambda n, w, r: Part(Fixed(w, 0), every(T, n, r), every(S, n, r))
-        levels = [(w, r) for w, r in zip(self.segments, self.rates)]
+        levels = list(zip(self.segments, self.rates))
         there = lambda n, r: n % r < min(T, S)
         return tuple(
             tuple(some(n, w, r) for w, r in levels if there(n, r)) or (Part(~FULL),)

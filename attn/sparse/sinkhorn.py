@@ -46,7 +46,7 @@ def sinkhorn_attention(
     R = mean(q block) W mean(k block)^T / (sqrt(H) temperature), W the `sorting` of a key head, for
     all pairs of blocks; P = `iterations` times columns, then rows, of exp(R) made to sum to 1 (the
     paper: rows, then columns; so the last leaves averages). The sorted block of a query block is P
-    k, P v, place by place: a permutation P moves whole blocks. (The scores are ours: the author's
+    k, P v, place by place: a permutation P moves whole blocks. (The scores are ours: the authors'
     code maps the sum of each block of keys to one score for each place, and asks no query.) Where
     some of a place's tokens are hidden, it is the average of the others, and its weight is
     multiplied by their share of P.

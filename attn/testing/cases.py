@@ -15,7 +15,11 @@ SHAPE = {"batch": (2,), "T": 19, "S": 19, "N": 4, "K": 2, "H": 8, "D": 6}
 
 def inputs(mechanism: Mechanism, *, dtype=jnp.float32, scale=1.0, seed=0, **shape):
     """Unit-normal (q, k, v, learned): q k^T / sqrt(H) has deviation `scale`; learned arrays and
-    gates as the mechanism asks for them. `shape` overrides SHAPE."""
+    gates as the mechanism asks for them. `shape` overrides SHAPE. Raises TypeError for a name
+    that is not in it."""
+    if unknown := sorted(shape.keys() - SHAPE.keys()):
+        known, got = ", ".join(SHAPE), ", ".join(unknown)
+        raise TypeError(f"shape: expected names out of {known}, got {got}")
     s = {**SHAPE, **shape}
     rng = np.random.default_rng(seed)
     draw = lambda *size: rng.normal(size=size)

@@ -74,7 +74,7 @@ def check(mechanism: Mechanism, *, only: Iterable[str] = ()) -> Report:
         name = getattr(mechanism, "__name__", repr(mechanism))
         hint = f"; write {name}()" if isinstance(mechanism, type) else ""
         raise TypeError(f"mechanism: expected an attn.Mechanism, got {name}{hint}")
-    only = (only,) if isinstance(only, str) else only
+    only = (only,) if isinstance(only, str) else tuple(only)
     unknown = sorted(set(only) - set(LAWS))
     if unknown:
         raise ValueError(f"only: expected names among {', '.join(LAWS)}, got {', '.join(unknown)}")

@@ -92,8 +92,8 @@ def refuses_the_rest(mechanism: Mechanism) -> None:
 
 
 def is_strictly_causal(mechanism: Mechanism) -> None:
-    """3. Whatever comes after a token, whichever (new values, x10, x1e8, NaN), leaves outputs up to
-    it bit-identical, and no gradient flows back in time."""
+    """3. Whatever replaces what comes after a token (new values, x10, x1e8, NaN) leaves the outputs
+    up to it bit-identical, and no gradient flows back in time."""
     if Causal not in mechanism.honours:
         return
     q, k, v, learned = inputs(mechanism, scale=3.0)

@@ -228,6 +228,13 @@ def test_rows_that_see_nothing_do_not_count():
     assert loss(Padding(jnp.array([0, 0]))) == 0
 
 
+def test_a_teacher_of_another_shape_is_refused():
+    # of one row for a batch of two the mean was twice what it is
+    w = jnp.full((2, 3, 4, 5), 0.2)
+    with pytest.raises(ValueError, match=r"teacher: expected .* \[2, 3, 4, 5\], got \[3, 4, 5\]"):
+        distillation_loss(w, w[0])
+
+
 @pytest.mark.parametrize("activation", ["softmax", "exp"])
 def test_distillation_brings_hedgehog_towards_softmax(activation):
     mechanism = Hedgehog(activation=activation)

@@ -369,5 +369,7 @@ def test_deeper_layers_forget_less():
     assert_close(again, start, dtype="float32", what="the function")
     with pytest.raises(TypeError, match="lower_bounds: HGRN2 takes no learned arrays"):
         hgrn2_attention(q, k, v, **learned)
+    with pytest.raises(ValueError, match=r"lower_bounds: expected \[key heads, .*, got \[8\]"):
+        hgrn2_attention(q, k, v, lower_bounds=jnp.ones(8))
     assert [m.layer_fraction for m in Lightning.for_layers(4)] == [0, 0.25, 0.5, 0.75]
     assert {m.chunk for m in HGRN2.for_layers(4, chunk=8)} == {8}

@@ -273,6 +273,10 @@ def test_a_tape_that_is_full_says_so():
 def test_what_does_not_fit_is_named():
     with pytest.raises(ValueError, match="width: expected an even number"):
         Bahdanau(**{**SIZES, "width": 5})
+    with pytest.raises(ValueError, match=r"width: expected an integer from 1 to .*, got '8'"):
+        Bahdanau(**{**SIZES, "width": "8"})
+    with pytest.raises(ValueError, match=r"inputs: expected an integer from 1 to .*, got 0"):
+        LSTMN(6, inputs=0, key=SIZES["key"])
     model = bahdanau()
     with pytest.raises(TypeError, match="source: expected an array of integers"):
         model(SOURCE * 1.0, TARGET)

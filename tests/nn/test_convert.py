@@ -8,7 +8,7 @@ from flax import nnx
 from toy_mechanism import SOFTMAX, Toy, build, run
 
 from attn import Differential, Linformer, pool_heads
-from attn.nn import parameter_count, with_kv_heads
+from attn.nn import Decoder, parameter_count, with_kv_heads
 
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 11, (2, 6)), jnp.int32)
 W, N, H = 12, 4, 4
@@ -88,5 +88,8 @@ def test_what_cannot_be_pooled_is_named():
         with_kv_heads(trained(), 3)
     with pytest.raises(ValueError, match="got True"):
         with_kv_heads(trained(), True)
+    causal = trained(head="token", pooling="none").config
+    with pytest.raises(TypeError, match="encoder: expected an Encoder, got Decoder"):
+        with_kv_heads(Decoder(causal, key=jax.random.key(0)), 2)
     with pytest.raises(NotImplementedError, match="mechanism: Linformer learns key_projection"):
         with_kv_heads(trained(mechanism=Linformer(features=3)), 2)

@@ -124,6 +124,14 @@ def test_dropout_keeps_the_mean_and_the_dtype():
     assert dropout(x, 0.25, None) is x
 
 
+@pytest.mark.parametrize("rate", [1, 1.5, -0.5, float("nan"), True, "0.1"])
+def test_a_rate_that_is_no_share_is_refused(rate):
+    # 1 gave zeros whose gradient is NaN, -0.5 scaled by 1.5 and dropped nothing
+    for key in (KEY, None):
+        with pytest.raises(ValueError, match=r"^rate: expected a number in \[0, 1\), got "):
+            dropout(jnp.ones(3), rate, key)
+
+
 def test_bfloat16_follows_float32():
     wide, narrow = run(build(), TOKENS), run(build(dtype="bfloat16"), TOKENS)
     assert np.abs(wide - narrow).max() < 0.05 * np.abs(wide).max()

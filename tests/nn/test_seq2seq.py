@@ -222,6 +222,8 @@ def test_wrong_tokens_are_refused():
         net(SOURCE, TARGET * 1.0)
     with pytest.raises(ValueError, match="tokens: expected at least one"):
         net.prefill(SOURCE, TARGET[:, :0])
+    with pytest.raises(TypeError, match="state: expected that of `prefill`, got NoneType"):
+        net.step(None, TARGET[:, 0])
     with pytest.raises(ValueError, match="lengths: expected shape"):
         net(SOURCE, TARGET, lengths=LENGTHS[:2])
     for call in (

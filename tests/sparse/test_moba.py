@@ -94,6 +94,19 @@ def test_chunks_equal_one_chunk(monkeypatch):
     np.testing.assert_allclose(run(), whole, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("m", [MoBA(), attn.Quest(), attn.Softmax()], ids=repr)
+def test_a_state_for_no_tokens_says_so(m):
+    # neither of the first two could be made, and a step from others named a slice of JAX's
+    q, k, v, _ = inputs(m, T=1, S=1)
+    state, out = m.prefill(q[:, :0], k[:, :0], v[:, :0], max_length=0)
+    assert out.shape == (2, 0, 4, 6)
+    sizes = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "value_dim": 6, "max_length": 0}
+    shapes = lambda x: jax.tree.map(jnp.shape, x)
+    assert shapes(m.init_state((2,), **sizes)) == shapes(state)
+    with pytest.raises(ValueError, match="state: expected one with room for a token"):
+        m.step(state, q, k, v)
+
+
 @pytest.mark.parametrize("name", ["block_size", "top"])
 @pytest.mark.parametrize("value", [0, -1, 2.0, True])
 def test_bad_settings_are_named(name, value):

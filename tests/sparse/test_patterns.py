@@ -185,10 +185,31 @@ def test_one_number_for_a_list_is_named(wrong, match):
         wrong()
 
 
+@pytest.mark.parametrize(
+    ("pattern", "got"),
+    [(5, "5"), ((), r"\(\)"), ((Causal(), 3), r"\(Causal"), (attn.Padding(np.array([1])), "Padd")],
+)
+def test_what_is_no_static_pattern_is_named(pattern, got):
+    q = jnp.ones((1, 4, 2, 8))
+    with pytest.raises(TypeError, match=f"pattern: expected static masks, got {got}"):
+        attn.block_sparse_attention(q, q, q, pattern=pattern)
+
+
+def test_masks_that_hold_arrays_are_no_pattern():
+    with pytest.raises(TypeError, match="masks: expected static masks, got Padding"):
+        attn.BlockSparse(masks=attn.Padding(jnp.array([1])))
+
+
 def test_a_records_masks_are_plain_text():
     record = attn.BlockSparse(masks=(attn.Window(2, 2), attn.Strided(4)))
     assert record == attn.BlockSparse(masks=record.masks)
     assert record.patterns(9, 9) == (attn.Window(2, 2), attn.Strided(4))
+
+
+def test_no_tokens_have_no_pairs():
+    for record in PAPERS:
+        for lengths in ((0, 0), (0, 5), (5, 0)):
+            assert "0.00% of pairs visible, 0.00% of dense" in record.describe(*lengths)
 
 
 def test_sinks_keep_a_cache_of_their_own_size():
