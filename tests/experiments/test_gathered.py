@@ -1,6 +1,7 @@
 """Finished comparisons are read again, and only what is alike is averaged."""
 
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -255,6 +256,22 @@ def test_metrics_that_cannot_be_read_are_those_of_one_run(tmp_path, capsys):
     errors = [cell.error for cell in gathered.gathered(tmp_path / "in").cells]
     assert errors == [why, None]
     assert f"left out: {planned().name}" in capsys.readouterr().out
+
+
+def test_a_folder_without_permission_is_one_run(tmp_path, monkeypatch, capsys):
+    """The whole report stopped at it; who is root may enter it, so the error is made here."""
+    leave(tmp_path / "in", [(planned(seed=s), 0.5) for s in (0, 1)])
+    stat = type(tmp_path).stat
+
+    def refused(path, **options):
+        if path.parent.name == planned().name:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(type(tmp_path), "stat", refused)
+    assert command.main([f"--workdir={tmp_path / 'in'}", f"--out={tmp_path / 'out'}"]) == 0
+    told = f"left out: {planned().name}: config.json cannot be read: Permission denied, so left out"
+    assert told in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
