@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.records import is_number
 from experiments.report.against import Against, against
 from experiments.report.stats import Score, interval
 
@@ -137,8 +138,7 @@ def curves(variant: Variant, key: str, scale: float) -> list[tuple[list[float], 
 def _points(cell: Cell, key: str, scale: float) -> dict[int, float]:
     """The scaled value at each step that has one."""
     values = {record["step"]: at(record, key) for record in cell.metrics}
-    number = lambda x: isinstance(x, int | float) and math.isfinite(x)
-    return {t: scale * x for t, x in values.items() if number(x)}
+    return {t: scale * x for t, x in values.items() if is_number(x)}
 
 
 def failures(rows: Sequence[Variant]) -> list[Cell]:

@@ -312,8 +312,11 @@ def test_a_run_that_was_killed_before_its_first_step_is_no_damage(failed, told, 
         (
             "costs.json",
             {"costs": {"softmax": {"forward_ms": None, "step_ms": "abc"}}},
-            "costs.softmax: step_ms: expected a finite number, got 'abc'",
+            "costs.softmax: step_ms: expected a finite number of at least 0, got 'abc'",
         ),
+        ("costs.json", {"costs": {"softmax": {"step_ms": 10**400}}}, "step_ms: expected a finite"),
+        ("costs.json", {"costs": {"softmax": {"decode_state_bytes": -1}}}, "at least 0, got '-1'"),
+        ("results.json", {"baselines": {"chance": 10**400}}, "chance: expected a finite number"),
         (
             "costs.json",
             {"costs": {"softmax": {"step_flops_without": 5}}},
@@ -351,8 +354,10 @@ def test_what_was_cut_beside_the_runs_is_named(file, tmp_path, capsys):
         ("environment.json", '{"started": 5}'),
         ("environment.json", '{"command": 5}'),
         ("metrics.jsonl", '{"step": 1, "loss": "x", "validation": {"accuracy": [1]}}\n'),
+        ("metrics.jsonl", f'{{"step": 1, "loss": {10**400}}}\n{{"step": {10**400}}}\n'),
         ("config.json", '{"seed": [1]}'),
         ("failure.json", '{"error": 5}'),
+        ("failure.json", r'{"error": "DataError: /data/\udcff: expected this file"}'),
     ],
 )
 def test_a_report_does_without_what_was_edited_beside_a_result(file, text, tmp_path):
@@ -362,6 +367,13 @@ def test_a_report_does_without_what_was_edited_beside_a_result(file, text, tmp_p
     if file == "failure.json":
         (folder / "result.json").unlink()
     assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 0
+
+
+def test_a_comparison_by_a_path_that_is_not_utf_8_is_reported(tmp_path):
+    leave(tmp_path, [(planned(), 0.5)])
+    (tmp_path / "results.json").write_text(json.dumps({"title": "Comparison: \udcff.py"}))
+    assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 0
+    assert "<h1>Comparison: ?.py</h1>" in (tmp_path / "out/report.html").read_text()
 
 
 def test_a_report_that_nobody_listens_to_is_written(tmp_path):
