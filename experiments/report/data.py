@@ -65,7 +65,9 @@ def at(values: Any, key: str) -> Any:
 
 
 def together(several: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Values of several, by a label: what is not the same for all is named after its own."""
+    """Values of several, by a label: what is not the same for all that have any is named after its
+    own."""
+    several = {label: one for label, one in several.items() if one}
     same = lambda name, value: all(one.get(name) == value for one in several.values())
     return {
         name if same(name, value) else f"{name} ({label})": value

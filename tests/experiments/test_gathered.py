@@ -528,6 +528,9 @@ def test_baselines_of_other_tasks_keep_their_names_apart(tmp_path):
     b = dataclasses.replace(a, baselines={"chance": 0.5, "majority": 0.1})
     found = merged({"a": a, "b": b}).baselines
     assert found == {"chance (a)": 0.1, "chance (b)": 0.5, "majority (b)": 0.1}
+    # one of which no run has finished has none, and makes no others differ
+    none = dataclasses.replace(a, baselines={})
+    assert merged({"a": a, "none": none, "c": a}).baselines == {"chance": 0.1}
 
 
 def test_an_environment_that_is_the_same_is_told_once(tmp_path):
