@@ -147,6 +147,12 @@ def failures(rows: Sequence[Variant]) -> list[Cell]:
     return [cell for row in rows for cell in row.cells if cell.error is not None]
 
 
+def outcome(error: str) -> str:
+    """What became of a run without a result, for a table: one that is unfinished has not failed."""
+    text = summary(error)
+    return text if text.startswith("unfinished: ") else f"failed: {text}"
+
+
 def summary(error: str) -> str:
     """The message of an error on one line, for a table, without its traceback."""
     return " ".join(error.strip().partition("\n\n")[0].split()) or "no message"

@@ -1,5 +1,6 @@
 """Finished comparisons are read again, and only what is alike is averaged."""
 
+import csv
 import dataclasses
 import errno
 import json
@@ -242,6 +243,10 @@ def test_unfinished_damaged_and_edited_runs_are_named_and_left_out(tmp_path, cap
     assert all(f"left out: {x.name}" in told for x in folders if errors[x.name])
     page = (tmp_path / "out/report.html").read_text()
     assert "unfinished: step 1 of 2" in page
+    assert "failed: unfinished" not in page + (tmp_path / "out/table.md").read_text()
+    with (tmp_path / "out/results.csv").open(newline="") as file:
+        told = [row["status"] for row in csv.DictReader(file)]
+    assert sorted(told) == ["failed"] * 6 + ["finished", "unfinished"]
     assert "99.0" not in page
 
 
