@@ -12,8 +12,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """All of it or what was there before, as `write_bytes`."""
-    write_bytes(path, text.encode())
+    """All of it or what was there before, as `write_bytes`; of a path that is not UTF-8, which an
+    error may name, the bytes as Python writes them."""
+    write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -169,19 +169,21 @@ def _newest(folder: Path) -> datetime.datetime | None:
 def _cell(folder: Path, label: str, config: dict[str, Any], notes: dict[str, str]) -> Cell:
     error = failure(folder)
     try:
-        metrics, unread = tuple(records.read_metrics(folder / "metrics.jsonl")), None
-    except OSError as cause:
-        metrics, unread = (), f"metrics.jsonl cannot be read: {cause.strerror}, so left out"
+        began, unread = any((folder / name).exists() for name in LEFT), None
+        metrics = tuple(records.read_metrics(folder / "metrics.jsonl"))
+    except OSError as cause:  # a folder without permission too
+        began, metrics = True, ()
+        unread = f"{Path(cause.filename).name} cannot be read: {cause.strerror}, so left out"
     result = read_object(folder / RESULT)
     if result is not None and not records.is_result(result, config):
         result = None
-    if not any((folder / name).exists() for name in LEFT):
+    if not began:
         error = error or "unfinished: no step was made; experiments.compare begins it"
+    elif unread:
+        result, error = None, unread
     elif not is_of(folder.name, config):
         what = "cannot be read" if not config else "is not what the folder is named for"
         result, error = None, f"config.json {what}: damaged or edited, so left out"
-    elif unread:
-        result, error = None, unread
     elif result is not None:
         error = None  # of an earlier attempt
     elif (folder / RESULT).exists():

@@ -127,14 +127,18 @@ def is_sealed(result: dict[str, Any], config: dict[str, Any]) -> bool:
     return (result["config"], result["sha256"]) == (digest(config), digest(body))
 
 
+def is_number(x: Any) -> bool:
+    """Whether it is finite and a float holds it: JSON that was written by hand may have others."""
+    return isinstance(x, int | float) and not isinstance(x, bool) and abs(x) < 1e300
+
+
 def is_result(value: Any, config: dict[str, Any]) -> bool:
     """Whether it is a whole result.json of this configuration: what is damaged, edited or another's
     is made again, never averaged."""
-    number = lambda x: isinstance(x, int | float) and not isinstance(x, bool)
     try:
         scores = [value[split]["accuracy"] for split in ("validation", "test")]
         numbers = [*scores, value["parameters"], value["steps_per_second"]]
-        return all(map(number, numbers)) and is_sealed(value, config)
+        return all(map(is_number, numbers)) and is_sealed(value, config)
     except (KeyError, TypeError, RecursionError):
         return False
 
@@ -154,7 +158,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             rows.append(json.loads(line) if line.endswith(b"\n") else None)
         except (ValueError, RecursionError):
             rows.append(None)
-    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
+    step = lambda row: row.get("step") if isinstance(row, dict) else None
+    return [row for row in rows if isinstance(step(row), int) and 0 < step(row) < 2**31]
 
 
 def repair_metrics(path: Path, step: int) -> int:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -10,18 +9,15 @@ import pydantic
 from pydantic_core import PydanticCustomError
 
 from experiments.errors import RunDirectoryError
+from experiments.records import is_number
 from experiments.rundir import read_json
 
 T = TypeVar("T")
 MEND = "correct it, or remove the file to do without it"
 
 
-def _is_number(x: Any) -> bool:
-    return isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x)
-
-
 def _number(x: Any) -> Any:
-    if not _is_number(x):
+    if not is_number(x):
         raise ValueError("expected a finite number")
     return x
 
@@ -30,8 +26,8 @@ def _costs(found: dict[str, Any]) -> dict[str, Any]:
     """None where it was not measured, words for what a count leaves out."""
     for name, x in found.items():
         words = name.endswith("_without")
-        if not (isinstance(x, str) if words else x is None or _is_number(x)):
-            what = f"{name}: expected {'words' if words else 'a finite number'}"
+        if not (isinstance(x, str) if words else x is None or (is_number(x) and x >= 0)):
+            what = f"{name}: expected {'words' if words else 'a finite number of at least 0'}"
             raise PydanticCustomError("cost", "{what}", {"what": what, "got": x})
     return found
 
@@ -79,8 +75,10 @@ def read(path: Path, kind: type[T]) -> T | None:
     except RunDirectoryError as error:
         raise RunDirectoryError(f"{error}\n  {MEND}") from None
     try:
-        # as JSON, for there pydantic's strict mode takes a dict for a dataclass
-        return pydantic.TypeAdapter(kind).validate_json(json.dumps(found), strict=True)
+        # as JSON, for there pydantic's strict mode takes a dict for a dataclass; in UTF-8, which
+        # a path in it may not be
+        text = json.dumps(found, ensure_ascii=False).encode(errors="replace")
+        return pydantic.TypeAdapter(kind).validate_json(text, strict=True)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"]))

@@ -10,7 +10,7 @@ def tell(line: str) -> None:
     """The line at once. Raises OSError naming stdout where it cannot be written, as to a full
     disk."""
     try:
-        print(line, flush=True)
+        print(line.encode(errors="backslashreplace").decode(), flush=True)  # a path of any bytes
     except BrokenPipeError:
         _lead_nowhere()
     except OSError as error:

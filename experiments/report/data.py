@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.records import is_number
 from experiments.report.against import Against, against
 from experiments.report.stats import Score, interval
 
@@ -64,7 +65,9 @@ def at(values: Any, key: str) -> Any:
 
 
 def together(several: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Values of several, by a label: what is not the same for all is named after its own."""
+    """Values of several, by a label: what is not the same for all that have any is named after its
+    own."""
+    several = {label: one for label, one in several.items() if one}
     same = lambda name, value: all(one.get(name) == value for one in several.values())
     return {
         name if same(name, value) else f"{name} ({label})": value
@@ -137,12 +140,17 @@ def curves(variant: Variant, key: str, scale: float) -> list[tuple[list[float], 
 def _points(cell: Cell, key: str, scale: float) -> dict[int, float]:
     """The scaled value at each step that has one."""
     values = {record["step"]: at(record, key) for record in cell.metrics}
-    number = lambda x: isinstance(x, int | float) and math.isfinite(x)
-    return {t: scale * x for t, x in values.items() if number(x)}
+    return {t: scale * x for t, x in values.items() if is_number(x)}
 
 
 def failures(rows: Sequence[Variant]) -> list[Cell]:
     return [cell for row in rows for cell in row.cells if cell.error is not None]
+
+
+def outcome(error: str) -> str:
+    """What became of a run without a result, for a table: one that is unfinished has not failed."""
+    text = summary(error)
+    return text if text.startswith("unfinished: ") else f"failed: {text}"
 
 
 def summary(error: str) -> str:

@@ -3,7 +3,7 @@
 import html
 from collections.abc import Callable, Sequence
 
-from experiments.report.data import Variant, failures, summary
+from experiments.report.data import Variant, failures, outcome
 from experiments.report.page import facts
 from experiments.report.plots import Look
 from experiments.report.table import Column, notes, told
@@ -27,9 +27,9 @@ def hypertext(rows: Sequence[Variant], baselines: dict[str, float], looks: dict[
     foot = ""
     for cell in failures(rows):
         what = f"{html.escape(cell.variant)}, seed {cell.seed}"
-        why = html.escape(summary(cell.error))
+        why = html.escape(outcome(cell.error))
         foot += f'<tr class="bad"><th scope="row">{what}</th>'
-        foot += f'<td colspan="{len(columns)}" style="text-align:left">failed: {why}</td></tr>'
+        foot += f'<td colspan="{len(columns)}" style="text-align:left">{why}</td></tr>'
     for name, value in baselines.items():
         rest = f'<td colspan="{len(columns) - 2}"></td>'
         foot += f'<tr class="soft"><th scope="row">{html.escape(name)}</th>'

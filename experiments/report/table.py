@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from experiments.report.data import Variant, at, failures, summary
+from experiments.report.data import Variant, at, failures, outcome
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +202,7 @@ def markdown(rows: Sequence[Variant], baselines: dict[str, float]) -> str:
     blank = [""] * (len(columns) - 2)
     out += [line([f"*{n}*", "", f"{100 * x:.1f}", *blank]) for n, x in baselines.items()]
     for cell in failures(rows):
-        what = f"failed: {summary(cell.error)}"
+        what = outcome(cell.error)
         out.append(line([f"{cell.variant}, seed {cell.seed}", what, "", *blank]))
     return "\n".join([*out, "", *(f"* {k}: {v}" for k, v in notes(columns).items()), ""])
 
@@ -216,7 +216,7 @@ def comma_separated(rows: Sequence[Variant]) -> str:
     writer.writerow(["variant", "seed", "cell", "status", *results, *keys, "error"])
     for row in rows:
         for cell in row.cells:
-            status = "failed" if cell.error is not None else "finished"
+            status = "finished" if cell.error is None else outcome(cell.error).partition(":")[0]
             numbers = [at(cell.result, key) for key in results]
             costs = [row.cost.get(key) for key in keys]
             writer.writerow(
@@ -239,5 +239,6 @@ def terminal(rows: Sequence[Variant]) -> Table:
     for row in rows:
         table.add_row(Text(row.name), *(column.text(row) for column in shown))
     for cell in failures(rows):
-        table.add_row(Text(cell.variant), Text(f"failed, seed {cell.seed}"), style="red")
+        what, _, _ = outcome(cell.error).partition(":")
+        table.add_row(Text(cell.variant), Text(f"{what}, seed {cell.seed}"), style="red")
     return table

@@ -1,6 +1,8 @@
 """Finished comparisons are read again, and only what is alike is averaged."""
 
+import csv
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -241,6 +243,10 @@ def test_unfinished_damaged_and_edited_runs_are_named_and_left_out(tmp_path, cap
     assert all(f"left out: {x.name}" in told for x in folders if errors[x.name])
     page = (tmp_path / "out/report.html").read_text()
     assert "unfinished: step 1 of 2" in page
+    assert "failed: unfinished" not in page + (tmp_path / "out/table.md").read_text()
+    with (tmp_path / "out/results.csv").open(newline="") as file:
+        told = [row["status"] for row in csv.DictReader(file)]
+    assert sorted(told) == ["failed"] * 6 + ["finished", "unfinished"]
     assert "99.0" not in page
 
 
@@ -255,6 +261,22 @@ def test_metrics_that_cannot_be_read_are_those_of_one_run(tmp_path, capsys):
     errors = [cell.error for cell in gathered.gathered(tmp_path / "in").cells]
     assert errors == [why, None]
     assert f"left out: {planned().name}" in capsys.readouterr().out
+
+
+def test_a_folder_without_permission_is_one_run(tmp_path, monkeypatch, capsys):
+    """The whole report stopped at it; who is root may enter it, so the error is made here."""
+    leave(tmp_path / "in", [(planned(seed=s), 0.5) for s in (0, 1)])
+    stat = type(tmp_path).stat
+
+    def refused(path, **options):
+        if path.parent.name == planned().name:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(type(tmp_path), "stat", refused)
+    assert command.main([f"--workdir={tmp_path / 'in'}", f"--out={tmp_path / 'out'}"]) == 0
+    told = f"left out: {planned().name}: config.json cannot be read: Permission denied, so left out"
+    assert told in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -295,8 +317,11 @@ def test_a_run_that_was_killed_before_its_first_step_is_no_damage(failed, told, 
         (
             "costs.json",
             {"costs": {"softmax": {"forward_ms": None, "step_ms": "abc"}}},
-            "costs.softmax: step_ms: expected a finite number, got 'abc'",
+            "costs.softmax: step_ms: expected a finite number of at least 0, got 'abc'",
         ),
+        ("costs.json", {"costs": {"softmax": {"step_ms": 10**400}}}, "step_ms: expected a finite"),
+        ("costs.json", {"costs": {"softmax": {"decode_state_bytes": -1}}}, "at least 0, got '-1'"),
+        ("results.json", {"baselines": {"chance": 10**400}}, "chance: expected a finite number"),
         (
             "costs.json",
             {"costs": {"softmax": {"step_flops_without": 5}}},
@@ -334,8 +359,10 @@ def test_what_was_cut_beside_the_runs_is_named(file, tmp_path, capsys):
         ("environment.json", '{"started": 5}'),
         ("environment.json", '{"command": 5}'),
         ("metrics.jsonl", '{"step": 1, "loss": "x", "validation": {"accuracy": [1]}}\n'),
+        ("metrics.jsonl", f'{{"step": 1, "loss": {10**400}}}\n{{"step": {10**400}}}\n'),
         ("config.json", '{"seed": [1]}'),
         ("failure.json", '{"error": 5}'),
+        ("failure.json", r'{"error": "DataError: /data/\udcff: expected this file"}'),
     ],
 )
 def test_a_report_does_without_what_was_edited_beside_a_result(file, text, tmp_path):
@@ -345,6 +372,13 @@ def test_a_report_does_without_what_was_edited_beside_a_result(file, text, tmp_p
     if file == "failure.json":
         (folder / "result.json").unlink()
     assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 0
+
+
+def test_a_comparison_by_a_path_that_is_not_utf_8_is_reported(tmp_path):
+    leave(tmp_path, [(planned(), 0.5)])
+    (tmp_path / "results.json").write_text(json.dumps({"title": "Comparison: \udcff.py"}))
+    assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 0
+    assert "<h1>Comparison: ?.py</h1>" in (tmp_path / "out/report.html").read_text()
 
 
 def test_a_report_that_nobody_listens_to_is_written(tmp_path):
@@ -499,6 +533,9 @@ def test_baselines_of_other_tasks_keep_their_names_apart(tmp_path):
     b = dataclasses.replace(a, baselines={"chance": 0.5, "majority": 0.1})
     found = merged({"a": a, "b": b}).baselines
     assert found == {"chance (a)": 0.1, "chance (b)": 0.5, "majority (b)": 0.1}
+    # one of which no run has finished has none, and makes no others differ
+    none = dataclasses.replace(a, baselines={})
+    assert merged({"a": a, "none": none, "c": a}).baselines == {"chance": 0.1}
 
 
 def test_an_environment_that_is_the_same_is_told_once(tmp_path):
