@@ -89,6 +89,13 @@ def test_recall_at_full_size_is_as_published(length, pairs, batch):
     assert {x.model.width for _, x in read_sweep(f"{CONFIGS}/mqar.py")} == {64, 128, 256, 512}
 
 
+@pytest.mark.parametrize("task", published.TASKS[:-1])
+def test_a_config_tells_what_was_published(task):
+    said = " ".join((CONFIGS / f"{task}.py").read_text().split())
+    for name, accuracy in published.ACCURACY[task].items():
+        assert f"{accuracy:.2f} {name}" in said, name
+
+
 def test_published_averages_are_those_of_the_tasks():
     of = published.ACCURACY
     mean = {
