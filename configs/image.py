@@ -9,9 +9,9 @@ start from; most have their own, which `experiments.compare` gives them
 (`experiments.studies.lra.published.SIZES`).
 
 `experiments.compare` in place of `experiments.train` runs the paper's eleven models and modern
-ones. Accuracies in % published there, one seed (README of google-research/long-range-arena): 42.4
-softmax, 41.5 local, 44.2 sparse, 42.2 longformer, 38.6 linformer, 38.1 reformer, 41.2 sinkhorn,
-41.6 synthesizer, 40.8 bigbird, 42.3 linear, 42.8 performer.
+ones. Accuracies in % published there, one seed (README of google-research/long-range-arena): 42.44
+softmax, 41.46 local, 44.24 sparse, 42.22 longformer, 38.56 linformer, 38.07 reformer, 41.23
+sinkhorn, 41.61 synthesizer, 40.83 bigbird, 42.34 linear, 42.77 performer.
 """
 
 from experiments.config import task

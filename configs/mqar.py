@@ -7,10 +7,11 @@ The argument is the length: 64 with 4 pairs, 128 with 8, 256 with 16. Published 
 solves all three at every width; models with a fixed state need a width that grows with the length
 (a figure, no table). The k-th value for the k-th question, without reading a key, is right in 28.1,
 15.0 and 7.9%. Beside that setting: rows are drawn afresh where it has 100,000 of them 64
-times over, so no dropout (.1 there); the output's weights are not the embedding's; and mixers
-without a short convolution of their own have one in the layer before, as its Based has; `based` has
-heads of width 16, whose features are the paper's, each with values of its own, and a window of 16
-keys. Not run: it wants an accelerator.
+times over, so no dropout (.1 there); the output's weights are not the embedding's; weight decay
+spares embeddings, norms and biases; there is nothing in place of an MLP, where its blocks add a
+norm of what they hold; and mixers without a short convolution of their own have one in the layer
+before, as its Based has; `based` has heads of width 16, whose features are the paper's, each with
+values of its own, and a window of 16 keys. Not run: it wants an accelerator.
 """
 
 from experiments.config import mechanism, task
@@ -26,7 +27,7 @@ def get_config(arg="64"):
     length = int(arg)
     return {
         "seed": 0,
-        "task": task("recall", vocab_size=8192, length=length, pairs=(length // 16,)),
+        "task": task("recall", vocab_size=8192, length=length, pairs=(length // 16,), noise=False),
         "model": {
             "attention": mechanism("softmax"),
             "causal": True,
@@ -36,7 +37,7 @@ def get_config(arg="64"):
             "mlp_width": 0,
             "positions": "learned",
         },
-        "optimizer": {"learning_rate": 2.15e-3, "weight_decay": 0.1},
+        "optimizer": {"learning_rate": 2.15e-3, "weight_decay": 0.1, "clip_norm": None},
         "train": {
             "steps": 64 * 100_000 // BATCH[length],
             "batch_size": BATCH[length],

@@ -35,9 +35,9 @@ width 64, fresh images, 64 a step and learned positions unless said):
 * patches of 32 x 32 with 14 dashes and distractors, four layers: 50 at step 200, stopped.
 
 `experiments.compare` in place of `experiments.train` runs the paper's eleven models and modern
-ones. Accuracies in % published there, one seed (README of google-research/long-range-arena): 71.4
-softmax, 66.6 local, 71.7 sparse, 69.7 longformer, 76.3 linformer, 68.5 reformer, 67.5 sinkhorn,
-69.5 synthesizer, 74.9 bigbird, 75.3 linear, 77.1 performer.
+ones. Accuracies in % published there, one seed (README of google-research/long-range-arena): 71.40
+softmax, 66.63 local, 71.71 sparse, 69.71 longformer, 76.34 linformer, 68.50 reformer, 67.45
+sinkhorn, 69.45 synthesizer, 74.87 bigbird, 75.30 linear, 77.05 performer.
 """
 
 from experiments.config import mechanism, task

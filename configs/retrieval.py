@@ -7,12 +7,13 @@ FOLDER is tsv_data of https://storage.googleapis.com/long-range-arena/lra_releas
 run: it wants those files and an accelerator.
 
 Weight decay spares embeddings, norms and biases (`experiments.optimizer`); the published code's
-shrinks every parameter.
+shrinks every parameter. Its head reads the two vectors alone, this one their product and difference
+too, as those who came later have it (`attn.nn.head.pair`).
 
 `experiments.compare` in place of `experiments.train` runs the paper's eleven models and modern
-ones. Accuracies in % published there, one seed (README of google-research/long-range-arena): 57.5
-softmax, 53.4 local, 59.6 sparse, 56.9 longformer, 52.3 linformer, 53.4 reformer, 53.8 sinkhorn,
-54.7 synthesizer, 59.3 bigbird, 53.1 linear, 53.8 performer.
+ones. Accuracies in % published there, one seed (README of google-research/long-range-arena): 57.46
+softmax, 53.39 local, 59.59 sparse, 56.89 longformer, 52.27 linformer, 53.40 reformer, 53.83
+sinkhorn, 54.67 synthesizer, 59.29 bigbird, 53.09 linear, 53.82 performer.
 """
 
 from experiments.config import task

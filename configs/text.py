@@ -13,9 +13,9 @@ Weight decay spares embeddings, norms and biases (`experiments.optimizer`); the 
 shrinks every parameter.
 
 `experiments.compare` in place of `experiments.train` runs the paper's eleven models and modern
-ones. Accuracies in % published there, one seed (README of google-research/long-range-arena): 64.3
-softmax, 53.0 local, 63.6 sparse, 62.9 longformer, 53.9 linformer, 56.1 reformer, 61.2 sinkhorn,
-61.7 synthesizer, 64.0 bigbird, 65.9 linear, 65.4 performer.
+ones. Accuracies in % published there, one seed (README of google-research/long-range-arena): 64.27
+softmax, 52.98 local, 63.58 sparse, 62.85 longformer, 53.94 linformer, 56.10 reformer, 61.20
+sinkhorn, 61.68 synthesizer, 64.02 bigbird, 65.90 linear, 65.40 performer.
 """
 
 from experiments.config import task

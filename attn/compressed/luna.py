@@ -32,9 +32,10 @@ def luna_attention(
 
     Pack attention A, from a learned extra sequence p (`packed`), then unpack attention from q. The
     paper projects the packed sequence A x to keys and values; A (x W) = (A x) W, so here those are
-    A k and A v, by the layer's projections. The packed sequence is not handed on: the paper gives
-    it, through a residual path and norm, to the next layer as its p, which an interface of one
-    output cannot, so p is learned in every layer.
+    A k and A v, by the layer's projections. (Its pack attention has projections of its own, and its
+    heads meet between the two; here A reads k, and each head packs for itself.) The packed sequence
+    is not handed on: the paper gives it, through a residual path and norm, to the next layer as its
+    p, which an interface of one output cannot, so p is learned in every layer.
 
     Under `Causal` A cannot be a softmax over tokens, which would tell of later ones: it is the
     paper's causal form, with softplus for softmax and running means (`_luna_causal.py`), in chunks:

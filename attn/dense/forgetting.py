@@ -116,7 +116,11 @@ class State:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Forgetting(Mechanism):
-    """Softmax that forgets by a learned, data-dependent decay (FoX, Lin et al. 2025)."""
+    """Softmax that forgets by a learned, data-dependent decay (FoX, Lin et al. 2025).
+
+    A "sigmoid" gate and a norm of the output are those of the paper's Pro layer, whose shift of
+    keys and values is left out.
+    """
 
     honours: ClassVar = TERMS
     dropout_rate: float = 0.0

@@ -34,9 +34,9 @@ def based_attention(
     s = q . k / sqrt(H). O(T (window (H + D) + H^2 D)) time, O(T) memory: meant for narrow heads (16
     in the paper), since the state has 1 + H + H (H + 1) / 2 rows. The paper's layers alternate
     between the expansion alone (`window=0`) and a softmax in a window; one normaliser for both in
-    one layer is LoLCATs' (Zhang et al. 2024, arXiv:2410.10254). Under `Causal(offset)` query i
-    stands at position i + offset. Honours `Causal`, `Padding`, `Segments` joined by `&`, else
-    NotImplementedError.
+    one layer is LoLCATs' (Zhang et al. 2024, arXiv:2410.10254), here without the weight that it
+    learns for the window. Under `Causal(offset)` query i stands at position i + offset. Honours
+    `Causal`, `Padding`, `Segments` joined by `&`, else NotImplementedError.
     """
     return Based(window=window, chunk=chunk)(q, k, v, mask=mask, bias=bias)
 

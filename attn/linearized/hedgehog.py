@@ -32,9 +32,10 @@ def hedgehog_attention(
     """phi(q_i) . sum_j phi(k_j) v_j^T / phi(q_i) . sum_j phi(k_j), with maps learned for each head.
 
     phi(x) = [exp(x W), exp(-x W)], or [softmax(x W), softmax(-x W)] over the F features of each
-    half, as the authors train it: W is the head's `query_map` or `key_map`. `distillation_loss` is
-    what it is trained by. O(T) time and memory. Honours `Causal`, `Padding`, `Segments` joined by
-    `&`, else NotImplementedError. Raises ValueError for maps of the wrong shape.
+    half, as the authors train it: W is the head's `query_map` or `key_map`, to which the paper adds
+    a bias. `distillation_loss` is what it is trained by. O(T) time and memory. Honours `Causal`,
+    `Padding`, `Segments` joined by `&`, else NotImplementedError. Raises ValueError for maps of the
+    wrong shape.
     """
     check_floats(query_map=query_map)
     shape = query_map.shape

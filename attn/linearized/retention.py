@@ -37,7 +37,8 @@ retention_attention.heads_alike = False
 class Retention(Linearized):
     """Linear attention, a fixed decay 1 - 2^(-5 - h) for each head (RetNet, Sun et al. 2023).
 
-    A layer's values are as wide as its keys, where the paper's are twice as wide.
+    A layer's values are as wide as its keys, where the paper's are twice as wide; its norm learns a
+    scale, which the authors' has not.
     """
 
     heads_alike: ClassVar = False  # each has a decay of its own

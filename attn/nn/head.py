@@ -38,8 +38,8 @@ def pool(
 
 
 def pair(a: Float[Array, "*B W"], b: Float[Array, "*B W"]) -> Float[Array, "*B 4*W"]:
-    """[a, b, a b, a - b], the features of two towers in Long Range Arena's retrieval (Tay et al.
-    2020, arXiv:2011.04006)."""
+    """[a, b, a b, a - b], the features of two towers that Long Range Arena's code (Tay et al. 2020,
+    arXiv:2011.04006) calls "NLI" and those who came later take; its own runs have [a, b] alone."""
     a, b = jnp.broadcast_arrays(a, b)
     return jnp.concatenate([a, b, a * b, a - b], axis=-1)
 

@@ -4,11 +4,11 @@ grow."""
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from attn import _cache
 from attn._cached import Cached
@@ -43,8 +43,10 @@ def dilated_attention(
 
     LongNet (Ding et al. 2023, arXiv:2307.02486), whose sum of the outputs of all (w, r), weighed by
     their softmax denominators, this is; the authors' code passes no gradient to those weights, here
-    they have theirs. O(T sum_w w / r) time, O(T) memory. Takes any mask; raises NotImplementedError
-    for a bias, ValueError for lists of different lengths, and for numbers below 1.
+    they have theirs, and takes the same tokens for N / r heads in a row, where the paper and this
+    take them for every r-th. O(T sum_w w / r) time, O(T) memory. Takes any mask; raises
+    NotImplementedError for a bias, ValueError for lists of different lengths, and for numbers below
+    1.
     """
     return DilatedSegments(segments=segments, rates=rates)(q, k, v, mask=mask, bias=bias)
 
@@ -87,20 +89,19 @@ class DilatedSegments(Cached):
 
     def pieces(self, T: int, S: int) -> tuple[tuple[Part, ...], ...]:
         """For each kind of head, the pairs of each segment length, over the tokens it takes."""
-        every = lambda L, n, r: Places.of(np.arange(n % r, L, r))
-        some = lambda n, w, r: Part(Fixed(w, 0), every(T, n, r), every(S, n, r))
+        every = lambda L, n, w, r: Places.of(np.flatnonzero(_takes(np.arange(L), n, w, r)))
+        some = lambda n, w, r: Part(Fixed(w, 0), every(T, n, w, r), every(S, n, w, r))
         levels = list(zip(self.segments, self.rates))
-        there = lambda n, r: n % r < min(T, S)
+        there = lambda n, w, r: n % r < min(T, S, w)
         return tuple(
-            tuple(some(n, w, r) for w, r in levels if there(n, r)) or (Part(~FULL),)
+            tuple(some(n, w, r) for w, r in levels if there(n, w, r)) or (Part(~FULL),)
             for n in range(self._kinds)
         )
 
     def counts(self, n: int, i: Int[Array, "T 1"], j: Int[Array, "1 S"]) -> Int[Array, "T S"]:
         """How many segment lengths join query i of head n and key j."""
         pairs = zip(self.segments, self.rates)
-        taken = lambda x, r: x % r == n % r
-        joined = lambda w, r: (i // w == j // w) & taken(i, r) & taken(j, r)
+        joined = lambda w, r: (i // w == j // w) & _takes(i, n, w, r) & _takes(j, n, w, r)
         return sum(joined(w, r).astype(jnp.int32) for w, r in pairs)
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None):
@@ -145,3 +146,8 @@ class DilatedSegments(Cached):
     @classmethod
     def examples(cls):
         return cls(segments=(5, 10), rates=(1, 2)), cls(segments=(6,), rates=(3,))
+
+
+def _takes(x: Int[Any, "*X"], n: int, w: int, r: int) -> Bool[Any, "*X"]:
+    """Whether head n takes the tokens x of segments of length w, every r-th from their start."""
+    return x % w % r == n % r

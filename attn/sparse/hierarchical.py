@@ -45,8 +45,8 @@ def hierarchical_attention(
     at the first level at which its blocks are the same or neighbours: by its own q and k where it
     is near, by those of cells that double with every doubling of the distance. The q of a cell is
     its mean; under `Causal` its first, as in the authors' decoder, for a mean would hold later
-    queries. Both sequences count from 0 (queries from the offset of `Causal`); a cell is of the
-    tokens there are.
+    queries. (Their code also learns a bias for each distance between cells.) Both sequences count
+    from 0 (queries from the offset of `Causal`); a cell is of the tokens there are.
 
     O((T + S) b) time and memory. A query that is not finite makes those NaN that ask by it.
     Honours `Causal` and `Padding` joined by `&`, else NotImplementedError. Raises ValueError for a

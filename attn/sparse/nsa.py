@@ -111,8 +111,9 @@ class NSA(Mechanism):
     `separate` keys and values for each of the three, as in the paper.
 
     Query heads of one key head select together, so repeating key heads changes what is selected.
-    Decodes with a cache of all keys and of the compressed ones; a step reads the latter, the blocks
-    they select and the window. With `separate` there is one more cache of all keys, and a ring.
+    A layer's gates are sigmoids of one product, the paper's of an MLP. Decodes with a cache of all
+    keys and of the compressed ones; a step reads the latter, the blocks they select and the window.
+    With `separate` there is one more cache of all keys, and a ring.
     """
 
     honours: ClassVar = HONOURS

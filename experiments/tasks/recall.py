@@ -12,7 +12,7 @@ from experiments.tasks.drawn import Drawn, whole_split
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recall(Drawn):
-    """k1 v1 k2 v2 ... then each key once more, to be answered with its value; noise between.
+    """k1 v1 k2 v2 ... then each key once more, to be answered with its value; `noise` or 0 between.
 
     Keys lie in [1, V/2), values in [V/2, V). Unlike Zoology, training rows are drawn afresh
     for every step, and noise never repeats a key of its own row.
@@ -23,6 +23,7 @@ class Recall(Drawn):
     length: int = 64
     pairs: tuple[int, ...] = (4,)  # one slice each, mixed evenly
     alpha: float = 0.01  # query distance j has probability ~ j ** (alpha - 1); 1 is uniform
+    noise: bool = True  # False: 0 between, as in Zoology's figure 2
 
     def __post_init__(self):
         super().__post_init__()
@@ -35,6 +36,7 @@ class Recall(Drawn):
         require(self.vocab_size >= low, "vocab_size", f">= {low} for {most} keys", self.vocab_size)
         alpha = self.alpha
         require(isinstance(alpha, int | float) and 0 < alpha, "alpha", "a number > 0", alpha)
+        require(isinstance(self.noise, bool), "noise", "True or False", self.noise)
 
     @property
     def slices(self) -> tuple[str, ...]:
@@ -64,10 +66,11 @@ class Recall(Drawn):
         slices = (number % len(self.pairs)).astype(np.int32)
         tokens = np.zeros((number.size, self.length), np.int32)
         labels = np.zeros_like(tokens)
-        sizes = {"vocab_size": self.vocab_size, "length": self.length, "alpha": self.alpha}
+        names = ("vocab_size", "length", "alpha", "noise")
+        fields = {name: getattr(self, name) for name in names}
         for index, kv in enumerate(self.pairs):
             rows = np.flatnonzero(slices == index)
-            tokens[rows], labels[rows] = sequences(random, rows.size, kv, **sizes)
+            tokens[rows], labels[rows] = sequences(random, rows.size, kv, **fields)
         return Batch(
             tokens=tokens,
             lengths=np.full(number.size, self.length, np.int32),
@@ -78,7 +81,14 @@ class Recall(Drawn):
 
 
 def sequences(
-    random: np.random.Generator, rows: int, kv: int, *, vocab_size: int, length: int, alpha: float
+    random: np.random.Generator,
+    rows: int,
+    kv: int,
+    *,
+    vocab_size: int,
+    length: int,
+    alpha: float,
+    noise: bool = True,
 ) -> tuple[Int32[np.ndarray, "B T"], Int32[np.ndarray, "B T"]]:
     """Tokens and labels (0 where nothing is asked) of rows with kv pairs."""
     half, prefix = vocab_size // 2, 2 * kv
@@ -89,7 +99,8 @@ def sequences(
     clocks = random.standard_exponential((rows, distance.size)) / distance ** (alpha - 1)
     query = prefix + 2 * np.argsort(clocks, axis=1)[:, :kv]
 
-    tokens = _fillers(random, keys, vocab_size, length)
+    fillers = _fillers(random, keys, vocab_size, length)
+    tokens = fillers if noise else np.zeros_like(fillers)
     tokens[:, 0:prefix:2], tokens[:, 1:prefix:2] = keys, values
     np.put_along_axis(tokens, query, keys, axis=1)
     labels = np.zeros_like(tokens)

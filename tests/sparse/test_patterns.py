@@ -76,8 +76,9 @@ def test_alternating_heads_are_the_papers_two_kinds(mechanism, of_head):
         np.testing.assert_allclose(out[..., head, :], want[..., head, :], rtol=0, atol=2e-6)
 
 
-def test_dilated_segments_are_a_softmax_weighed_by_how_often_a_pair_is_met():
-    mechanism = attn.DilatedSegments(segments=(5, 10, 20), rates=(1, 2, 4))
+@pytest.mark.parametrize(("segments", "rates"), [((5, 10, 20), (1, 2, 4)), ((3, 7, 9), (1, 2, 4))])
+def test_dilated_segments_are_a_softmax_weighed_by_how_often_a_pair_is_met(segments, rates):
+    mechanism = attn.DilatedSegments(segments=segments, rates=rates)
     q, k, v, _ = inputs(mechanism, T=T, S=T)
     out = np.asarray(mechanism(q, k, v))
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
@@ -85,7 +86,7 @@ def test_dilated_segments_are_a_softmax_weighed_by_how_often_a_pair_is_met():
         top = bottom = 0.0
         for w, r in zip(mechanism.segments, mechanism.rates):
             for j in range(T):
-                if i // w == j // w and i % r == j % r == n % r:
+                if i // w == j // w and i % w % r == j % w % r == n % r:
                     e = np.exp(q[b, i, n] @ k[b, j, n // 2] / np.sqrt(8))
                     top, bottom = top + e * v[b, j, n // 2], bottom + e
         np.testing.assert_allclose(out[b, i, n], top / bottom, rtol=0, atol=2e-6)

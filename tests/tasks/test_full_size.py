@@ -84,9 +84,18 @@ def test_recall_at_full_size_is_as_published(length, pairs, batch):
     e = read(f"{CONFIGS}/mqar.py:{length}")
     task, m = e.task, e.model
     assert (task.vocab_size, task.length, task.pairs, task.alpha) == (8192, length, (pairs,), 0.01)
+    assert not task.noise
+    assert (e.optimizer.weight_decay, e.optimizer.clip_norm) == (0.1, None)
     assert (m.layers, m.heads, m.mlp_width, e.train.batch_size) == (2, 1, 0, batch)
     assert e.train.steps == 64 * 100_000 // batch
     assert {x.model.width for _, x in read_sweep(f"{CONFIGS}/mqar.py")} == {64, 128, 256, 512}
+
+
+@pytest.mark.parametrize("task", published.TASKS[:-1])
+def test_a_config_tells_what_was_published(task):
+    said = " ".join((CONFIGS / f"{task}.py").read_text().split())
+    for name, accuracy in published.ACCURACY[task].items():
+        assert f"{accuracy:.2f} {name}" in said, name
 
 
 def test_published_averages_are_those_of_the_tasks():

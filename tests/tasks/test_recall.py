@@ -7,9 +7,12 @@ from experiments.tasks import Recall
 from experiments.tasks.recall import sequences
 
 TIGHT = Recall(vocab_size=34, length=64, pairs=(1, 3, 16), validation=50, test=50)
+QUIET = Recall(vocab_size=34, length=64, pairs=(3,), noise=False, validation=50, test=50)
 
 
-@pytest.mark.parametrize("task", [TIGHT, Recall(validation=50)], ids=["tight", "zoology"])
+@pytest.mark.parametrize(
+    "task", [TIGHT, QUIET, Recall(validation=50)], ids=["tight", "quiet", "zoology"]
+)
 def test_every_query_is_answered_by_its_keys_value(task):
     batches = [task.batch(1, 2, 30), *task.evaluation("validation", 25)]
     for batch in batches:
@@ -27,6 +30,7 @@ def test_every_query_is_answered_by_its_keys_value(task):
             assert all(labels[i] == bound[tokens[i]] for i in asked)
             rest = [t for i, t in enumerate(tokens) if i >= 2 * kv and i not in asked]
             assert not bound.keys() & set(rest)  # no filler is a key
+            assert task.noise == any(rest)
 
 
 def test_slices_are_mixed_evenly():
@@ -48,6 +52,16 @@ def test_fillers_are_every_other_token():
     assert set(rest.tolist()) == {2, 4, 5, 6, 7, 8, 9}
     share = np.bincount(rest)[[2, 4, 5, 6, 7, 8, 9]] / rest.size
     assert np.abs(share - 1 / 7).max() < 0.02
+
+
+def test_noise_changes_nothing_else():
+    draw = lambda noise: sequences(
+        np.random.default_rng(0), 50, 3, vocab_size=34, length=32, alpha=0.01, noise=noise
+    )
+    (quiet, asked), (noisy, labels) = draw(False), draw(True)
+    said = (np.arange(32) < 6) | (asked > 0)
+    assert (quiet == np.where(said, noisy, 0)).all()
+    assert (asked == labels).all()
 
 
 @pytest.mark.parametrize("alpha", [0.01, 1.0])
@@ -108,6 +122,7 @@ def test_training_has_no_end_and_cannot_be_evaluated():
         ("vocab_size", {"vocab_size": 9}),
         ("vocab_size", {"vocab_size": 64.0}),
         ("alpha", {"alpha": 0.0}),
+        ("noise", {"noise": 0}),
         ("validation", {"validation": 0}),
         ("test", {"test": -1}),
     ],
