@@ -124,6 +124,16 @@ def scores(q: Float[Array, "*B T N H"], k: Float[Array, "*B S K H"]) -> Float[Ar
     return dots(q, k) + k_poison[..., None, :] + q_poison[..., None]
 
 
+def isolate_rows(
+    s: Float[Array, "*B T S"], seen: Bool[Array, "*#B #T #S"]
+) -> tuple[Float[Array, "*B T S"], Float[Array, "*B T 1"]]:
+    """Scores with 0 in every row that sees one that is NaN or too large for its dtype, and the
+    poison: NaN there, else 0. In a row that nobody asks about 0 * NaN would reach every gradient.
+    """
+    lost = (seen & ~(s < jnp.inf)).any(-1, keepdims=True)
+    return jnp.where(lost, 0, s), jnp.where(lost, jnp.nan, 0).astype(s.dtype)
+
+
 def masked_softmax(
     s: Float[Array, "*B N T S"],
     seen: Bool[Array, "*#B #N #T #S"],
@@ -132,11 +142,8 @@ def masked_softmax(
     """Softmax over the seen keys of each row; exactly 0 where unseen and for rows that see none.
     A sink is one logit more in each row of its head, whose weight goes nowhere."""
     s, seen = aligned(s, seen)
-    # NaN is taken out and added to the weights: XLA's max and exp on a CPU can lose it (exp(nan) is
-    # 1 in some fusions), and in a row that nobody asks about 0 * NaN would reach every gradient
-    lost = (seen & jnp.isnan(s)).any(-1, keepdims=True)
-    poison = jnp.where(lost, jnp.nan, 0).astype(s.dtype)
-    s = jnp.where(lost, 0, s)
+    # added to the weights: XLA's max and exp on a CPU can lose NaN (exp(nan) is 1 in some fusions)
+    s, poison = isolate_rows(s, seen)
     # -inf alone would make a row that sees nothing NaN: its maximum is set to 0 instead
     top = jnp.max(jnp.where(seen, s, -jnp.inf), axis=-1, keepdims=True, initial=-jnp.inf)
     if sinks is not None:
@@ -212,11 +219,11 @@ def attend_materialized(
     s, seen = aligned(s, seen)
     v, poison = isolate(wide(v))
     poison = jnp.repeat(jnp.moveaxis(poison, -1, -2), s.shape[-3] // v.shape[-2], axis=-2)
-    lost = (seen & jnp.isnan(s + poison[..., None, :].astype(s.dtype))).any(-1)
-    w = masked_softmax(jnp.where(lost[..., None], 0, s), seen, sinks)
+    s, lost = isolate_rows(s + poison[..., None, :].astype(s.dtype), seen)
+    w = masked_softmax(s, seen, sinks)
     w = w if dropout is None else dropout.of_scores(w)
     out = mix(w, v)
-    return out + jnp.swapaxes(jnp.where(lost, jnp.nan, 0), -1, -2)[..., None].astype(out.dtype)
+    return out + jnp.swapaxes(lost, -3, -2).astype(out.dtype)
 
 
 def dense_attention(
@@ -240,22 +247,25 @@ def dense_attention(
 def softmax_part(
     s: Float[Array, "*B N T S"], seen: Bool[Array, "*#B #N #T S"], v: Float[Array, "*B S K D"]
 ) -> tuple[Float[Array, "*B T N D"], Float[Array, "*B T N"]]:
-    """softmax(s) v over the seen keys of a part, and its log-sum-exp: what `merged` takes. All
-    finite, please."""
+    """softmax(s) v over the seen keys of a part, and its log-sum-exp: what `merged` takes. q, k and
+    v were finite, please."""
     w, lse = part_weights(s, seen)
     return mix(w, v), jnp.swapaxes(lse, -1, -2)
 
 
 def part_weights(s: Float[Array, "*B S"], seen: Bool[Array, "*#B S"]):
-    """softmax(s) over the seen keys of a part, and its log-sum-exp [*B]: -inf where none is."""
+    """softmax(s) over the seen keys of a part, and its log-sum-exp [*B]: -inf where none is, NaN
+    where a score is too large for its dtype (the softmax is then that of equal scores)."""
+    s = jnp.where(s < jnp.inf, s, jnp.inf)  # or NaN, as the difference of two
     top = jnp.where(seen, s, -jnp.inf).max(-1, keepdims=True)
-    top = jax.lax.stop_gradient(jnp.where(top == -jnp.inf, 0, top))
-    e = jnp.where(seen, jnp.exp(jnp.where(seen, s - top, 0)), 0)
+    lost = top == jnp.inf
+    top = jax.lax.stop_gradient(jnp.where(jnp.isinf(top), 0, top))
+    e = jnp.where(seen, jnp.exp(jnp.where(seen & ~lost, s - top, 0)), 0)
     total = e.sum(-1, keepdims=True)
     none = total == 0
     total = jnp.where(none, 1, total)
     lse = jnp.where(none, -jnp.inf, jnp.log(total) + top)
-    return e / total, lse[..., 0]
+    return e / total, jnp.where(lost, jnp.nan, lse)[..., 0]
 
 
 def over_root(x: Float[Array, "*L H"], total) -> Float[Array, "*L H"]:

@@ -9,7 +9,16 @@ from jax import lax
 
 from attn._core import isolate
 from attn._dropout import Dropout, keep
-from attn._tiles import LOG2E, Tiling, divided, going_back, mean, transposed_product, whole_rows
+from attn._tiles import (
+    LOG2E,
+    Tiling,
+    divided,
+    going_back,
+    mean,
+    transposed_product,
+    whole_rows,
+    without_lost,
+)
 from attn.masks import Mask
 
 STEP = 32  # strips begin and end at multiples of this
@@ -59,7 +68,8 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
     starts, width, queries, cut = _geometry(t, mask)
     # in blocks, as the loop asks for them: it makes what it is given again for each score
     tops = t.rows_to_blocks(going_back(top, total, do.swapaxes(1, 2), d_lse), jnp.inf)
-    d_lses, q, do = t.rows_to_blocks(d_lse), queries(q), queries(do)
+    d_lses, do = t.rows_to_blocks(d_lse), queries(do)
+    q = queries(without_lost(q, total))
     dropout = _padded(queries, dropout)
     poison = _poison(q, k, v)
 

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from attn._axes import aligned
-from attn._core import dots, wide, wide_dtype
+from attn._core import dots, isolate, wide, wide_dtype
+from attn.compressed._scanned import over_slots
 
 LOG_2 = math.log(2)
 
@@ -44,19 +45,26 @@ def empty(batch, K, L, H, D, dtype) -> State:
 
 def chunk(state: State, q, k, v, seen, packed) -> tuple[State, Float[Array, "*B K G C D"]]:
     """C tokens after `state`, a `_scanned.Chunk`."""
-    C, a = k.shape[-2], _packing(k, packed)
+    C, (a, over) = k.shape[-2], isolate(_packing(k, packed))
     # of hidden tokens k and v are 0, so only the count must leave them out
     count = state.count[..., None] + jnp.cumsum(seen, -1, dtype=k.dtype)
     share = (1 / jnp.maximum(count, 1))[..., None, None, :, None]  # [*B, 1, 1, C, 1]
+    q = q * share
     past = jnp.tril(jnp.ones((C, C), bool))
     so_far = lambda x: jnp.where(*aligned(past, x, jnp.zeros((), x.dtype)))
-    s = jnp.einsum("...gti,...il->...gtl", so_far(jnp.einsum("...gth,...ih->...gti", q, k)), a)
-    s = s + jnp.einsum("...gth,...lh->...gtl", q, state.k)
-    w = jax.nn.softmax(s * share, axis=-1) * share
+    # a row whose sums overflow is NaN, at the end: 0 * NaN would reach the gradients of its past
+    qk = jnp.einsum("...gth,...ih->...gti", q, k) + over[..., None, None, :]
+    (qk, lost), (old_k, k_lost), (old_v, v_lost) = map(isolate, (so_far(qk), state.k, state.v))
+    s = jnp.einsum("...gti,...il->...gtl", qk, a)
+    s = s + jnp.einsum("...gth,...lh->...gtl", q, old_k) + (k_lost + v_lost)[..., None, None, :]
+    w, s_lost = over_slots(s)
+    w = w * share
     weights = so_far(jnp.einsum("...gtl,...il->...gti", w, a))
     out = jnp.einsum("...gti,...id->...gtd", weights, v)
-    out = out + jnp.einsum("...gtl,...ld->...gtd", w, state.v)
-    write = lambda old, x: old + jnp.einsum("...il,...ih->...lh", a, x)
+    out = out + jnp.einsum("...gtl,...ld->...gtd", w, old_v) + (lost + s_lost)[..., None]
+    write = lambda old, x: (
+        old + jnp.einsum("...il,...ih->...lh", a, x) + over.sum(-1)[..., None, None]
+    )
     return State(count[..., -1], write(state.k, k), write(state.v, v), state.poison), out
 
 

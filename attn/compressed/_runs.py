@@ -64,5 +64,6 @@ def pool_runs(
     C, middle = x.shape[-3], (weights.shape[-1] - 1) // 2
     centre = x[..., middle, :, :] if middle < C else jnp.zeros_like(x[..., 0, :, :])
     logits = jnp.einsum("...nw,nwc->...nc", centre, weights[..., :C].astype(x.dtype))
-    share, _ = part_weights(logits, seen[..., None, :])  # [*B, P, N, C]
-    return jnp.einsum("...nc,...cnw->...nw", share, x)
+    share, lse = part_weights(logits, seen[..., None, :])  # [*B, P, N, C]
+    poison = jax.lax.stop_gradient(jnp.where(jnp.isnan(lse), jnp.nan, 0))
+    return jnp.einsum("...nc,...cnw->...nw", share, x) + poison[..., None]

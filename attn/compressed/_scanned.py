@@ -70,6 +70,14 @@ def go_on(chunk: Chunk, mechanism: Mechanism, state: Any, q, k, v) -> tuple[Any,
     return state, out.astype(jnp.result_type(q))
 
 
+def over_slots(s: Float[Array, "*B T M"]) -> tuple[Float[Array, "*B T M"], Float[Array, "*B T"]]:
+    """softmax(s), and the poison of rows that are not finite: there it is that of equal scores, for
+    0 * NaN would reach the gradients of their past. What scales s comes before its sums: XLA would
+    round a product where it looks for the largest and not where it subtracts it, e^600 at 1e10."""
+    s, poison = isolate(s)
+    return jax.nn.softmax(s, axis=-1), poison
+
+
 def _follow(
     chunk: Chunk,
     state: Any,

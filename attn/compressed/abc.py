@@ -16,6 +16,7 @@ from attn._core import (
     check_count,
     check_qkv,
     inverse,
+    isolate,
     masked_softmax,
     refuse_rest,
     seen_array,
@@ -96,7 +97,7 @@ def _empty(batch, K, M, H, D, dtype) -> State:
 def _chunk(state, q, k, v, seen, *, control):
     """C tokens after `state`, a `_scanned.Chunk`; C x C x M weights a key head."""
     C = k.shape[-2]
-    a = k @ control.astype(k.dtype)  # [*B, K, C, M]
+    a, over = isolate(k @ control.astype(k.dtype))  # [*B, K, C, M]
     low = jnp.finfo(a.dtype).min / 4
     shown = jnp.where(seen[..., None, :, None], a, low)
     top = lax.cummax(lax.stop_gradient(shown), axis=a.ndim - 2)
@@ -107,17 +108,22 @@ def _chunk(state, q, k, v, seen, *, control):
     f = jnp.where(past[..., None], jnp.exp(jnp.where(past[..., None], apart, 0)), 0)
     old = jnp.exp(state.top[..., None, :] - top)
     weight = old * state.weight[..., None, :] + f.sum(-2)
-    share = inverse(weight)[..., None, :, :]
-    old_rows = old[..., None, :, :]
-    qk = jnp.where(past[..., None, :, :], jnp.einsum("...gth,...ih->...gti", q, k), 0)
-    s = jnp.einsum("...gti,...tim->...gtm", qk, f)
-    s = s + old_rows * jnp.einsum("...gth,...mh->...gtm", q, state.k)
-    p = jax.nn.softmax(s * share, axis=-1) * share
+    last, f_last, share = old[..., -1, :, None], f[..., -1, :, :], inverse(weight)
+    f, old_rows = f * share[..., None, :], (old * share)[..., None, :, :]
+    # a row whose sums overflow is NaN, at the end: 0 * NaN would reach the gradients of its past
+    qk = jnp.einsum("...gth,...ih->...gti", q, k) + over[..., None, None, :]
+    qk, lost = isolate(jnp.where(past[..., None, :, :], qk, 0))
+    (old_k, k_lost), (old_v, v_lost) = map(isolate, (state.k, state.v))
+    read = jnp.einsum("...gth,...mh->...gtm", q, old_k) + (k_lost + v_lost)[..., None, None, :]
+    read, read_lost = isolate(read)
+    s = jnp.einsum("...gti,...tim->...gtm", qk, f) + old_rows * read
+    p, s_lost = _scanned.over_slots(s)
     w = jnp.einsum("...gtm,...tim->...gti", p, f)
-    out = jnp.einsum("...gti,...id->...gtd", w, v)
-    out = out + jnp.einsum("...gtm,...md->...gtd", p * old_rows, state.v)
-    last, f = old[..., -1, :, None], f[..., -1, :, :]
-    write = lambda old, x: last * old + jnp.einsum("...im,...ih->...mh", f, x)
+    out = jnp.einsum("...gti,...id->...gtd", w, v) + (lost + read_lost + s_lost)[..., None]
+    out = out + jnp.einsum("...gtm,...md->...gtd", p * old_rows, old_v)
+    write = lambda old, x: (
+        last * old + jnp.einsum("...im,...ih->...mh", f_last, x) + over.sum(-1)[..., None, None]
+    )
     after = State(
         weight[..., -1, :], write(state.k, k), write(state.v, v), top[..., -1, :], state.poison
     )

@@ -94,10 +94,10 @@ def attend(
         # rows past T are cut off at the end
         i, j = jnp.minimum(a * b + jnp.arange(b), T - 1), start + jnp.arange(c)
         w, poison, _ = _weights(form, rows, keys, i, j, mask, bias)
-        w = jnp.broadcast_to(w, (*batch, N, b, c))
+        w, over = isolate(jnp.broadcast_to(w, (*batch, N, b, c)))  # of scores that overflowed
         if dropout is not None:
             w = Dropout(row_words[..., 0], key_words[..., 0], dropout.rate).of_scores(w)
-        return mix(w, values) + jnp.swapaxes(poison, -1, -2)[..., None]
+        return mix(w, values) + jnp.swapaxes(poison + over, -1, -2)[..., None]
 
     if count == 1:
         return one_block(S, 0, 0, rows).astype(jnp.result_type(q))

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from attn._blockwise import blockwise
-from attn._core import attend_materialized, dense_scores
+from attn._core import attend_materialized, dense_scores, isolate_rows
 from attn.kernels.call import Call
 
 
@@ -26,9 +26,10 @@ class Materialized:
 
 def _log_sum_exp(s, seen):
     """[*B, T, N]; a row of -inf or NaN has no gradient but NaN, which 0 does not stop: apart."""
-    empty, lost = ~(seen & (s != -jnp.inf)).any(-1), (seen & jnp.isnan(s)).any(-1)
-    hidden = jnp.where((empty | lost)[..., None], 0, jnp.where(seen, s, -jnp.inf))
-    lse = jnp.where(empty, -jnp.inf, jnp.where(lost, jnp.nan, jax.nn.logsumexp(hidden, -1)))
+    s, poison = isolate_rows(s, seen)
+    empty = ~(seen & (s != -jnp.inf)).any(-1)
+    hidden = jnp.where(empty[..., None], 0, jnp.where(seen, s, -jnp.inf))
+    lse = jnp.where(empty, -jnp.inf, jax.nn.logsumexp(hidden, -1)) + poison[..., 0]
     return jnp.moveaxis(lse, -2, -1)
 
 

@@ -220,17 +220,19 @@ def advance(form, learned: dict, state: State, tokens: Tokens) -> tuple[State, R
     G = t.q.shape[2]
     split = lambda a: (jnp.where(seen, a[:, :, :G], 0), jnp.where(order.strictly, a, 0)[:, :, -1])
     (a, erased), (old, old_erased) = split(a), (old[:, :, :G], old[:, :, -1])
+    # what is written depends on the past, whose gradients a row that overflows must not reach
+    a, over = (a, 0.0) if t.erase is None else isolate(a)
     kept = _only(order.to_state, kept)
     kv = _only(order.goes_on, state.kv * total[..., None])
     if t.erase is None:
         sums, kv = _mix(a, v) + old, kv + kept.mT @ v
     elif t.remove is None:
-        u, lost = isolate(_inverse(erased) @ (v - old_erased))
+        u, lost = _solved(erased, v - old_erased)
         sums, kv = _mix(a, u) + old, kv + kept.mT @ u
     else:
         b, _, removed_kept, _ = decayed(rows, t.remove)
         b, removed = split(b)
-        u, lost = isolate(_inverse(removed) @ (erased @ v + old_erased))
+        u, lost = _solved(removed, erased @ v + old_erased)
         sums, kv = (
             _mix(a, v) - _mix(b, u) + old,
             kv + kept.mT @ v - _only(order.to_state, removed_kept).mT @ u,
@@ -241,7 +243,7 @@ def advance(form, learned: dict, state: State, tokens: Tokens) -> tuple[State, R
         k = _only(order.goes_on, k * total) + kept.sum(-2)
     # a row is NaN exactly if it, or a token that it sees, was not finite, or wrote what was not
     poison = poison if t.erase is None else poison + lax.stop_gradient(lost)
-    met = jnp.where(seen, poison[:, :, None, None, :], 0).sum(-1) + q_poison
+    met = jnp.where(seen, poison[:, :, None, None, :], 0).sum(-1) + q_poison + over
     met = met + _only(order.from_state, state.poison[..., None, None] + jnp.zeros_like(met))
     poison = _only(order.to_state, poison).sum(-1) + _only(order.goes_on, state.poison)
     run = state.run if tokens.run is None else tokens.run[:, -1]
@@ -251,6 +253,14 @@ def advance(form, learned: dict, state: State, tokens: Tokens) -> tuple[State, R
 def _mix(a: Float[Array, "B K G C S"], v: Float[Array, "B K S D"]) -> Float[Array, "B K G C D"]:
     B, K, G, C, S = a.shape
     return (a.reshape(B, K, G * C, S) @ v).reshape(B, K, G, C, -1)
+
+
+def _solved(e: Float[Array, "*B C C"], x: Float[Array, "*B C D"]):
+    """(I + e)^-1 x of a strictly lower e, and the poison of rows that overflow, which rows before
+    them must not meet, nor their gradients: 0 * inf."""
+    (inverse, within), (x, before) = isolate(_inverse(e)), isolate(x)
+    u, after = isolate(inverse @ x)
+    return u, within + before + after
 
 
 @jax.custom_jvp

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from attn._core import isolate
+from attn._core import isolate, isolate_rows
 from attn.masks import Padding
 
 
@@ -113,8 +113,8 @@ def small_softmax(
     share: Float[Array, "*c #m w"] | None = None,
 ) -> tuple[Float[Array, "*c m D"], Float[Array, "*c m"]]:
     """Softmax of q . k over the seen keys times v, and its log-sum-exp; `share` multiplies exp.
-    A row that sees nothing is 0, with -inf."""
-    s = jnp.einsum("...mh,...wh->...mw", q, k)
+    A row that sees nothing is 0, with -inf, and one whose scores overflow is NaN."""
+    s, poison = isolate_rows(jnp.einsum("...mh,...wh->...mw", q, k), seen)
     top = jnp.max(jnp.where(seen, s, -jnp.inf), axis=-1, initial=-jnp.inf)
     top = lax.stop_gradient(jnp.where(top == -jnp.inf, 0, top))
     e = jnp.where(seen, jnp.exp(jnp.where(seen, s - top[..., None], 0)), 0)
@@ -122,7 +122,8 @@ def small_softmax(
     total = e.sum(-1)
     some = jnp.where(total == 0, 1, total)
     out = jnp.einsum("...mw,...wd->...md", e / some[..., None], v)
-    return out, jnp.where(total == 0, -jnp.inf, top + jnp.log(some))
+    lse = jnp.where(total == 0, -jnp.inf, top + jnp.log(some))
+    return out + poison, lse + poison[..., 0]
 
 
 def padded(n: int, most: int) -> int:

@@ -8,24 +8,34 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from attn import _cache
-from attn._core import wide
+from attn._core import isolate, wide
 from attn.sparse._select import Blocks, narrow
 
 
-def compress(x: Float[Array, "M S W"], stride: int, position, up, down) -> Float[Array, "M runs W"]:
-    """gelu((x + position) up) down of each run of l tokens, every `stride`; arrays are one a key
-    head, x is [batch rows x key heads, S, W]."""
+def compress(
+    x: Float[Array, "M S W"], stride: int, position, up, down
+) -> tuple[Float[Array, "M runs W"], Float[Array, "M runs"]]:
+    """gelu((x + position) up) down of each run of l tokens, every `stride`, and the poison of those
+    that overflow; arrays are one a key head, x is [batch rows x key heads, S, W]."""
     (K, length, W), (M, S, _) = position.shape, x.shape
     runs = run_count(S, length, stride)
     if M == 0 or runs == 0:
-        return jnp.zeros((M, runs, W), x.dtype)
+        return jnp.zeros((M, runs, W), x.dtype), jnp.zeros((M, runs), x.dtype)
     # a run is length / stride steps, each shared with the runs before it
     steps = x[:, : S // stride * stride].reshape(M // K, K, S // stride, stride, W)
     cut = lambda y, n: y[:, n * stride : (n + 1) * stride]
     hidden = jnp.einsum("klw,klwe->ke", position, up)[None, :, None]
     for n in range(length // stride):
         hidden = hidden + jnp.einsum("bkrlw,klwe->bkre", steps[:, :, n : n + runs], cut(up, n))
-    return jnp.einsum("bkre,kew->bkrw", jax.nn.gelu(hidden), down).reshape(M, runs, W)
+    hidden, over = isolate(hidden)
+    made, poison = isolate(jnp.einsum("bkre,kew->bkrw", _gelu(hidden), down))
+    return made.reshape(M, runs, W), (over + poison).reshape(M, runs)
+
+
+def _gelu(x):
+    """jax.nn.gelu, whose own gradient is NaN where x^2 overflows."""
+    near = jnp.abs(x) < 30  # beyond, what it multiplies x by is 0 or 1 in any dtype
+    return jnp.where(near, jax.nn.gelu(jnp.where(near, x, 0)), jax.nn.relu(x))
 
 
 def run_count(S: int, length: int, stride: int) -> int:
@@ -57,14 +67,14 @@ class Runs:
         flat = lambda x: x.reshape(x.shape[0], -1, *x.shape[3:])[:, :S]
         k, v, hidden, poison = map(flat, (blocks.k, blocks.v, ~blocks.seen, blocks.poison))
         of_keys = maps(arrays, "key", k.dtype)
-        ck = compress(k, stride, *of_keys)
-        cv = compress(v, stride, *maps(arrays, "value", v.dtype))
+        ck, k_over = compress(k, stride, *of_keys)
+        cv, v_over = compress(v, stride, *maps(arrays, "value", v.dtype))
         fine = ck.dtype == jnp.float32
-        ranked = ck if fine else compress(*narrow(k), stride, *narrow(*of_keys))
+        ranked = ck if fine else compress(*narrow(k), stride, *narrow(*of_keys))[0]
         length, start = of_keys[0].shape[1], jnp.arange(ck.shape[1]) * stride
         tokens = start[:, None] + jnp.arange(length)[None]
         ends = jnp.where(hidden[:, tokens].any(-1), -1, start[None] + length - 1)
-        return cls(ck, cv, poison[:, tokens].sum(-1), ends, ranked)
+        return cls(ck, cv, poison[:, tokens].sum(-1) + k_over + v_over, ends, ranked)
 
 
 @jax.tree_util.register_dataclass
@@ -91,12 +101,15 @@ class Compressed:
         made = lambda x, name: compress(
             x.reshape(-1, *x.shape[n:]), stride, *maps(arrays, name, x.dtype)
         )
-        new = made(wide(run(cache.k)), "key"), made(wide(run(cache.v)), "value")
+        (ck, k_over), (cv, v_over) = (
+            made(wide(run(cache.k)), "key"),
+            made(wide(run(cache.v)), "value"),
+        )
 
         def put(x, new):
             new = new.reshape(*x.shape[:n], 1, *x.shape[n + 1 :]).astype(x.dtype)
             return lax.dynamic_update_slice_in_dim(x, new, at, n)
 
-        new = (*new, run(cache.poison).sum(-1))
+        new = ck, cv, run(cache.poison).sum(-1).reshape(k_over.shape) + k_over + v_over
         k, v, poison = map(put, (self.k, self.v, self.poison), new)
         return dataclasses.replace(self, cache=cache, k=k, v=v, poison=poison)

@@ -18,6 +18,7 @@ from attn._core import (
     dense_scores,
     dots,
     isolate,
+    isolate_rows,
     masked_softmax,
     mix,
     wide,
@@ -58,21 +59,22 @@ def topk_attention(
         i, j = i[:, None], jnp.arange(S)[None]
         _, seen = aligned(poison, mask.at(i, j)[..., None, :, :])
         add = 0 if bias is None else aligned(poison, bias.at(i, j))[1]
-        w = _weights(q, columns, seen, add, keys)
+        w, over = _weights(q, columns, seen, add, keys)
         asked = jnp.swapaxes(q_poison[..., 0], -1, -2)[..., None]
-        lost = jnp.where(seen, asked + poison, 0).sum(-1)
-        return mix(w, values) + jnp.swapaxes(lost, -1, -2)[..., None]
+        lost = jnp.where(seen, asked + poison, 0).sum(-1, keepdims=True) + over
+        return mix(w, values) + jnp.swapaxes(lost, -3, -2)
 
     size = chunk_size(math.prod(batch) * N * S)
     return by_chunks(attend, (rows, q_poison[..., None]), T, size).astype(jnp.result_type(q))
 
 
-def _weights(q, k, seen, bias, keys) -> Float[Array, "*B N t S"]:
-    """The weights of finite q and k."""
+def _weights(q, k, seen, bias, keys) -> tuple[Float[Array, "*B N t S"], Float[Array, "*B N t 1"]]:
+    """The weights of finite q and k, and the poison of rows whose scores overflow."""
     scores = lambda q, k: dots(q * q.shape[-1] ** -0.5, k)
     add = lambda s: s + jnp.asarray(bias).astype(s.dtype)
     kept = largest(jax.lax.stop_gradient(add(scores(*narrow(q, k)))), seen, keys)
-    return masked_softmax(add(scores(q, k)), kept)
+    s, poison = isolate_rows(add(scores(q, k)), kept)
+    return masked_softmax(s, kept), poison
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -92,8 +92,8 @@ def refuses_the_rest(mechanism: Mechanism) -> None:
 
 
 def is_strictly_causal(mechanism: Mechanism) -> None:
-    """3. Whatever replaces what comes after a token (new values, x10, x1e8, NaN) leaves the outputs
-    up to it bit-identical, and no gradient flows back in time."""
+    """3. Whatever replaces what comes after a token (new values, x10, x1e8, x1e30, NaN) leaves the
+    outputs up to it bit-identical, and no gradient flows back in time."""
     if Causal not in mechanism.honours:
         return
     q, k, v, learned = inputs(mechanism, scale=3.0)
@@ -106,6 +106,7 @@ def is_strictly_causal(mechanism: Mechanism) -> None:
         "new values": lambda x, y: y,
         "x10": lambda x, y: x * 10,
         "x1e8": lambda x, y: x * 1e8,
+        "x1e30": lambda x, y: x * 1e30,  # of which products overflow
         "nan": lambda x, y: x * jnp.nan,
     }
     out = np.asarray(out)
@@ -122,11 +123,14 @@ def is_strictly_causal(mechanism: Mechanism) -> None:
         return (mechanism(q, k, v, mask=Causal(), **learned)[:, :8] ** 2).sum()
 
     grad = jax.jit(jax.grad(past, argnums=(0, 1, 2)))
-    dirty = grad(*(x.at[:, 8:].set(jnp.nan) for x in (q, k, v)))
-    for name, clean, after in zip("qkv", grad(q, k, v), dirty):
-        assert_zero(clean[:, 8:], what=f"gradient of outputs up to 7 with respect to later {name}")
-        what = f"gradient of outputs up to 7 with respect to {name} when the future is NaN"
-        assert_same_bits(after[:, :8], clean[:, :8], what=what)
+    clean = grad(q, k, v)
+    for name, x in zip("qkv", clean):
+        assert_zero(x[:, 8:], what=f"gradient of outputs up to 7 with respect to later {name}")
+    for future, factor in {"NaN": jnp.nan, "x1e30": 1e30}.items():
+        dirty = grad(*(x.at[:, 8:].multiply(factor) for x in (q, k, v)))
+        for name, x, y in zip("qkv", dirty, clean):
+            what = f"gradient of outputs up to 7 with respect to {name} when the future is {future}"
+            assert_same_bits(x[:, :8], y[:, :8], what=what)
 
 
 def does_not_leak(mechanism: Mechanism) -> None:
