@@ -40,6 +40,7 @@ from experiments.studies.recall_state import __main__ as recall_command
 from experiments.studies.recall_state import runs as recall
 from experiments.studies.tasks import __main__ as tasks_command
 from experiments.studies.tasks import runs as tasks
+from experiments.studies.tasks import tables as tasks_tables
 
 SMALL = Sizes(width=12, heads=4, length=7, batch=2)
 ROUNDING = 1e-5
@@ -265,6 +266,13 @@ def test_each_config_of_the_tasks_is_run_as_it_stands():
         assert all(p.experiment.train.steps <= 100 for p in runs)
     (first,) = tasks.Settings().planned("needle")
     assert first.experiment == read(str(record.records.ROOT / "configs/needle.py:softmax"))
+
+
+def test_readme_has_the_table_of_the_tasks():
+    results = json.loads((tasks_command.FOLDER / "results.json").read_text())
+    text = (record.records.ROOT / "README.md").read_text()
+    _, _, after = text.partition("<!-- tasks: of experiments/studies/tasks -->\n")
+    assert after.partition("<!-- end -->")[0] == tasks_tables.tasks(results["configs"]) + "\n"
 
 
 def test_mistakes_in_the_command_are_named(capsys):

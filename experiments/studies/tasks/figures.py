@@ -24,16 +24,16 @@ def figures(results: dict) -> Figures:
 
 def _dots(name: str, dots: Sequence[Dot]) -> tuple[str, bytes]:
     """A line for each: its accuracy, the error of the test's rows, ticks where baselines are."""
+    places = range(len(dots))
+    score = [fmean(row["accuracy"]) for _, row, _ in dots]
+    error = [math.sqrt(x * (1 - x) / found["test rows"]) for x, (*_, found) in zip(score, dots)]
+    simple = [(100 * x, at) for at in places for x in dots[at][2]["baselines"].values()]
     with plots.figure(6.0, 0.6 + 0.16 * len(dots)) as fig:
         ax = fig.subplots()
-        for at, (_, row, found) in enumerate(dots):
-            score = fmean(row["accuracy"])
-            error = 1.96 * math.sqrt(score * (1 - score) / found["test rows"])
-            simple = [100 * x for x in found["baselines"].values()]
-            ax.plot(simple, [at] * len(simple), "|", color=plots.INK, ms=5, mew=0.7)
-            ax.errorbar(
-                100 * score, at, xerr=100 * error, fmt="o", ms=3, lw=0.8, color=plots.COLOURS[0]
-            )
-        ax.set_yticks(range(len(dots)), [label for label, *_ in dots], fontsize=7)
+        ax.plot(*zip(*simple), "|", color=plots.INK, ms=5, mew=0.7)
+        style = {"fmt": "o", "ms": 3, "lw": 0.8, "color": plots.COLOURS[0]}
+        ax.errorbar([100 * x for x in score], places, xerr=[196 * e for e in error], **style)
+        ax.grid(visible=False, axis="y")  # a line for each of so many would be most of the file
+        ax.set_yticks(places, [label for label, *_ in dots], fontsize=7)
         ax.set(xlabel="test accuracy, %", xlim=(-2, 102), ylim=(-1, len(dots)))
         return saved(fig, name)

@@ -3,6 +3,7 @@
 from statistics import fmean
 
 from experiments.studies.record import Blocks, run_line, spread, table
+from experiments.studies.tasks.runs import CONFIGS
 
 ZOO = "zoo"  # many models of one task: a list of its own
 
@@ -55,6 +56,6 @@ def settings(r: dict) -> str:
     minutes = sum(sum(row["seconds"]) for row in rows) / 60
     seeds = "one seed" if s["seeds"] == 1 else f"{s['seeds']} seeds"
     return (
-        f"{seeds}; {runs} runs with a result, {len(r['without result'])} without; {minutes:,.0f} "
-        f"minutes of training with compilation."
+        f"{len(configs)} of the {len(CONFIGS)} configs; {seeds}; {runs} runs with a result, "
+        f"{len(r['without result'])} without; {minutes:,.0f} minutes of training with compilation."
     )
