@@ -8,6 +8,7 @@ from typing import Any
 from experiments import quantities, records, train
 from experiments.cells import Cells
 from experiments.config_file import read, read_sweep
+from experiments.gathered import baselines
 from experiments.sweep import Planned, plan
 
 SWEEP = ("sweep()",)
@@ -77,7 +78,8 @@ def measure(s: Settings, folder: Path, tell=print) -> dict[str, Any]:
         ended[config] = cells = Cells(folder, tuple(planned))
         cells.work(functools.partial(train.run, progress=False), "", tell)
         models: dict[str, dict[str, Any]] = {}
-        for p, cell in zip(cells.planned, cells.found(), strict=True):
+        outcomes = cells.found()
+        for p, cell in zip(cells.planned, outcomes, strict=True):
             if cell.result is None:
                 missing[f"{config} {p.name}"] = cell.error
                 continue
@@ -86,8 +88,8 @@ def measure(s: Settings, folder: Path, tell=print) -> dict[str, Any]:
             row["accuracy"].append(cell.result["test"]["accuracy"])
             row["loss"].append(cell.result["test"]["loss"])
             row["seconds"].append(cell.result["wall_seconds"])
-        task = planned[0].experiment.posed
-        told = {"test rows": task.size("test"), "baselines": task.baselines()}
+        rows = planned[0].experiment.posed.size("test")
+        told = {"test rows": rows, "baselines": baselines(outcomes)}
         found[config] = {"models": models, **told}
     return {"configs": found, "without result": missing}
 
