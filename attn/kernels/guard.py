@@ -2,8 +2,9 @@
 
 A kernel multiplies hidden keys by 0, so a NaN there would show, and gives a query that sees nothing
 a mean of values. Here it is only run on finite numbers: hidden keys, blind queries and rows that
-hold a NaN or Inf are set to 0, and the queries that see such a row are made NaN afterwards. Which
-those are is looked up, O(T S) time, only where there is such a row: the device decides.
+hold a NaN, an Inf or a query or key beyond 1e18, of which a score may overflow, are set to 0, and
+the queries that see such a row are made NaN afterwards. Which those are is looked up, O(T S) time,
+only where there is such a row: the device decides.
 """
 
 import dataclasses
@@ -21,6 +22,7 @@ from attn.kernels.call import Call
 from attn.masks import Mask
 
 ROWS = 128  # queries that are looked up at once
+LARGEST = 1e18  # of a query's and a key's numbers: 256 products of two are within float32
 
 
 def flat(call: Call) -> Call:
@@ -43,7 +45,7 @@ def guarded(
     """kernel(q, k, v) of a flat call. `queries` are those that see a key, exactly; `keys` are all
     those that are seen, or more; None for all."""
     q, k, v = _shown(call.q, queries), _shown(call.k, keys), _shown(call.v, keys)
-    (q, bad_q), (k, bad_k), (v, bad_v) = (isolate(x) for x in (q, k, v))
+    (q, bad_q), (k, bad_k), (v, bad_v) = map(isolate, (_bounded(q), _bounded(k), v))
     bad_keys = jax.lax.stop_gradient(jnp.isnan(bad_k) | jnp.isnan(bad_v))
     bad = jnp.isnan(bad_q) | _sees(call.mask, bad_keys, call.q.shape[1:3])
     return _shown(_poisoned(kernel(q, k, v), bad), queries)
@@ -55,6 +57,11 @@ def _shown(x, rows):
         return x
     rows, x = aligned(rows[..., None, None], x)
     return jnp.where(rows, x, 0)
+
+
+def _bounded(x):
+    """NaN where a score would be Inf, or NaN: the kernel's gradients of it reach all keys."""
+    return jnp.where(jnp.abs(x) > LARGEST, jnp.nan, x).astype(x.dtype)
 
 
 @jax.custom_vjp
