@@ -342,4 +342,5 @@ def scaled(q: Float[Array, "*B T N H"], scale: float | Array | None) -> Float[Ar
         raise TypeError(f"scale: expected a number or an array, got {scale!r}")
     if jnp.shape(scale) not in ((), (N,)):
         raise ValueError(f"scale: expected a number or shape [{N}], got {list(jnp.shape(scale))}")
-    return jnp.multiply(*aligned(q, jnp.asarray(scale, q.dtype).reshape(-1, 1)))
+    q, poison = isolate(q)  # of a row that nobody asks about, 0 * NaN would reach a learned scale
+    return jnp.multiply(*aligned(q, jnp.asarray(scale, q.dtype).reshape(-1, 1))) + poison[..., None]
