@@ -142,7 +142,18 @@ def masked_softmax(
     """Softmax over the seen keys of each row; exactly 0 where unseen and for rows that see none.
     A sink is one logit more in each row of its head, whose weight goes nowhere."""
     s, seen = aligned(s, seen)
-    # added to the weights: XLA's max and exp on a CPU can lose NaN (exp(nan) is 1 in some fusions)
+    w, poison = isolated_softmax(s, seen, sinks)
+    return jnp.where(seen, w + poison, 0)
+
+
+def isolated_softmax(
+    s: Float[Array, "*B N T S"],
+    seen: Bool[Array, "*#B #N #T #S"],
+    sinks: Float[Array, " N"] | None = None,
+) -> tuple[Float[Array, "*B N T S"], Float[Array, "*B N T 1"]]:
+    """`masked_softmax`, finite, and the poison of `isolate_rows`, to be added to what the weights
+    make: XLA's max and exp on a CPU can lose NaN (exp(nan) is 1 in some fusions)."""
+    s, seen = aligned(s, seen)
     s, poison = isolate_rows(s, seen)
     # -inf alone would make a row that sees nothing NaN: its maximum is set to 0 instead
     top = jnp.max(jnp.where(seen, s, -jnp.inf), axis=-1, keepdims=True, initial=-jnp.inf)
@@ -155,7 +166,7 @@ def masked_softmax(
     if sinks is not None:
         # a row that sees nothing is 0 whatever its sink, and gives it no gradient
         total = jnp.where(total == 0, 0, total + jnp.exp(sinks - top))
-    return jnp.where(seen, e / jnp.where(total == 0, 1, total) + poison, 0)
+    return e / jnp.where(total == 0, 1, total), poison
 
 
 def mix(w: Float[Array, "*#B N T S"], v: Float[Array, "*B S K D"]) -> Float[Array, "*B T N D"]:
@@ -219,8 +230,7 @@ def attend_materialized(
     s, seen = aligned(s, seen)
     v, poison = isolate(wide(v))
     poison = jnp.repeat(jnp.moveaxis(poison, -1, -2), s.shape[-3] // v.shape[-2], axis=-2)
-    s, lost = isolate_rows(s + poison[..., None, :].astype(s.dtype), seen)
-    w = masked_softmax(s, seen, sinks)
+    w, lost = isolated_softmax(s + poison[..., None, :].astype(s.dtype), seen, sinks)
     w = w if dropout is None else dropout.of_scores(w)
     out = mix(w, v)
     return out + jnp.swapaxes(lost, -3, -2).astype(out.dtype)

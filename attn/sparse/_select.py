@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from attn._axes import aligned
 from attn._cache import Cache
-from attn._core import isolate, isolate_rows, masked_softmax, wide
+from attn._core import isolate, isolated_softmax, wide
 from attn.masks import Causal, Padding
 from attn.sparse import _sorted
 
@@ -111,8 +111,7 @@ class Blocks:
         seen = seen if self.seen is None else seen & take(self.seen)
         k, v, poison = (take(x).astype(q.dtype) for x in (self.k, self.v, self.poison))
         k, v, poison, seen = map(flat, (k, v, poison, seen))
-        s, over = isolate_rows(jnp.einsum("mtgh,mtxh->mtgx", q, k), seen[:, :, None])
-        w = masked_softmax(s, seen[:, :, None])
+        w, over = isolated_softmax(jnp.einsum("mtgh,mtxh->mtgx", q, k), seen[:, :, None])
         lost = jnp.where(seen, poison, 0).sum(-1)
         return jnp.einsum("mtgx,mtxd->mtgd", w, v) + lost[..., None, None] + over
 

@@ -23,7 +23,7 @@ from attn._core import (
     dense_attention,
     dense_scores,
     isolate,
-    isolate_rows,
+    isolated_softmax,
     masked_softmax,
     refuse_rest,
     scaled,
@@ -222,8 +222,8 @@ class NSA(Mechanism):
             q, q_poison, last = rows
             last = last[..., 0, 0]
             seen = self._complete(runs, last)
-            s, lost = isolate_rows(jnp.einsum("mtgh,mch->mtgc", q, runs.k), seen[:, :, None])
-            w = masked_softmax(s, seen[:, :, None])
+            s = jnp.einsum("mtgh,mch->mtgc", q, runs.k)
+            w, lost = isolated_softmax(s, seen[:, :, None])
             lost = lost + jnp.where(seen, runs.poison[:, None], 0).sum(-1)[..., None, None]
             lost = lost + jnp.where(seen.any(-1)[..., None, None], q_poison, 0)
             coarse = jnp.einsum("mtgc,mcd->mtgd", w, runs.v) + lost

@@ -18,7 +18,7 @@ from attn._core import (
     dense_scores,
     dots,
     isolate,
-    isolate_rows,
+    isolated_softmax,
     masked_softmax,
     mix,
     wide,
@@ -73,8 +73,7 @@ def _weights(q, k, seen, bias, keys) -> tuple[Float[Array, "*B N t S"], Float[Ar
     scores = lambda q, k: dots(q * q.shape[-1] ** -0.5, k)
     add = lambda s: s + jnp.asarray(bias).astype(s.dtype)
     kept = largest(jax.lax.stop_gradient(add(scores(*narrow(q, k)))), seen, keys)
-    s, poison = isolate_rows(add(scores(q, k)), kept)
-    return masked_softmax(s, kept), poison
+    return isolated_softmax(add(scores(q, k)), kept)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
