@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from attn._core import over_root
+from attn._core import check_count, over_root
 
 FeatureMap = Callable[..., tuple[Float[Array, "*L M"], Float[Array, "*L"] | None]]
 
@@ -123,7 +123,10 @@ def draw_features(key: Array, features: int, head_dim: int) -> Float[Array, "M H
     """Rows as N(0, I) in length, orthogonal within each block of H: FAVOR+'s lower variance.
 
     A pure function of a jax key: under `jit` a training loop may draw new ones at every step.
+    Raises ValueError for a size that is no positive integer.
     """
+    check_count("features", features)
+    check_count("head_dim", head_dim)
     turn, length = jax.random.split(key)
     blocks = -(-features // head_dim)
     gauss = jax.random.normal(turn, (blocks, head_dim, head_dim), jnp.float32)

@@ -1,7 +1,7 @@
 """EncoderConfig: everything that defines an encoder, in plain values and mechanisms."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -324,3 +324,9 @@ def _unfit(c: EncoderConfig, head_dim: int, parts: int) -> str:
 
 def _even(parts: int) -> str:
     return "an even head width" if parts == 1 else f"a head width that {2 * parts} divides"
+
+
+def check_config(config: Any, kind: type, name: str = "config") -> None:
+    """Raises TypeError for what is no `kind`, such as the dict of its fields."""
+    if not isinstance(config, kind):
+        raise TypeError(f"{name}: expected {kind.__name__}(...), got {type(config).__name__}")

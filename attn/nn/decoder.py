@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from attn._core import check_count
 from attn._integers import check_fits, check_integers
 from attn.masks import FULL, Causal, Mask
-from attn.nn.config import TURNED, EncoderConfig, uncounted
+from attn.nn.config import TURNED, EncoderConfig, check_config, uncounted
 from attn.nn.encoder import Encoder
 from attn.nn.sampling import check_sampling, sample
 from attn.nn.score_bias import score_bias
@@ -38,6 +38,7 @@ class Decoder(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, *, key: Array):
+        check_config(config, EncoderConfig)
         if config.head != "token":
             raise ValueError(f"head: expected 'token' for a Decoder, got {config.head!r}")
         if config.vocab_size is None:

@@ -6,7 +6,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from attn.masks import FULL, Mask
-from attn.nn.config import EncoderConfig
+from attn.nn.config import EncoderConfig, check_config
 from attn.nn.encoder import Encoder
 from attn.nn.head import pair, pool
 from attn.nn.inputs import prepare
@@ -21,6 +21,7 @@ class DualEncoder(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, *, key: Array):
+        check_config(config, EncoderConfig)
         if config.head != "dual":
             raise ValueError(f"head: expected 'dual' for a DualEncoder, got {config.head!r}")
         self.config = config

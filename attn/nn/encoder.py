@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from attn._core import check_count
 from attn._integers import check_integers, check_range
 from attn.masks import FULL, Mask
-from attn.nn.config import TURNED, EncoderConfig
+from attn.nn.config import TURNED, EncoderConfig, check_config
 from attn.nn.embedding import Embedding
 from attn.nn.head import Head
 from attn.nn.inputs import check_numbers, prepare
@@ -35,6 +35,7 @@ class Encoder(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, *, key: Array):
+        check_config(config, EncoderConfig)
         self.config = config
         self.embedding = Embedding(config, key=fold(key, "embedding"))
         self.stack = Stack(config, key=fold(key, "stack"))

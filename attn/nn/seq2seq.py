@@ -15,7 +15,7 @@ from attn.dense.dot_product import Softmax
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.nn.beam import beam_search
-from attn.nn.config import TURNED, EncoderConfig, uncounted
+from attn.nn.config import TURNED, EncoderConfig, check_config, uncounted
 from attn.nn.cross import CrossBlock, check_cross
 from attn.nn.embedding import Embedding
 from attn.nn.encoder import Encoder
@@ -46,6 +46,7 @@ class Seq2SeqConfig:
     def __post_init__(self):
         source, target = self.source, self.target
         for name, one in (("source", source), ("target", target)):
+            check_config(one, EncoderConfig, name)
             if one.head != "token":
                 raise ValueError(f"{name}.head: expected 'token', got {one.head!r}")
         if source.width != target.width:
@@ -87,6 +88,7 @@ class Seq2Seq(nnx.Module):
     """
 
     def __init__(self, config: Seq2SeqConfig, *, key: Array):
+        check_config(config, Seq2SeqConfig)
         target = config.target
         self.config = config
         self.encoder = Encoder(config.source, key=fold(key, "encoder"))

@@ -116,6 +116,12 @@ def test_features_are_drawn_by_a_key_under_jit():
     assert not (w == draw(jax.random.key(4), 20, 8)).any()
 
 
+@pytest.mark.parametrize("sizes", [(0, 8), (4, 0), (-1, 8), (4, 8.0)])
+def test_sizes_of_features_are_checked(sizes):
+    with pytest.raises(ValueError, match=r"(features|head_dim): expected an integer from 1"):
+        maps.draw_features(jax.random.key(0), *sizes)
+
+
 def test_performer_takes_features_drawn_anew():
     performer = Performer(features=12, seed=3, chunk=4)
     q, k, v, learned = inputs(performer, T=7, S=7)

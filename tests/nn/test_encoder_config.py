@@ -11,7 +11,15 @@ import pytest
 from toy_mechanism import SOFTMAX, Toy, config
 
 from attn import GatedDeltaNet, Sinks, SlidingWindow
-from attn.nn import dropout, transformer_base
+from attn.nn import (
+    Decoder,
+    DualEncoder,
+    Encoder,
+    Seq2Seq,
+    Seq2SeqConfig,
+    dropout,
+    transformer_base,
+)
 
 
 class Gated(Toy):
@@ -93,6 +101,14 @@ def test_all_mistakes_are_named_at_once():
 def test_unknown_field_is_refused():
     with pytest.raises(TypeError, match="widht"):
         config(widht=3)
+
+
+@pytest.mark.parametrize("model", [Encoder, Decoder, DualEncoder, Seq2Seq])
+def test_what_is_no_config_is_refused_by_name(model):
+    with pytest.raises(TypeError, match=r"config: expected \w+Config\(...\), got dict"):
+        model({"layers": 2}, key=jax.random.key(0))
+    with pytest.raises(TypeError, match="source: expected EncoderConfig"):
+        Seq2SeqConfig(source={"layers": 2}, target=config(head="token", pooling="none"))
 
 
 def test_a_config_is_a_value():
