@@ -61,7 +61,8 @@ def _shown(x, rows):
 
 def _bounded(x):
     """NaN where a score would be Inf, or NaN: the kernel's gradients of it reach all keys."""
-    return jnp.where(jnp.abs(x) > LARGEST, jnp.nan, x).astype(x.dtype)
+    largest = min(LARGEST, float(jnp.finfo(x.dtype).max))
+    return jnp.where(jnp.abs(x) > largest, jnp.nan, x).astype(x.dtype)
 
 
 @jax.custom_vjp

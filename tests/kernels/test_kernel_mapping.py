@@ -94,6 +94,12 @@ def test_cudnn_in_bfloat16(stand_ins):
     same(*arrays(dtype=jnp.bfloat16), "cudnn", mask=Causal() & Padding(jnp.array([0, 17])))
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")  # as of a bound that is no float16
+def test_cudnn_is_traced_in_float16(stand_ins):  # XLA's CPU does not run the stand-in's product
+    run = lambda *x: attn.dot_product_attention(*x, implementation="cudnn")
+    assert jax.eval_shape(run, *arrays(dtype=jnp.float16)).dtype == jnp.float16
+
+
 def test_cudnn_under_vmap_still_decides_once(stand_ins):
     # a predicate for each row turned the guard's cond into a select: the O(T S) look-up always ran
     q, k, v = arrays()
