@@ -70,6 +70,18 @@ def test_a_row_whose_bias_is_all_minus_infinity_gives_no_nan():
     assert all(np.isfinite(x).all() for x in gradients)
 
 
+@pytest.mark.parametrize("mechanism", [attn.Softmax(block=4), attn.SlidingWindow(left=2, right=0)])
+@pytest.mark.parametrize("size", [3e38, -3e38])
+def test_a_query_that_nobody_asks_about_reaches_no_gradient(mechanism, size):
+    """Its scores were -inf in the forward pass, and in another order of adding up inf - inf."""
+    q, k, v, _ = inputs(mechanism, T=9, S=9)
+    past = lambda q, k, v: (mechanism(q, k, v, mask=Causal())[:, :5] ** 2).sum()
+    grad = jax.jit(jax.grad(past, argnums=(0, 1, 2)))
+    dirty, clean = grad(q.at[:, 5:].set(size), k, v), grad(q, k, v)
+    for x, y in zip(dirty, clean):
+        np.testing.assert_array_equal(x, y)
+
+
 @pytest.mark.parametrize("mechanism", [attn.Softmax(implementation="materialized"), attn.TopK()])
 @pytest.mark.parametrize("size", [3e38, -3e38])
 def test_padded_values_of_any_size_reach_no_gradient(mechanism, size):
