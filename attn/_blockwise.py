@@ -284,7 +284,7 @@ def _backward_tile(t, q, k, v, out, top, total, do, d_lse, mask, bias, dropout, 
     visit = _visited(t, mask)
     (full_at, full_n), (part_at, part_n) = (_lists(x.T) for x in visit)
     drop = words(t, dropout)
-    q, k, v = coming_back(t, q, k, v, total)
+    q, k, v = coming_back(t, q, k, v, total, do, d_lse)
     qs = t.to_blocks(q, t.block_q)
     # do . out of each row (Dao et al. 2022)
     deltas = t.rows_to_blocks((isolate(out)[0] * isolate(do)[0]).sum(-1).mT)

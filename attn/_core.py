@@ -166,7 +166,8 @@ def isolated_softmax(
     if sinks is not None:
         # a row that sees nothing is 0 whatever its sink, and gives it no gradient
         total = jnp.where(total == 0, 0, total + jnp.exp(sinks - top))
-    return e / jnp.where(total == 0, 1, total), poison
+    # hidden also from the gradient, as large as the values there: its sum would make the row's NaN
+    return jnp.where(seen, e / jnp.where(total == 0, 1, total), 0), poison
 
 
 def mix(w: Float[Array, "*#B N T S"], v: Float[Array, "*B S K D"]) -> Float[Array, "*B T N D"]:
@@ -275,7 +276,7 @@ def part_weights(s: Float[Array, "*B S"], seen: Bool[Array, "*#B S"]):
     none = total == 0
     total = jnp.where(none, 1, total)
     lse = jnp.where(none, -jnp.inf, jnp.log(total) + top)
-    return e / total, jnp.where(lost, jnp.nan, lse)[..., 0]
+    return jnp.where(seen, e / total, 0), jnp.where(lost, jnp.nan, lse)[..., 0]
 
 
 def over_root(x: Float[Array, "*L H"], total) -> Float[Array, "*L H"]:

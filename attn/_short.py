@@ -45,7 +45,7 @@ def forward(t: Tiling, q, k, v, mask, bias, dropout):
 def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout, d_bias):
     """The gradients of one tile of batch rows, which need no `out`."""
     drop = words(t, dropout)
-    q, k, v = coming_back(t, q, k, v, total)
+    q, k, v = coming_back(t, q, k, v, total, do, d_lse)
     qs = t.to_blocks(q, t.block_q)
     dos, tops, d_lses = going_back_in_blocks(t, top, total, do, d_lse)
     (k,), (v,) = t.to_blocks(k, t.S), t.to_blocks(v, t.S)

@@ -16,8 +16,8 @@ from attn._tiles import (
     going_back,
     mean,
     transposed_product,
+    wanted,
     whole_rows,
-    without_lost,
 )
 from attn.masks import Mask
 
@@ -68,8 +68,8 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
     starts, width, queries, cut = _geometry(t, mask)
     # in blocks, as the loop asks for them: it makes what it is given again for each score
     tops = t.rows_to_blocks(going_back(top, total, do.swapaxes(1, 2), d_lse), jnp.inf)
+    q = queries(wanted(q, total, do, d_lse))
     d_lses, do = t.rows_to_blocks(d_lse), queries(do)
-    q = queries(without_lost(q, total))
     dropout = _padded(queries, dropout)
     poison = _poison(q, k, v)
 

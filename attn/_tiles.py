@@ -151,17 +151,19 @@ def going_in(t: Tiling, q, k, v):
     return q * (t.scale * LOG2E), k + (poison + isolate(k)[1])[..., None], v
 
 
-def coming_back(t: Tiling, q, k, v, total):
+def coming_back(t: Tiling, q, k, v, total, do, d_lse):
     """What the backward pass meets: q scaled and in base 2, and zeros where anything is not
     finite."""
-    q, k, v = (isolate(x.astype(q.dtype))[0] for x in (without_lost(q, total), k, v))
+    q, k, v = (isolate(x.astype(q.dtype))[0] for x in (wanted(q, total, do, d_lse), k, v))
     return q * (t.scale * LOG2E), k, v
 
 
-def without_lost(q, total):
+def wanted(q, total, do, d_lse):
     """q [R, T, N, H], 0 in rows whose sums [R, N, T] are NaN: a score that overflowed would be so
-    again, inf - inf against a top of inf."""
-    return jnp.where(jnp.isnan(total).mT[..., None], 0, q)
+    again, inf - inf against a top of inf. And in rows that nobody asks about: one that was -inf,
+    added up in another order, may be NaN."""
+    lost, asked = jnp.isnan(total).mT, (do != 0).any(-1) | (d_lse != 0).mT
+    return jnp.where((lost | ~asked)[..., None], 0, q)
 
 
 def going_back(top, total, do, d_lse):

@@ -6,7 +6,15 @@ from jaxtyping import Array, Float
 
 from attn._arrays import check_floats
 from attn._blockwise import blockwise, visited_scores
-from attn._core import check_qkv, dense_attention, dots, masked_softmax, refuse_rest, wide
+from attn._core import (
+    check_qkv,
+    dense_attention,
+    dots,
+    isolated_softmax,
+    masked_softmax,
+    refuse_rest,
+    wide,
+)
 from attn._tokens import clean, seen_tokens, to_heads
 from attn.masks import FULL, Mask, Padding
 
@@ -47,7 +55,7 @@ def attend(
     )
     rows = rows.astype(x.dtype) * (H**-0.5 if scale is None else scale)
     s = jnp.einsum("kph,...skh->...kps", rows, k)
-    w = masked_softmax(s, seen[..., None, None, :])
+    w, lost = isolated_softmax(s, seen[..., None, None, :])
     h = jnp.einsum("...kps,...skd->...kpd", w, v)
     tokens_first = lambda x: jnp.swapaxes(x, -3, -2)
     live = asks & seen.any(-1, keepdims=True)
@@ -55,8 +63,10 @@ def attend(
     # by blocks: scores of all queries would leave the cache
     mask = FULL if padding is None else Padding(queries=live)
     out = blockwise(x, *found, mask, None, scale=None)[0]
-    # what is not finite reaches its row and head, through every learned row
-    met = to_heads((k_poison + v_poison).sum(-2), N)[..., None, :] + q_poison
+    # what is not finite reaches its row and head, through every learned row, at the end: 0 * NaN in
+    # between would reach the gradients of rows that nobody asks about
+    poison = (k_poison + v_poison).sum(-2) + lost.sum((-2, -1))
+    met = to_heads(poison, N)[..., None, :] + q_poison
     out = out + jax.lax.stop_gradient(met)[..., None]
     return jnp.where(live[..., None, None], out, 0).astype(jnp.result_type(q))
 

@@ -118,7 +118,8 @@ def _chunk(state, q, k, v, seen, *, control):
     read, read_lost = isolate(read)
     s = jnp.einsum("...gti,...tim->...gtm", qk, f) + old_rows * read
     p, s_lost = _scanned.over_slots(s)
-    w = jnp.einsum("...gtm,...tim->...gti", p, f)
+    # also where f is 0: the gradient of a weight is as large as the value that it meets
+    w = jnp.where(past[..., None, :, :], jnp.einsum("...gtm,...tim->...gti", p, f), 0)
     out = jnp.einsum("...gti,...id->...gtd", w, v) + (lost + read_lost + s_lost)[..., None]
     out = out + jnp.einsum("...gtm,...md->...gtd", p * old_rows, old_v)
     write = lambda old, x: (

@@ -137,7 +137,9 @@ class Poolingformer(Mechanism):
 
     def _pools(self, k, v, seen: Bool[Array, "*B T"], learned):
         """Pooled keys and values [*B, P, N, *], and which pools there are [*B, P]."""
-        (k, poison), T, n = isolate(k), k.shape[-3], k.ndim - 3
+        T, n = k.shape[-3], k.ndim - 3
+        (k, poison), (v, v_poison) = isolate(k), isolate(v)  # a projection may overflow
+        poison = poison + v_poison
         cut = lambda x: runs(x, min(self.kernel, T), min(self.stride, T), n)
         hide = lambda x: cut(jnp.where(seen[..., None, None], x, 0))
         there = cut(seen)

@@ -121,7 +121,8 @@ def small_softmax(
     e = e if share is None else e * share
     total = e.sum(-1)
     some = jnp.where(total == 0, 1, total)
-    out = jnp.einsum("...mw,...wd->...md", e / some[..., None], v)
+    w = jnp.where(seen, e / some[..., None], 0)  # also from gradients, as `isolated_softmax`
+    out = jnp.einsum("...mw,...wd->...md", w, v)
     lse = jnp.where(total == 0, -jnp.inf, top + jnp.log(some))
     return out + poison, lse + poison[..., 0]
 

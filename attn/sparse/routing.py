@@ -14,7 +14,6 @@ from attn._core import (
     apply_weights,
     check_count,
     check_qkv,
-    isolate,
     masked_softmax,
     over_root,
     refuse_rest,
@@ -22,6 +21,7 @@ from attn._core import (
     wide,
 )
 from attn._numbers import is_number
+from attn._tokens import clean
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _buckets
@@ -60,7 +60,10 @@ def routing_attention(
     if 0 in (T, S, *batch):
         return jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
     rows, columns = _choose(q, k, padding, centroids, window)
-    (x, x_poison), (y, y_poison), (z, z_poison) = (isolate(wide(a)) for a in (q, k, v))
+    live, seen = (x.reshape(*batch, -1) for x in _buckets.there(padding, batch, T, S))
+    (x, x_poison), (y, y_poison), (z, z_poison) = (
+        clean(a, there) for a, there in ((q, live), (k, seen), (v, seen))
+    )
     flags = [jnp.isnan(flag)[..., None] for flag in (x_poison, y_poison + z_poison)]
     x, y = on_sphere(x) * x.shape[-1] ** -0.5, on_sphere(y)
     arrays = [_buckets.head_rows(a, K) for a in (x, y, z, *flags)]

@@ -67,7 +67,7 @@ def sinkhorn_attention(
     (q, q_lost), (k, k_lost), (v, v_lost) = (
         _clean(x, there, batch) for x, there in ((q, live), (k, seen), (v, seen))
     )
-    matrix = sort_matrix(q, k, live, seen, sorting, m, iterations, temperature)
+    matrix, over = sort_matrix(q, k, live, seen, sorting, m, iterations, temperature)
     Q = matrix.shape[-2]
     cut = lambda x, axis: in_blocks(x, m, axis)
     x = cut(q * q.shape[-1] ** -0.5, 1).reshape(b, Q, m, K, N // K, -1)
@@ -77,7 +77,9 @@ def sinkhorn_attention(
     # the sorted block: the mean of the tokens seen at each place, of which P holds this share
     share = jnp.einsum("bkgqu,bum->bkgqm", matrix, there.astype(matrix.dtype))
     some = jnp.where(share > 0, share, 1)[..., None]
-    moved = [jnp.einsum("bkgqu,bkumh->bkgqmh", matrix, a) / some for a in (y, z)]
+    moved = [isolate(jnp.einsum("bkgqu,bkumh->bkgqmh", matrix, a) / some) for a in (y, z)]
+    moved, poison = zip(*moved)
+    over = over | jnp.isnan(sum(poison)).any((-2, -1))
     own = lambda a, axis: _resized(a, Q, axis)
     pair = lambda a, s: jnp.concatenate(
         [jnp.broadcast_to(own(a, 2)[:, :, None], s.shape), s], axis=-2
@@ -88,7 +90,7 @@ def sinkhorn_attention(
     out, _ = _buckets.small_softmax(x, *map(pair, (y, z), moved), asks & (shares > 0), shares)
     out = jnp.moveaxis(out, (1, 2), (3, 4)).reshape(b, Q * m, N, D)[:, :T]
     # every block of a head is sorted by all others, and a mixture of all
-    lost = q_lost | jnp.repeat(k_lost | v_lost, N // K, axis=-1)  # [b, N]
+    lost = q_lost | jnp.repeat(k_lost | v_lost, N // K, axis=-1) | over.reshape(b, N)
     nan = jnp.where(lost, jnp.nan, 0).astype(out.dtype)[:, None, :, None]
     some = live & seen.any(-1, keepdims=True)
     out = jnp.where(some[..., None, None], out + nan, 0)
@@ -104,19 +106,25 @@ def sort_matrix(
     block_size: int,
     iterations: int,
     temperature: float,
-) -> Float[Array, "b K g Q U"]:
+) -> tuple[Float[Array, "b K g Q U"], Bool[Array, "b K g"]]:
     """How much of each block of keys is sorted to each block of queries: rows sum to 1, or are 0
-    for a block without queries; columns of blocks without keys are 0. Hidden tokens must be 0."""
+    for a block without queries; columns of blocks without keys are 0. Hidden tokens must be 0. And
+    of which heads a score overflows: their matrix is that of scores of 0."""
     (b, _, N, H), K = q.shape, k.shape[2]
 
     def pooled(x, there):
         count = in_blocks(there, block_size, 1).sum(2)
         total = in_blocks(x, block_size, 1).sum(2)
-        return total / jnp.maximum(count, 1).astype(x.dtype)[..., None, None], count > 0
+        mean = total / jnp.maximum(count, 1).astype(x.dtype)[..., None, None]
+        return *isolate(mean), count > 0
 
-    (x, rows), (y, columns) = pooled(q, live), pooled(k, seen)
+    (x, x_poison, rows), (y, y_poison, columns) = pooled(q, live), pooled(k, seen)
     x = x.reshape(b, x.shape[1], K, N // K, H)
     r = jnp.einsum("bqkgh,khe,buke->bkgqu", x, sorting.astype(q.dtype), y) / float(temperature)
+    lost = ~jnp.isfinite(r).all((-2, -1))
+    lost = lost | jnp.isnan(x_poison).any(1).reshape(b, K, N // K)
+    lost = lost | jnp.isnan(y_poison).any(1)[..., None]
+    r = jnp.where(lost[..., None, None], 0, r)
     both = (rows[:, :, None] & columns[:, None, :])[:, None, None]
 
     def normalised(r, axis):
@@ -127,7 +135,7 @@ def sort_matrix(
 
     step = lambda r, _: (normalised(normalised(r, -2), -1), None)
     r, _ = jax.lax.scan(step, r * H**-0.5, None, length=iterations)
-    return jnp.where(both, jnp.exp(jnp.where(both, r, 0)), 0)
+    return jnp.where(both, jnp.exp(jnp.where(both, r, 0)), 0), lost
 
 
 def _clean(x, there, batch):
@@ -210,7 +218,7 @@ class Sinkhorn(Mechanism):
         live, seen = _buckets.there(padding, batch, T, S)
         (q, _), (k, _) = _clean(q, live, batch), _clean(k, seen, batch)
         m, i, j = min(self.block_size, max(T, S, 1)), jnp.arange(T)[:, None], jnp.arange(S)[None]
-        matrix = sort_matrix(q, k, live, seen, sorting, m, *settings[1:])
+        matrix, _ = sort_matrix(q, k, live, seen, sorting, m, *settings[1:])
         at_place = conjunction(j % m == jnp.arange(m)[:, None], seen[:, None, None, None, None])
         moved = matrix[..., i[:, 0] // m, :][..., None, j[0] // m]
         moved = jnp.where(at_place, moved, 0)  # [b, K, g, T, m, S]

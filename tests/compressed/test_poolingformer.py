@@ -281,3 +281,17 @@ def test_decoding_spreads_what_is_not_finite_and_tells_when_it_forgot(mechanism)
     assert np.isnan(outs[-1]).all()
     with pytest.raises(ValueError, match="q: expected one token"):
         mechanism.step(state, q, k, v, **learned)
+
+
+@pytest.mark.parametrize("mask", [FULL, Causal()], ids=["both ways", "causal"])
+def test_a_projection_that_overflows_reaches_no_gradient_of_other_rows(mask):
+    mechanism = EVERY[0]
+    q, k, v, learned = inputs(mechanism, T=9, S=9)
+    loss = lambda q, k, v, g: (mechanism(q, k, v, mask=mask, **g)[0] ** 2).sum()
+    grad = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))
+    large = v.at[1].set(3e38 * jnp.sign(v[1]))
+    dirty, clean = grad(q, k, large, learned), grad(q, k, v, learned)
+    for x, y in zip(
+        jax.tree.leaves((dirty[0][0], dirty[3])), jax.tree.leaves((clean[0][0], clean[3]))
+    ):
+        np.testing.assert_array_equal(x, y)

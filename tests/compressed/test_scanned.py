@@ -1,12 +1,14 @@
-"""The causal forms that read their slots token by token: `attn/compressed/_scanned.py`."""
+"""Causal forms with slots read token by token, `attn/compressed/_scanned.py`, and `pooled`."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from attn import Causal
 from attn.compressed.abc import ABC
 from attn.compressed.luna import Luna
+from attn.compressed.pooled import Pooled
 from attn.testing import inputs
 from attn.testing.cases import widen
 
@@ -22,3 +24,15 @@ def test_queries_of_any_size_read_the_slots_that_they_ask_for(mechanism):
         q, k, v, learned = widen((q * 1e12, k, v, learned))
         want = mechanism.reference(q, k, v, mask=Causal(), **learned)
     np.testing.assert_allclose(got, want, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "mechanism", [ABC(slots=3, chunk=4), Luna(length=3, chunk=4), Pooled(stride=4)]
+)
+def test_values_of_the_future_of_any_size_reach_no_gradient_of_the_past(mechanism):
+    q, k, v, learned = inputs(mechanism, T=9, S=9)
+    past = lambda v, *rest: (mechanism(*rest[:2], v, mask=Causal(), **rest[2])[:, :6] ** 2).sum()
+    grad = jax.jit(jax.grad(past, argnums=(0, 1, 2, 3)))
+    large = v.at[:, 6:].set(3e38 * jnp.sign(v[:, 6:]))
+    dirty, clean = grad(large, q, k, learned), grad(v, q, k, learned)
+    jax.tree.map(np.testing.assert_array_equal, dirty, clean)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from attn import Causal, Padding
+from attn.compressed.abc import ABC
+from attn.compressed.luna import Luna
 from attn.compressed.set import Set, set_attention
 from attn.testing import inputs
 
@@ -70,3 +72,14 @@ def test_empty_arrays(shape):
     out = mechanism(q, k, v, **learned)
     assert out.shape == (*q.shape[:-1], v.shape[-1])
     assert (np.asarray(out) == 0).all()
+
+
+@pytest.mark.parametrize("mechanism", [Set(points=3), Luna(length=3), ABC(slots=3)], ids=repr)
+def test_scores_that_overflow_reach_no_gradient_of_other_rows(mechanism):
+    q, k, v, learned = inputs(mechanism, T=9, S=9)
+    loss = lambda q, k, v, learned: (mechanism(q, k, v, **learned)[0] ** 2).sum()
+    grad = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))
+    large = k.at[1].set(3e38 * jnp.sign(k[1]))
+    dirty, clean = grad(q, large, v, learned), grad(q, k, v, learned)
+    jax.tree.map(np.testing.assert_array_equal, dirty, clean)
+    assert np.isnan(mechanism(q, large, v, **learned)[1]).any()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import attn
-from attn import Causal
+from attn import Causal, Padding
 from attn.testing import inputs
 
 pytestmark = pytest.mark.optimised  # the compiler it was that lost NaN
@@ -68,3 +68,28 @@ def test_a_row_whose_bias_is_all_minus_infinity_gives_no_nan():
     gradients, out = jax.grad(loss, argnums=(0, 1, 2, 3), has_aux=True)(q, k, v, bias)
     assert (out[:, 3] == 0).all()
     assert all(np.isfinite(x).all() for x in gradients)
+
+
+@pytest.mark.parametrize("mechanism", [attn.Softmax(block=4), attn.SlidingWindow(left=2, right=0)])
+@pytest.mark.parametrize("size", [3e38, -3e38])
+def test_a_query_that_nobody_asks_about_reaches_no_gradient(mechanism, size):
+    """Its scores were -inf in the forward pass, and in another order of adding up inf - inf."""
+    q, k, v, _ = inputs(mechanism, T=9, S=9)
+    past = lambda q, k, v: (mechanism(q, k, v, mask=Causal())[:, :5] ** 2).sum()
+    grad = jax.jit(jax.grad(past, argnums=(0, 1, 2)))
+    dirty, clean = grad(q.at[:, 5:].set(size), k, v), grad(q, k, v)
+    for x, y in zip(dirty, clean):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("mechanism", [attn.Softmax(implementation="materialized"), attn.TopK()])
+@pytest.mark.parametrize("size", [3e38, -3e38])
+def test_padded_values_of_any_size_reach_no_gradient(mechanism, size):
+    """The gradient of a hidden weight is as large as its value: sums of it were infinite."""
+    q, k, v, _ = inputs(mechanism, T=9, S=9)
+    mask = Padding(jnp.array([5, 9], jnp.int32))
+    loss = lambda q, k, v: (mechanism(q, k, v, mask=mask) ** 2).sum()
+    grad = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
+    dirty, clean = grad(q, k, v.at[0, 5:].set(size)), grad(q, k, v)
+    for x, y in zip(dirty, clean):
+        np.testing.assert_array_equal(x, y)

@@ -121,3 +121,10 @@ def test_segments_are_refused():
     ids = jnp.zeros((2, 19), jnp.int32)
     with pytest.raises(NotImplementedError, match="Segments"):
         moba_attention(q, k, v, mask=attn.Segments(ids, ids))
+
+
+@pytest.mark.parametrize("size", [1.0, 3e38])
+def test_the_mean_of_equal_values_is_that_value(size):
+    q, k, v, _ = inputs(MoBA())
+    out = jax.jit(MoBA(block_size=2, top=6))(q, k, jnp.full_like(v, size), mask=Causal())
+    np.testing.assert_allclose(out, size, rtol=1e-5)

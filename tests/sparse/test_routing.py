@@ -201,3 +201,12 @@ def test_updated_centroids_keep_their_dtype():
 def test_the_sphere_does_not_depend_on_the_unit():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 8)), jnp.float32)
     np.testing.assert_allclose(on_sphere(x * 1e20), on_sphere(x * 1e3), atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [0.0, 3e38, -3e38])
+def test_padded_keys_of_any_size_get_no_gradient(size):
+    q, k, v, c = draw(9, 9)
+    mask = Padding(jnp.array([5, 9], jnp.int32))
+    loss = lambda k: (attend(q, k, v, c, window=4, mask=mask) ** 2).sum()
+    grad = jax.jit(jax.grad(loss))
+    np.testing.assert_array_equal(grad(k.at[0, 5:].set(size)), grad(k).at[0, 5:].set(0))
