@@ -1,10 +1,7 @@
 """The pictures of the study: marks are means over draws, bands go from the lowest draw to the
 highest, dashes are theory."""
 
-import io
-
 import numpy as np
-from PIL import Image
 
 from experiments.report import plots
 from experiments.studies.record import Figures, saved
@@ -31,19 +28,11 @@ FIRST_ORDER = "FAVOR+, first order theory"
 
 
 def figures(results: dict) -> Figures:
-    drawn = {
+    return {
         "features": features(results["features"]),
         "scale": scale(results["scale"]["errors"]),
         "budget": budget(results),
     }
-    return {name: (svg, few_colours(png)) for name, (svg, png) in drawn.items()}
-
-
-def few_colours(png: bytes) -> bytes:
-    """With a palette of 64 colours, a quarter of the size."""
-    out = io.BytesIO()
-    Image.open(io.BytesIO(png)).convert("RGB").quantize(64).save(out, "png", optimize=True)
-    return out.getvalue()
 
 
 def curve(ax, points: dict, variant: str, name: str) -> None:
