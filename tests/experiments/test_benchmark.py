@@ -89,7 +89,7 @@ def test_a_printed_table_is_wrapped_not_cut_at_80_characters():
     shown = io.StringIO()
     Console(file=shown, width=80).print(terminal("t", found))
     assert "…" not in shown.getvalue()
-    assert shown.getvalue().count("123") == 2
+    assert shown.getvalue().count(" 123 │") == 2  # a time may be 0.000123 ms
 
 
 def test_who_cannot_take_part_says_why():
