@@ -11,7 +11,7 @@ import pytest
 HERE = pathlib.Path(__file__).parent
 CHECKED = (
     "test_oracle.py",
-    "annotated_calls.py",
+    pytest.param("annotated_calls.py", marks=pytest.mark.thorough),  # three minutes by itself
     "nn/test_encoder.py::test_every_option_gives_finite_scores_and_maps",
     "nn/test_decoder.py::test_every_mechanism_that_decodes_fits_the_decoder",
     "nn/test_seq2seq.py::test_step_by_step_equals_at_once",
