@@ -21,7 +21,7 @@ from attn._core import (
     wide,
 )
 from attn._numbers import is_number
-from attn._tokens import in_blocks
+from attn._tokens import clean, in_blocks
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _buckets
@@ -140,8 +140,7 @@ def sort_matrix(
 
 def _clean(x, there, batch):
     """x as [b, L, N, H], 0 where it is hidden or not finite, and which heads have lost a token."""
-    x = wide(x).reshape(len(there), *x.shape[len(batch) :])
-    x, poison = isolate(jnp.where(there[..., None, None], x, 0))
+    x, poison = clean(x.reshape(len(there), *x.shape[len(batch) :]), there)
     return x, jnp.isnan(poison).any(1)
 
 
