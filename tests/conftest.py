@@ -1,9 +1,12 @@
 """Shared by all tests: results are compared at full matrix precision on every backend, and
 programs are compiled quickly."""
 
+import itertools
+
 import jax
 import pytest
-from jax._src import compiler
+from jax._src import compiler, pjit
+from jax._src.interpreters import pxla
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -32,3 +35,20 @@ def _compiled_quickly(request, monkeypatch):
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+TESTS = itertools.count(1)
+LOWERED = ((pxla, "_cached_lowering_to_hlo"), (pjit, "_pjit_lower"))  # as jax 0.10 calls them
+
+
+@pytest.fixture(autouse=True)
+def _lowered_is_forgotten():
+    """jax keeps the text of each program beside what it compiled it to, each in a context of its
+    own, and each context that lives makes the next dearer: after 560 tests, to lower a program took
+    three times as long, in a process of 4 GB. Nobody asks for the text again. (jax.clear_caches
+    would have all of jax.numpy compiled again.)"""
+    yield
+    if next(TESTS) % 50 == 0:
+        for module, name in LOWERED:
+            if cache := getattr(module, name, None):
+                cache.cache_clear()

@@ -13,11 +13,11 @@ from attn.testing.contract import BrokenLaw, assert_same_bits
 # example of one variant for each family's engine; of the others what a variant can break by its own
 # terms. Slow, for CI, are all laws of each first example of the dense variants, of others the more
 # if their engine is their own; of further settings whether they are causal and, if dense, right
-# (others have tests of their own against loops in NumPy). CI makes every row of docs/guarantees.md
-# again: that stands for the first law where a variant honours no more than its columns, and for the
-# fourth (leaks) where the engine is another's. All else is thorough (`scripts/test --all`). Where
-# all laws are tried in CI, those about NaN, bits and memory are tried on programs compiled as a
-# user's are.
+# (others have tests of their own against loops in NumPy). Of the rest CI makes the row of
+# docs/guarantees.md again: that stands for the first law where a variant honours no more than its
+# columns, and for the fourth (leaks) where the engine is another's. All else is thorough
+# (`scripts/test --all`). Where all laws are tried in CI, those about NaN, bits and memory are tried
+# on programs compiled as a user's are.
 STANDS_FOR_ITS_ENGINE = ("Softmax", "GatedDeltaNet", "BlockSparse")
 WHOLE_IN_CI = (*STANDS_FOR_ITS_ENGINE, "Linear", "GLA", "StridedPattern")
 OF_A_COMPILER = (
@@ -30,11 +30,15 @@ OF_A_VARIANT = ("refuses_the_rest", "is_strictly_causal", "steps_equal_parallel"
 COLUMNS = {column.term for column in guarantees.COLUMNS.values()}
 
 
+def whole_in_ci(kind):
+    return kind.__module__.startswith("attn.dense") or kind.__name__ in WHOLE_IN_CI
+
+
 def cases():
     for kind in attn.MECHANISMS.values():
         sharing = issubclass(kind, Linearized | Patterned)
         dense = kind.__module__.startswith("attn.dense")
-        whole = dense or kind.__name__ in WHOLE_IN_CI
+        whole = whole_in_ci(kind)
         stands = kind.__name__ in STANDS_FOR_ITS_ENGINE
         for n, example in enumerate(kind.examples()):
             for law in LAWS:
