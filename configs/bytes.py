@@ -18,8 +18,11 @@ nanoGPT calls validation (the mean of our two halves of it); chance after the la
 nanoGPT's own code under torch 2.13 comes to 1.886; ours scores all of the text and does not tie the
 weights of the output. Whole commands with compilation, in turns, four pairs: softmax 59 to 68 s,
 nanoGPT 75 to 83, so 0.74 to 0.91 times its time (37 to 44 steps/s); on another machine of the kind
-(25 November 2026) three pairs, 56 to 61 s and 63 to 66, 0.85 to 0.96. The table is of before steps
-were made faster; seed 0 of softmax came to 1.817 and 1.873 again.
+(25 November 2026) three pairs, 56 to 61 s and 63 to 66, 0.85 to 0.96. On two cores of an Intel Xeon
+with AVX-512 (26 November 2026) ours is the slower: two pairs, 124 and 134 s (17 to 19 steps/s) and
+87 and 88, 1.41 to 1.54; most of a step are the matrix products of XLA, without whose library for
+them (YNNPACK) a step takes 72 ms for 53. The table is of before steps were made faster; seed 0 of
+softmax came to 1.817 and 1.873 again, on the Intel too.
 tinyshakespeare.txt is what nanoGPT trains on: data/tinyshakespeare/input.txt of
 https://github.com/karpathy/char-rnn. Without a path the text is Python's own documentation.
 
