@@ -34,7 +34,8 @@ def _equals_definition(mechanism, mask, **shape):
 def _definition(mechanism, arrays, mask, **options):
     with jax.enable_x64(True):
         q, k, v, learned = widen(arrays)
-        return np.asarray(mechanism.reference(q, k, v, mask=mask, **learned, **options))
+        define = jax.jit(functools.partial(mechanism.reference, **options))
+        return np.asarray(define(q, k, v, mask=mask, **learned))
 
 
 def _room(mechanism):
