@@ -281,8 +281,10 @@ def part_weights(s: Float[Array, "*B S"], seen: Bool[Array, "*#B S"]):
 
 def over_root(x: Float[Array, "*L H"], total) -> Float[Array, "*L H"]:
     """x / sqrt(total(x^2) + 1e-6), `total` jnp.sum or jnp.mean over the last axis; 0 stays 0."""
-    # as parts of the largest: in float32 the square of 1e20 is infinite, and its unit would be 0
-    top = jax.lax.stop_gradient(jnp.maximum(jnp.abs(x).max(-1, keepdims=True), 1))
+    # as parts of the largest: in float32 the square of 1e20 is infinite, and its unit would be 0;
+    # of no larger than has an inverse, for XLA multiplies by that, and that of 1e38 is 0 to a CPU
+    most = float(jnp.finfo(x.dtype).max) / 8
+    top = jax.lax.stop_gradient(jnp.clip(jnp.abs(x).max(-1, keepdims=True), 1, most))
     x = x / top
     return x * jax.lax.rsqrt(total(jnp.square(x), -1, keepdims=True) + 1e-6 / (top * top))
 

@@ -134,6 +134,8 @@ class Tiling:
         are the weights p, dp their gradients; delta(p, dp) is the mean of these by the weights of
         each row, less what comes from its log-sum-exp. `stays` is where dropout leaves a weight."""
         s, seen = self.scores(raw, mask, bias, i, j, masked=masked, transposed=True)
+        if bias is not None:  # a row whose bias is NaN, if nobody asks about it: 0 * NaN
+            s = jnp.where(s < jnp.inf, s, 0)
         used = p = weigh(s, seen)
         if stays is not None:
             dp, used = (jnp.where(stays, x / (1 - rate), 0) for x in (dp, p))

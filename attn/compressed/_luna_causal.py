@@ -45,7 +45,7 @@ def empty(batch, K, L, H, D, dtype) -> State:
 
 def chunk(state: State, q, k, v, seen, packed) -> tuple[State, Float[Array, "*B K G C D"]]:
     """C tokens after `state`, a `_scanned.Chunk`."""
-    C, (a, over) = k.shape[-2], isolate(_packing(k, packed))
+    C, (a, over) = k.shape[-2], _packing(k, packed)
     # of hidden tokens k and v are 0, so only the count must leave them out
     count = state.count[..., None] + jnp.cumsum(seen, -1, dtype=k.dtype)
     share = (1 / jnp.maximum(count, 1))[..., None, None, :, None]  # [*B, 1, 1, C, 1]
@@ -76,15 +76,18 @@ def matrix(
 ) -> Float[Array, "*B N T S"]:
     """The weights of every pair, whatever is hidden set to 0; O(T S) memory."""
     q, k = wide(q), wide(k)
-    a = _packing(jnp.swapaxes(k, -3, -2), packed)  # [*B, K, S, L]
-    a, seen = aligned(jnp.repeat(a, q.shape[-2] // k.shape[-2], axis=-3), seen)
+    a, over = _packing(jnp.swapaxes(k, -3, -2), packed)  # [*B, K, S, L]
+    a, seen = aligned(jnp.repeat(a + over[..., None], q.shape[-2] // k.shape[-2], axis=-3), seen)
     count = jnp.maximum(seen.sum(-1, keepdims=True), 1).astype(q.dtype)
     qk = jnp.where(seen, dots(q, k) * q.shape[-1] ** -0.5, 0)
     w = jax.nn.softmax(jnp.einsum("...nts,...nsl->...ntl", qk, a) / count, axis=-1)
     return jnp.where(seen, jnp.einsum("...ntl,...nsl->...nts", w, a), 0) / count
 
 
-def _packing(k: Float[Array, "*B K S H"], packed) -> Float[Array, "*B K S L"]:
-    """a of each token."""
+def _packing(
+    k: Float[Array, "*B K S H"], packed
+) -> tuple[Float[Array, "*B K S L"], Float[Array, "*B K S"]]:
+    """a of each token, and the poison of those whose scores overflow."""
     s = jnp.einsum("...sh,...lh->...sl", k, packed.astype(k.dtype) * k.shape[-1] ** -0.5)
-    return jax.nn.softplus(s * LOG_2) / LOG_2
+    s, over = isolate(s)  # before the softplus: 0 times its derivative would be NaN
+    return jax.nn.softplus(s * LOG_2) / LOG_2, over

@@ -33,7 +33,7 @@ from attn._core import (
     wide,
 )
 from attn._dropout import Dropout
-from attn._tokens import blocks_first, even_blocks
+from attn._tokens import blocks_first, even_blocks, to_heads
 from attn.biases import Bias
 from attn.masks import Mask
 
@@ -53,13 +53,14 @@ class Tile:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """A variant: what queries and keys bring, of finite q and k; and the weights where they meet.
+    """A variant: what queries and keys bring, of finite q and k (None: themselves); and the weights
+    where they meet, of what is finite.
 
     `near(rows, j)` is what it hides by itself, [*B, N, b, c] from rows [..., b, N, *].
     """
 
     weigh: Callable[[Tile], Float[Array, "*#B N b c"]]
-    features: Callable[[Array, Array], tuple[Any, Any]] = lambda q, k: (q, k)
+    features: Callable[[Array, Array], tuple[Any, Any]] | None = None
     near: Callable[[Any, Array], Bool[Array, "*#B N b c"]] | None = None
 
 
@@ -134,8 +135,19 @@ def draw(form: Form, q, k, *, mask: Mask, bias: Bias | None) -> Float[Array, "*B
 def _meeting(form, q, k, v_poison):
     """What queries and keys bring, each beside NaN [..., 1] where it is not finite, else 0."""
     (q, q_poison), (k, k_poison) = isolate(wide(q)), isolate(wide(k))
-    rows, columns = form.features(q, k)
-    return (rows, q_poison[..., None]), (columns, (k_poison + v_poison)[..., None])
+    k_poison = k_poison + v_poison
+    if form.features is None:
+        return (q, q_poison[..., None]), (k, k_poison[..., None])
+    return tuple(map(_finite, form.features(q, k), (q_poison, k_poison)))
+
+
+def _finite(features, poison):
+    """What tokens bring, 0 where it overflows, and the poison of that too."""
+    leaves, tree = jax.tree.flatten(features)
+    for n, x in enumerate(leaves):
+        leaves[n], over = isolate(x)
+        poison = jnp.add(*aligned(to_heads(poison, over.shape[-1]), over))
+    return tree.unflatten(leaves), poison[..., None]
 
 
 def _weights(form, rows, columns, i, j, mask, bias):

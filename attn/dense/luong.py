@@ -97,7 +97,11 @@ def _form(q, k, mask, score, local, window, arrays):
         (q, _), k = tile.rows, tile.columns
         s = _rows.tanh_scores(q, k, a["score_vector"]) if score == "concat" else dots(q, k)
         w = masked_softmax(s + tile.bias, tile.seen)
-        return w * _gaussian(distance(tile.rows, tile.j), window) if local == "p" else w
+        if local != "p":
+            return w
+        # 0 where hidden: what comes back there is as large as the values, and 0 * inf
+        share = _gaussian(distance(tile.rows, tile.j), window)
+        return w * jnp.where(tile.seen, share, 0)
 
     near = lambda rows, j: jnp.abs(distance(rows, j)) <= window
     return _rows.Form(weigh, features, near if local == "p" else None)

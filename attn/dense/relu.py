@@ -50,7 +50,10 @@ def _form(k, power, length):
 
     def weigh(tile):
         s = dots(tile.rows * tile.rows.shape[-1] ** -0.5, tile.columns) + tile.bias
-        return jax.nn.relu(jnp.where(tile.seen, s, 0)) ** power / n
+        # what overflows is NaN only at the end: in a row that nobody asks about, 0 * inf
+        fine = s < float(jnp.finfo(s.dtype).max) ** (1 / power)
+        w = jax.nn.relu(jnp.where(tile.seen & fine, s, 0)) ** power / n
+        return jnp.where(fine | ~tile.seen, w, jnp.nan)
 
     return _rows.Form(weigh)
 

@@ -16,7 +16,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from attn._axes import aligned
 
@@ -31,14 +31,17 @@ def per_head(
     keys: Float[Array, "*B C M"],
     log_decay: Float[Array, "*B C"],
     own: bool,
+    past: Bool[Array, "*#B #R C C"],
 ) -> Scores:
-    """One gate a head: all sums by one product with a triangle of ones."""
+    """One gate a head: all sums by one product with a triangle of ones. Only what is `past` is
+    scored: of other keys a product may overflow, and 0 * inf would be in the gates' gradient."""
     g, C = log_decay, log_decay.shape[-1]
     after = np.tri(C, k=-1, dtype=bool)  # [l, j]: l is after j
     # from key j, or from before the chunk, to row i
     terms = jnp.concatenate([jnp.where(*aligned(after, g[..., None]), 0), g[..., None]], -1)
     sums = _sums(np.tri(C, k=0 if own else -1), terms)
-    a = jnp.einsum("...rim,...jm->...rij", rows, keys) * jnp.exp(sums[..., None, :, :C])
+    a = jnp.where(past, jnp.einsum("...rim,...jm->...rij", rows, keys), 0)
+    a = a * jnp.exp(sums[..., None, :, :C])
     now = rows * jnp.exp(sums[..., None, :, C:])
     kept = keys * jnp.exp(_sums(np.tri(C, k=-1).T, g[..., None]))
     return a, now, kept, jnp.exp(g.sum(-1)[..., None])

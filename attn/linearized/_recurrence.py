@@ -208,9 +208,10 @@ def _only(where, x):
     return jnp.where(where.reshape(where.shape + (1,) * (x.ndim - where.ndim)), x, 0)
 
 
-def advance(form, learned: dict, state: State, tokens: Tokens) -> tuple[State, Read]:
-    """C tokens after `state`: the state after them, and what they read."""
-    t, v, poison, q_poison = _prepared(form, learned, tokens)
+def advance(form, learned: dict, state: State, tokens: Tokens, mute=None) -> tuple[State, Read]:
+    """C tokens after `state`: the state after them, and what they read; those that are `mute`
+    [B, C, N] read by 0."""
+    t, v, poison, q_poison = _prepared(form, learned, tokens, mute)
     order = _order(tokens.run, state.run, tokens.q.shape[1])
     seen = order.strictly if form.reads_before else order.past
     decayed, top = _decayed(t, form.reads_before, order, state.top)
@@ -227,12 +228,13 @@ def advance(form, learned: dict, state: State, tokens: Tokens) -> tuple[State, R
     if t.erase is None:
         sums, kv = _mix(a, v) + old, kv + kept.mT @ v
     elif t.remove is None:
-        u, lost = _solved(erased, v - old_erased)
+        u, lost = _solved(erased, v - old_erased, order)
         sums, kv = _mix(a, u) + old, kv + kept.mT @ u
     else:
         b, _, removed_kept, _ = decayed(rows, t.remove)
         b, removed = split(b)
-        u, lost = _solved(removed, erased @ v + old_erased)
+        erased, beyond = isolate(erased)
+        u, lost = _solved(removed, erased @ v + old_erased + beyond[..., None], order)
         sums, kv = (
             _mix(a, v) - _mix(b, u) + old,
             kv + kept.mT @ v - _only(order.to_state, removed_kept).mT @ u,
@@ -255,10 +257,11 @@ def _mix(a: Float[Array, "B K G C S"], v: Float[Array, "B K S D"]) -> Float[Arra
     return (a.reshape(B, K, G * C, S) @ v).reshape(B, K, G, C, -1)
 
 
-def _solved(e: Float[Array, "*B C C"], x: Float[Array, "*B C D"]):
+def _solved(e: Float[Array, "*B C C"], x: Float[Array, "*B C D"], order: Order):
     """(I + e)^-1 x of a strictly lower e, and the poison of rows that overflow, which rows before
     them must not meet, nor their gradients: 0 * inf."""
-    (inverse, within), (x, before) = isolate(_inverse(e)), isolate(x)
+    inverse = jnp.where(order.past[:, :, 0], _inverse(e), 0)  # for its gradient, of d_u . x
+    (inverse, within), (x, before) = isolate(inverse), isolate(x)
     u, after = isolate(inverse @ x)
     return u, within + before + after
 
@@ -287,7 +290,7 @@ def _inverse_derivative(primals, tangents):
     return x, -finite @ (tangents[0] @ finite)
 
 
-def _prepared(form, learned, tokens):
+def _prepared(form, learned, tokens, mute):
     """The terms, heads first ([B, K, C, ...], queries [B, K, G, C, M]) and 0 where hidden or not
     finite; the values; and the poison of keys [B, K, C] and queries [B, K, G, C]."""
     B, C, N = tokens.q.shape[:3]
@@ -302,14 +305,17 @@ def _prepared(form, learned, tokens):
     shown = tokens.seen[:, None] & (poison == 0)
     hide = lambda x: None if x is None else jnp.where(shown[..., None], spread(x), 0)
     rows = lambda x: None if x is None else hide(x)[:, :, None]
+    k = hide(terms.k)
+    if mute is not None:  # dt k of Mamba-2, of a token that nobody asks about: 0 * inf
+        k = jnp.where(jnp.isfinite(k), k, 0)
     weight = terms.log_weight
     if weight is not None:
         weight = jnp.where(shown, spread(weight), low(weight.dtype))
     decay = terms.log_decay
     decay = None if decay is None else hide(jnp.maximum(decay, _decays.FLOOR))
     ready = _Ready(
-        q=group(terms.q),
-        k=hide(terms.k),
+        q=group(terms.q if mute is None else jnp.where(mute[..., None], 0, terms.q)),
+        k=k,
         log_decay=decay,
         erase=rows(terms.erase),
         remove=hide(terms.remove),
@@ -354,7 +360,8 @@ def _decayed(t: _Ready, reads_before: bool, order: Order, top):
     dot = lambda rows, keys: jnp.einsum("bkrim,bkjm->bkrij", rows, keys)
     g = t.log_decay
     if g is not None:
-        per_head = lambda rows, keys, own: _decays.per_head(rows, keys, g[..., 0], own)
+        past = order.past
+        per_head = lambda rows, keys, own: _decays.per_head(rows, keys, g[..., 0], own, past)
         per_channel = lambda rows, keys, own: _decays.per_channel(rows, keys, g, own)
         scores = per_head if g.shape[-1] == 1 else per_channel
 

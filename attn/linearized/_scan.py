@@ -178,8 +178,10 @@ def _in_order(form, learned, tokens: Tokens, segments, offset: int, *, reverse=F
 def _own_score(form):
     def score(q, k, **arrays):
         terms = form.terms(q, k, **arrays)
-        grouped = terms.q.reshape(*terms.k.shape[:-1], -1, terms.q.shape[-1])
-        return (grouped * terms.k[..., None, :]).sum(-1).reshape(terms.q.shape[:-1])
+        k, over = isolate(terms.k)
+        grouped = terms.q.reshape(*k.shape[:-1], -1, k.shape[-1])
+        score = (grouped * k[..., None, :]).sum(-1) + over[..., None]
+        return score.reshape(terms.q.shape[:-1])
 
     return score
 
@@ -198,10 +200,10 @@ def _own_value(weigh, learned, tokens: Tokens, segments, offset):
         isolate, (tokens.q, own(tokens.k), own(tokens.v))
     )
     gates, gates_poison = isolate_gates({name: own(x) for name, x in tokens.gates.items()}, n + 2)
-    weight = weigh(q, k, **gates, **learned)
+    weight, over = isolate(weigh(q, k, **gates, **learned)[..., None])
     N = q.shape[-2]
-    met = sum((to_heads(p, N, -1) for p in (*gates_poison, k_poison + v_poison)), q_poison)
-    out = weight[..., None] * to_heads(v, N, -2) + lax.stop_gradient(met)[..., None]
+    met = sum((to_heads(p, N, -1) for p in (*gates_poison, k_poison + v_poison)), q_poison + over)
+    out = weight * to_heads(v, N, -2) + lax.stop_gradient(met)[..., None]
     return jnp.where(there[..., None, None], out, 0)
 
 
@@ -257,20 +259,25 @@ def _chunks_backward(form, chunk, turns, saved, cotangents):
     d_state, d_out = cotangents
     floats = lambda t: (t.q, t.k, t.v, t.gates)
     sums_of = lambda s: (s.kv, s.k)
+    # a row that nobody asks about reads by 0 if it overflowed, from what did not: 0 * inf
+    finite = lambda x: jnp.where(jnp.isfinite(x), x, 0)
 
     def body(carry, xs):
         d_learned, d_sums, d_tokens = carry
         c, state = xs
-        piece = _cut(tokens, c, chunk)
+        piece, (made, d_made) = _cut(tokens, c, chunk), _cut((out, d_out), c, chunk)
+        mute = ~jnp.isfinite(made).all(-1)
 
         def again(learned, sums, floats):
             before = dataclasses.replace(state, kv=sums[0], k=sums[1])
-            after, read = advance(form, learned, before, Tokens(*floats, piece.seen, piece.run))
+            these = Tokens(*floats, piece.seen, piece.run)
+            after, read = advance(form, learned, before, these, mute)
             return (sums_of(after), (read.sums, read.weight)), read
 
-        _, pull, read = jax.vjp(again, learned, sums_of(state), floats(piece), has_aux=True)
+        sums = jax.tree.map(finite, sums_of(state))
+        _, pull, read = jax.vjp(again, learned, sums, floats(piece), has_aux=True)
         # sums are not computed again: the quotient's gradient takes its result
-        more, d_sums, d_piece = pull((d_sums, read.pull(*_cut((out, d_out), c, chunk))))
+        more, d_sums, d_piece = pull((d_sums, read.pull(made, d_made)))
         put = lambda x, y: lax.dynamic_update_slice_in_dim(x, y, c * chunk, 1)
         d_learned = jax.tree.map(jnp.add, d_learned, more)
         return (d_learned, d_sums, jax.tree.map(put, d_tokens, d_piece)), None

@@ -29,9 +29,9 @@ def not_nearer(block: int, level: int) -> Bool[np.ndarray, "block block"]:
     return (late[:, None] | ~late) if level else np.ones((block, block), bool)
 
 
-def summed(sums, n: int):
-    """Sums over cells twice as long, along axis n."""
-    return jax.tree.map(lambda x: in_blocks(x, 2, n).sum(n + 1), sums)
+def halved(sums, n: int):
+    """Sums over cells twice as long, along axis n, by halves: of what is finite they are finite."""
+    return jax.tree.map(lambda x: (in_blocks(x, 2, n) / 2).sum(n + 1), sums)
 
 
 def first(rows: Rows, n: int) -> tuple[Array, Array, Array]:
@@ -52,12 +52,13 @@ def filled(x, n: int, length: int):
 
 
 def mean(total: Float[Array, "*B C N H"], count: Float[Array, "*B C 1"]):
-    return total / jnp.maximum(count, 1)[..., None]
+    return total / jnp.where(count > 0, count, 1)[..., None]
 
 
-def part(rows: Rows, tokens, shown: dict[int, np.ndarray], block: int):
+def part(rows: Rows, tokens, shown: dict[int, np.ndarray], block: int, size: int):
     """The part of softmax over the blocks of cells at each distance of `shown`, [block, block]:
-    output [*B, R, N, D] and log-sum-exp [*B, R, N], NaN where a row that sees something is."""
+    output [*B, R, N, D] and log-sum-exp [*B, R, N], NaN where a row that sees something is. What
+    cells hold, how many tokens too, is divided by their `size`."""
     q, count, poison = rows
     n, length = q.ndim - 3, q.shape[-3]
     P = -(-max(length, tokens[0].shape[n]) // block)
@@ -77,7 +78,7 @@ def part(rows: Rows, tokens, shown: dict[int, np.ndarray], block: int):
         there = counts[..., 0][..., None, None, :]  # [*B, P, 1, 1, C]
         seen = conjunction(np.concatenate(list(shown.values()), axis=1), there > 0)
         # a cell counts as often as it has tokens
-        s = dots(blocks(q), mean(k, counts)) + jnp.log(jnp.maximum(there, 1))
+        s = dots(blocks(q), mean(k, counts)) + jnp.log(jnp.where(there > 0, size * there, 1))
         return softmax_part(s, seen, mean(v, counts))
 
     flat = lambda x: x.reshape(*x.shape[:n], -1, *x.shape[n + 2 :])
@@ -100,7 +101,7 @@ class Cells:
     """What decoding keeps: of each level the last 2 `block` cells, cell c at c mod 2 `block`, and
     the first query of the cell that it is in."""
 
-    k: Float[Array, "*B L C K H"]  # sums over each cell
+    k: Float[Array, "*B L C K H"]  # sums over each cell, by the tokens that it has room for
     v: Float[Array, "*B L C K D"]
     poison: Float[Array, "*B K"]  # NaN if any key or value was not finite, else 0
     q: Float[Array, "*B L N H"]
@@ -127,7 +128,7 @@ def fill(q, k, v, kept: int, block: int) -> Cells:
     (q, q_poison), (k, k_poison), (v, v_poison) = (clean(x, everywhere) for x in (q, k, v))
     sums, cells = (k, v), (state.k, state.v)
     for level in range(kept):
-        sums = summed(sums, n) if level else sums
+        sums = halved(sums, n) if level else sums
         count = sums[0].shape[n]
         last = np.arange(max(0, count - 2 * block), count)
         at = (slice(None),) * n + (level, last % (2 * block))
@@ -157,10 +158,11 @@ def step(state: Cells, q, k, v) -> tuple[Cells, Float[Array, "*B 1 N D"]]:
     of_cells = lambda x: x.reshape((1,) * len(batch) + x.shape + (1, 1))
     here = slot == now % C
     here, opened = of_cells(here), of_cells(here & starts)
+    size = of_cells(jnp.exp2(level.astype(q.dtype)))
 
     def add(x, new):
         old = jnp.where(opened, 0, x)
-        return old + jnp.where(here, new[..., None, :, :], 0).astype(x.dtype)
+        return old + jnp.where(here, new[..., None, :, :] / size, 0).astype(x.dtype)
 
     def anew(x, new):
         fresh = starts.reshape((1,) * len(batch) + (L,) + (1,) * (x.ndim - len(batch) - 1))
@@ -176,8 +178,7 @@ def step(state: Cells, q, k, v) -> tuple[Cells, Float[Array, "*B 1 N D"]]:
     afar = (cell // block == now // block - 1) & (late | early)
     near = cell // block >= now // block - 1
     seen = (cell >= 0) & jnp.where(level == 0, near, afar)
-    size = of_cells(jnp.exp2(level.astype(q.dtype)))
-    keys, values = state.k.astype(q.dtype) / size, state.v.astype(q.dtype) / size
+    keys, values = state.k.astype(q.dtype), state.v.astype(q.dtype)
     s = dots(state.q.astype(q.dtype)[..., None, :, :] * H**-0.5, keys)  # [*B, L, N, 1, C]
     s = jnp.moveaxis(s + jnp.log(size), -4, -2)  # [*B, N, 1, L, C]
     w = masked_softmax(s.reshape(*batch, N, 1, L * C), seen.reshape(1, 1, L * C))

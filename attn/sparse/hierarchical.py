@@ -25,7 +25,7 @@ from attn._tokens import any_past, clean, matrix_of, seen_tokens, to_heads
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _cells
-from attn.sparse._cells import first, levels, not_nearer, over_cells, part, summed
+from attn.sparse._cells import first, halved, levels, not_nearer, over_cells, part
 
 HONOURS = (Causal, Padding)
 
@@ -109,13 +109,13 @@ def _by_levels(rows, tokens, block, causal):
     parts, whole = [], np.ones((block, block), bool)
     for level in range(levels(max(rows[0].shape[n], tokens[0].shape[n]), block)):
         if level:
-            tokens = summed(tokens, n)
-            rows = first(rows, n) if causal else summed(rows, n)
+            tokens = halved(tokens, n)
+            rows = first(rows, n) if causal else halved(rows, n)
         left = not_nearer(block, level)
         shown = {-1: left}
         shown |= {} if level else {0: np.tri(block, dtype=bool) if causal else whole}
         shown |= {} if causal else {1: left[::-1, ::-1]}
-        parts.append(part(rows, tokens, shown, block))
+        parts.append(part(rows, tokens, shown, block, 1 << level))
     while len(parts) > 1:
         # a coarse row stands for both of the next finer level
         fine, coarse = parts[-2], parts.pop()
@@ -156,8 +156,8 @@ class Hierarchical(Mechanism):
         s, taken = jnp.zeros((*batch, N, T + offset, S), rows[0].dtype), jnp.zeros(i.shape, bool)
         for level in range(levels(max(T + offset, S), self.block_size)):
             joined = jnp.abs((i >> level) // self.block_size - (j >> level) // self.block_size) <= 1
-            asked = over_cells(rows, level, summed if causal is None else first)
-            at = scores(asked * H**-0.5, over_cells(keys, level, summed))
+            asked = over_cells(rows, level, halved if causal is None else first)
+            at = scores(asked * H**-0.5, over_cells(keys, level, halved))
             s, taken = jnp.where(*aligned(joined & ~taken, at, s)), taken | joined
         reached = j >= 0 if causal is None else j <= i
         shown = conjunction(asks[..., None], seen[..., None, :], reached)

@@ -92,8 +92,8 @@ def refuses_the_rest(mechanism: Mechanism) -> None:
 
 
 def is_strictly_causal(mechanism: Mechanism) -> None:
-    """3. Whatever replaces what comes after a token (new values, x10, x1e8, x1e30, NaN) leaves the
-    outputs up to it bit-identical, and no gradient flows back in time."""
+    """3. Whatever replaces what comes after a token (new values, x10, x1e8, x1e30, 3e38, NaN)
+    leaves the outputs up to it bit-identical, and no gradient flows back in time."""
     if Causal not in mechanism.honours:
         return
     q, k, v, learned = inputs(mechanism, scale=3.0)
@@ -107,6 +107,7 @@ def is_strictly_causal(mechanism: Mechanism) -> None:
         "x10": lambda x, y: x * 10,
         "x1e8": lambda x, y: x * 1e8,
         "x1e30": lambda x, y: x * 1e30,  # of which products overflow
+        "3e38": lambda x, y: jnp.copysign(3e38, x),  # of which sums overflow
         "nan": lambda x, y: x * jnp.nan,
     }
     out = np.asarray(out)
@@ -119,18 +120,31 @@ def is_strictly_causal(mechanism: Mechanism) -> None:
         what = f"future after {t} replaced ({what})"
         assert_same_bits(again[:, : t + 1], out[:, : t + 1], what=what)
 
-    def past(q, k, v):
-        return (mechanism(q, k, v, mask=Causal(), **learned)[:, :8] ** 2).sum()
+    def past(q, k, v, g):
+        return (mechanism(q, k, v, mask=Causal(), **g)[:, :7] ** 2).sum()
 
-    grad = jax.jit(jax.grad(past, argnums=(0, 1, 2)))
-    clean = grad(q, k, v)
+    grad = jax.jit(jax.grad(past, argnums=(0, 1, 2, 3)))
+    *clean, of_learned = grad(q, k, v, learned)
     for name, x in zip("qkv", clean):
-        assert_zero(x[:, 8:], what=f"gradient of outputs up to 7 with respect to later {name}")
-    for future, factor in {"NaN": jnp.nan, "x1e30": 1e30}.items():
-        dirty = grad(*(x.at[:, 8:].multiply(factor) for x in (q, k, v)))
+        assert_zero(x[:, 7:], what=f"gradient of outputs up to 6 with respect to later {name}")
+    futures = {
+        "NaN": lambda x: x * jnp.nan,
+        "x1e30": lambda x: x * 1e30,
+        "3e38": lambda x: jnp.copysign(3e38, x),  # of which sums overflow
+    }
+    for future, change in futures.items():
+        later = lambda x: x.at[:, 7:].set(change(x[:, 7:]))
+        moved = () if future == "3e38" else gates  # which are of no such size
+        extra = {name: later(x) if name in moved else x for name, x in learned.items()}
+        *dirty, taught = grad(*map(later, (q, k, v)), extra)
+        of = f"gradient of outputs up to 6 when the future is {future}, with respect to"
         for name, x, y in zip("qkv", dirty, clean):
-            what = f"gradient of outputs up to 7 with respect to {name} when the future is {future}"
-            assert_same_bits(x[:, :8], y[:, :8], what=what)
+            assert_zero(x[:, 7:], what=f"{of} later {name}")
+            assert_same_bits(x[:, :7], y[:, :7], what=f"{of} {name}")
+        for name, x in taught.items():
+            till = slice(None, 7 if name in gates else None)
+            x, y = (x[:, till] + 0 for x in (x, of_learned[name]))  # whatever the sign of a zero
+            assert_same_bits(x, y, what=f"{of} {name}")
 
 
 def does_not_leak(mechanism: Mechanism) -> None:
@@ -153,12 +167,10 @@ def does_not_leak(mechanism: Mechanism) -> None:
             fill = lambda x, value: jnp.where(real[..., None, None], x, value)
             mask = base & Padding(jnp.array([11, 19], jnp.int32))
             clean = run((q, fill(k, 0), fill(v, 0), learned), mask, None)
-            dirty = run((q, fill(k, jnp.nan), fill(v, jnp.inf), learned), mask, None)
-            jax.tree.map(
-                functools.partial(assert_same_bits, what=f"NaN and Inf in padding{also}"),
-                dirty,
-                clean,
-            )
+            for what, *values in (("NaN and Inf", jnp.nan, jnp.inf), ("3e38", 3e38, -3e38)):
+                dirty = run((q, *map(fill, (k, v), values), learned), mask, None)
+                same = functools.partial(assert_same_bits, what=f"{what} in padding{also}")
+                jax.tree.map(same, dirty, clean)
             for grad in clean[1][0][1:3]:
                 assert_zero(grad[~real], what=f"gradient of padding{also}")
             keys = base & Padding(keys=jnp.asarray(real))
@@ -169,19 +181,20 @@ def does_not_leak(mechanism: Mechanism) -> None:
             ids = jnp.broadcast_to(jnp.array([0] * 7 + [1] * 9 + [0] * 3, jnp.int32), q.shape[:2])
             other = (ids == 1)[..., None, None]
             mask = base & Segments(ids, ids)
-            moved = [jnp.where(other, jnp.nan, x) for x in (q, k, v)]
             keep = np.asarray(ids == 0)
-            what = f"document 0 when document 1 is NaN{also}"
 
             def own(q, k, v, mask=mask, keep=keep):
                 out = mechanism(q, k, v, mask=mask, **learned)[keep]
                 return (out**2).sum(), out
 
             grad = jax.jit(jax.grad(own, argnums=(0, 1, 2), has_aux=True))
-            (dirty, out), (clean, want) = grad(*moved), grad(q, k, v)
-            assert_same_bits(out, want, what=what)
-            for name, x, y in zip("qkv", dirty, clean):
-                assert_same_bits(x[keep], y[keep], what=f"gradient of {name} in {what}")
+            clean, want = grad(q, k, v)
+            for value in (jnp.nan, 3e38):
+                dirty, out = grad(*(jnp.where(other, value, x) for x in (q, k, v)))
+                what = f"document 0 when document 1 is {value:g}{also}"
+                assert_same_bits(out, want, what=what)
+                for name, x, y in zip("qkv", dirty, clean):
+                    assert_same_bits(x[keep], y[keep], what=f"gradient of {name} in {what}")
 
 
 def _other_rows_teach_the_same(mechanism, arrays, spoil, base):

@@ -82,13 +82,17 @@ def test_a_query_that_nobody_asks_about_reaches_no_gradient(mechanism, size):
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("mechanism", [attn.Softmax(implementation="materialized"), attn.TopK()])
+@pytest.mark.parametrize(
+    "mechanism",
+    [attn.Softmax(implementation="materialized"), attn.TopK(), attn.Luong(local="p")],
+    ids=repr,
+)
 @pytest.mark.parametrize("size", [3e38, -3e38])
 def test_padded_values_of_any_size_reach_no_gradient(mechanism, size):
     """The gradient of a hidden weight is as large as its value: sums of it were infinite."""
-    q, k, v, _ = inputs(mechanism, T=9, S=9)
+    q, k, v, learned = inputs(mechanism, T=9, S=9)
     mask = Padding(jnp.array([5, 9], jnp.int32))
-    loss = lambda q, k, v: (mechanism(q, k, v, mask=mask) ** 2).sum()
+    loss = lambda q, k, v: (mechanism(q, k, v, mask=mask, **learned) ** 2).sum()
     grad = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
     dirty, clean = grad(q, k, v.at[0, 5:].set(size)), grad(q, k, v)
     for x, y in zip(dirty, clean):

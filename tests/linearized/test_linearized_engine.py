@@ -75,7 +75,8 @@ def test_a_gate_of_minus_ten_thousand_leaves_what_follows_it_exact(own):
     got = _decays.per_channel(*single, own)[0] * seen
     assert_close(got, want, dtype=jnp.float32, what="per channel")
     alike = np.broadcast_to(g[:, :1], g.shape)
-    got = _decays.per_head(single[0], single[1], jnp.asarray(g[:, 0], jnp.float32), own)[0] * seen
+    one = jnp.asarray(g[:, 0], jnp.float32)
+    got = _decays.per_head(single[0], single[1], one, own, seen == 1)[0]
     again = (
         _decays.per_channel(single[0], single[1], jnp.asarray(alike, jnp.float32), own)[0] * seen
     )
