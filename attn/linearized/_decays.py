@@ -31,7 +31,7 @@ def per_head(
     keys: Float[Array, "*B C M"],
     log_decay: Float[Array, "*B C"],
     own: bool,
-    past: Bool[Array, "*#B #R C C"],
+    past: Bool[Array | np.ndarray, "*#B #R C C"],
 ) -> Scores:
     """One gate a head: all sums by one product with a triangle of ones. Only what is `past` is
     scored: of other keys a product may overflow, and 0 * inf would be in the gates' gradient."""

@@ -171,8 +171,8 @@ def _or_one(x):
 class Order:
     """Who sees whom in a chunk; the last three are None where all is one document."""
 
-    past: Bool[Array, "#B 1 1 C C"]
-    strictly: Bool[Array, "#B 1 1 C C"]
+    past: Bool[Array | np.ndarray, "#B 1 1 C C"]
+    strictly: Bool[Array | np.ndarray, "#B 1 1 C C"]
     from_state: Bool[Array, "B 1 1 C"] | None  # the token goes on from the state
     to_state: Bool[Array, "B 1 C"] | None  # it is seen by what comes after the chunk
     goes_on: Bool[Array, "B 1"] | None  # what comes after sees the state before
