@@ -152,7 +152,7 @@ class Synthesizer(Mechanism):
             e = learned["logits"][:, :T, :S]
         else:
             hidden = jnp.einsum("...tnh,nha->...nta", wide(q), learned["w1"])
-            hidden = jnp.maximum(jnp.add(*aligned(hidden, learned["b1"][:, None])), 0)
+            hidden = jax.nn.relu(jnp.add(*aligned(hidden, learned["b1"][:, None])))
             e = jnp.einsum("...nta,nas->...nts", hidden, learned["w2"])
             e = jnp.add(*aligned(e, learned["b2"][:, None]))
         dropout = dropout_of(self, dropout_key, q, k)

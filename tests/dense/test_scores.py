@@ -96,6 +96,17 @@ def test_synthesizer_reads_no_keys(kind, name):
     same(attn.Synthesizer(kind=kind), define, name)
 
 
+def test_the_slope_of_relu_at_zero_is_zero_in_the_definition_too():
+    # where a query is 0, as biases start: half of it came back by jnp.maximum
+    mechanism = attn.Synthesizer()
+    q, *others = inputs(mechanism, T=5, S=5)
+    slope = lambda f: with_gradients(f)((q * 0, *others), FULL, None)[1][0]
+    (dq, *_, learned), of_definition = slope(mechanism), slope(mechanism.reference)
+    assert not dq.any()
+    assert not of_definition[0].any()
+    np.testing.assert_array_equal(learned["b1"], of_definition[3]["b1"])
+
+
 EVERY = [
     attn.Additive(hidden=3),
     attn.Luong(score="general", local="p", window=3),
