@@ -1,6 +1,7 @@
 """Shared by all tests: results are compared at full matrix precision on every backend, and
 programs are compiled quickly."""
 
+import gc
 import itertools
 
 import jax
@@ -37,18 +38,21 @@ def _compiled_quickly(request, monkeypatch):
     jax.config.update("jax_disable_most_optimizations", before)
 
 
-TESTS = itertools.count(1)
+TESTS = itertools.count()
 LOWERED = ((pxla, "_cached_lowering_to_hlo"), (pjit, "_pjit_lower"))  # as jax 0.10 calls them
 
 
 @pytest.fixture(autouse=True)
-def _lowered_is_forgotten():
+def _kept_light():
     """jax keeps the text of each program beside what it compiled it to, each in a context of its
     own, and each context that lives makes the next dearer: after 560 tests, to lower a program took
     three times as long, in a process of 4 GB. Nobody asks for the text again. (jax.clear_caches
-    would have all of jax.numpy compiled again.)"""
+    would have all of jax.numpy compiled again.) Nor need Python look through all that is left for
+    garbage, over and over: jax.checking_leaks has it do so at each trace."""
     yield
     if next(TESTS) % 50 == 0:
         for module, name in LOWERED:
             if cache := getattr(module, name, None):
                 cache.cache_clear()
+        gc.collect()
+        gc.freeze()
