@@ -2,8 +2,9 @@
 
 A kernel multiplies hidden keys by 0, so a NaN there would show, and gives a query that sees nothing
 a mean of values. Here it is only run on finite numbers: hidden keys, blind queries and rows that
-hold a NaN, an Inf or a query or key beyond 1e18, of which a score may overflow, are set to 0, and
-the queries that see such a row are made NaN afterwards. Which those are is looked up, O(T S) time,
+hold a NaN, an Inf, a query or key beyond 1e18, of which a score may overflow, or a value beyond
+1e36, of which the gradient of a weight may, are set to 0, and the queries that see such a row are
+made NaN afterwards. Which those are is looked up, O(T S) time,
 only where there is such a row: the device decides.
 """
 
@@ -23,6 +24,7 @@ from attn.masks import Mask
 
 ROWS = 128  # queries that are looked up at once
 LARGEST = 1e18  # of a query's and a key's numbers: 256 products of two are within float32
+LARGEST_VALUE = 1e36  # and 256 products of a value's and a gradient's below 1
 
 
 def flat(call: Call) -> Call:
@@ -45,7 +47,8 @@ def guarded(
     """kernel(q, k, v) of a flat call. `queries` are those that see a key, exactly; `keys` are all
     those that are seen, or more; None for all."""
     q, k, v = _shown(call.q, queries), _shown(call.k, keys), _shown(call.v, keys)
-    (q, bad_q), (k, bad_k), (v, bad_v) = map(isolate, (_bounded(q), _bounded(k), v))
+    bounded = _bounded(q, LARGEST), _bounded(k, LARGEST), _bounded(v, LARGEST_VALUE)
+    (q, bad_q), (k, bad_k), (v, bad_v) = map(isolate, bounded)
     bad_keys = jax.lax.stop_gradient(jnp.isnan(bad_k) | jnp.isnan(bad_v))
     bad = jnp.isnan(bad_q) | _sees(call.mask, bad_keys, call.q.shape[1:3])
     return _shown(_poisoned(kernel(q, k, v), bad), queries)
@@ -59,9 +62,9 @@ def _shown(x, rows):
     return jnp.where(rows, x, 0)
 
 
-def _bounded(x):
-    """NaN where a score would be Inf, or NaN: the kernel's gradients of it reach all keys."""
-    largest = min(LARGEST, float(jnp.finfo(x.dtype).max))
+def _bounded(x, largest):
+    """NaN where what is made of it may be Inf, or NaN: the kernel's gradients reach all keys."""
+    largest = min(largest, float(jnp.finfo(x.dtype).max))
     return jnp.where(jnp.abs(x) > largest, jnp.nan, x).astype(x.dtype)
 
 
