@@ -225,9 +225,10 @@ def _keys(k, shared_qk):
         return wide(k)
     # what is not finite is taken out before and put back after: its gradient would be NaN
     k, poison = isolate(wide(k))
-    # as parts of the largest, whose squares neither overflow nor vanish
+    # as parts of the largest, whose squares neither overflow nor vanish; of no larger than has an
+    # inverse, for XLA multiplies by that, and that of 1e38 is 0 to a CPU
     top = lax.stop_gradient(jnp.abs(k).max(-1, keepdims=True, initial=0))
-    k = k / jnp.where(top == 0, 1, top)
+    k = k / jnp.where(top == 0, 1, jnp.minimum(top, float(jnp.finfo(k.dtype).max) / 8))
     square = (k * k).mean(-1, keepdims=True)
     return k * lax.rsqrt(jnp.where(top == 0, 1, square)) + poison[..., None]
 
