@@ -93,6 +93,11 @@ def inverse(total: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.where(total > 0, 1 / jnp.where(total > 0, total, 1), 0)
 
 
+def finite(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """x, and 0 where it is NaN or Inf."""
+    return jnp.where(jnp.isfinite(x), x, 0)
+
+
 def isolate(x: Float[Array, "*B S K H"]) -> tuple[Float[Array, "*B S K H"], Float[Array, "*B S K"]]:
     """x with every row that holds a NaN or Inf set to 0, and the poison: NaN there, else 0.
 
@@ -279,12 +284,17 @@ def part_weights(s: Float[Array, "*B S"], seen: Bool[Array, "*#B S"]):
     return jnp.where(seen, e / total, 0), jnp.where(lost, jnp.nan, lse)[..., 0]
 
 
+def largest(x: Float[Array, "*L H"]) -> Float[Array, "*L 1"]:
+    """What to divide each row by: its largest number, without gradient, and no larger than has an
+    inverse, for XLA multiplies by that, and that of 1e38 is 0 to a CPU."""
+    top = jnp.abs(x).max(-1, keepdims=True, initial=0)
+    return jax.lax.stop_gradient(jnp.minimum(top, float(jnp.finfo(x.dtype).max) / 8))
+
+
 def over_root(x: Float[Array, "*L H"], total) -> Float[Array, "*L H"]:
     """x / sqrt(total(x^2) + 1e-6), `total` jnp.sum or jnp.mean over the last axis; 0 stays 0."""
-    # as parts of the largest: in float32 the square of 1e20 is infinite, and its unit would be 0;
-    # of no larger than has an inverse, for XLA multiplies by that, and that of 1e38 is 0 to a CPU
-    most = float(jnp.finfo(x.dtype).max) / 8
-    top = jax.lax.stop_gradient(jnp.clip(jnp.abs(x).max(-1, keepdims=True), 1, most))
+    # as parts of the largest: in float32 the square of 1e20 is infinite, and its unit would be 0
+    top = jnp.maximum(largest(x), 1)
     x = x / top
     return x * jax.lax.rsqrt(total(jnp.square(x), -1, keepdims=True) + 1e-6 / (top * top))
 

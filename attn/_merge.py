@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from attn._core import wide
+from attn._core import finite, wide
 from attn._varying import vary
 
 
@@ -24,7 +24,7 @@ def _merged(outs, lses):
 # never through `_merged` again: forward over reverse differentiates what stands here
 def _merged_forward(outs, lses):
     shares, lse, lost = _shares(lses)
-    out = sum(share[..., None] * _finite(o) for share, o in zip(shares, outs))
+    out = sum(share[..., None] * finite(o) for share, o in zip(shares, outs))
     # what stands in a part that a row does not see is not asked for, and may be anything
     fine = (jnp.isfinite(o) | (part == -jnp.inf)[..., None] for o, part in zip(outs, lses))
     fine = functools.reduce(jnp.logical_and, fine)
@@ -50,7 +50,7 @@ def _shares(lses):
 def _merged_backward(saved, cotangents):
     """By hand for its sums over D, as products with ones: XLA's own take 20 times as long."""
     (outs, lses, out), (d_out, d_lse) = saved, cotangents
-    along = lambda x: (d_out * _finite(x)) @ jnp.ones(x.shape[-1], x.dtype)
+    along = lambda x: (d_out * finite(x)) @ jnp.ones(x.shape[-1], x.dtype)
     shares, whole = _shares(lses)[0], along(out)
     d_outs = tuple(d_out * share[..., None] for share in shares)
     d_lses = tuple(share * (along(o) - whole + d_lse) for share, o in zip(shares, outs))
@@ -58,7 +58,3 @@ def _merged_backward(saved, cotangents):
 
 
 _merged.defvjp(_merged_forward, _merged_backward)
-
-
-def _finite(x):
-    return jnp.where(jnp.isfinite(x), x, 0)

@@ -29,11 +29,15 @@ PAGE = pathlib.Path(__file__).parent.parent / "docs" / "guarantees.md"
 CELLS = {"holds", "refused", "forward", "reverse", "FAILS"}
 
 
+def cells_of(line):
+    return line.strip("| ").split(" | ")[1:]
+
+
 def test_one_row_for_each_mechanism_and_no_failure_without_its_reason():
     lines = guarantees.rows(PAGE.read_text())
     assert list(lines) == list(attn.MECHANISMS), "run python -m attn.testing.guarantees"
     for name, (line, *reasons) in lines.items():
-        cells = line.strip("| ").split(" | ")[1:]
+        cells = cells_of(line)
         assert len(cells) == len(COLUMNS), name
         assert set(cells) <= CELLS, line
         failed = [title for title, cell in zip(COLUMNS, cells) if cell == "FAILS"]
@@ -61,7 +65,7 @@ def test_made_again_it_is_the_committed_row(name):
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_no_law_tries_or_is_no_plain_yes_is_as_committed(name):
     line = guarantees.rows(PAGE.read_text())[name][0]
-    cells = dict(zip(COLUMNS, line.strip("| ").split(" | ")[1:], strict=True))
+    cells = dict(zip(COLUMNS, cells_of(line), strict=True))
     cells = {t: cell for t, cell in cells.items() if cell != "holds" or t in NO_LAW_TRIES}
     mechanism = attn.MECHANISMS[name].examples()[0]
     assert {t: verdict(mechanism, COLUMNS[t])[0] for t in cells} == cells

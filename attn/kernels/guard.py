@@ -4,8 +4,8 @@ A kernel multiplies hidden keys by 0, so a NaN there would show, and gives a que
 a mean of values. Here it is only run on finite numbers: hidden keys, blind queries and rows that
 hold a NaN, an Inf, a query or key beyond 1e18, of which a score may overflow, or a value beyond
 1e36, of which the gradient of a weight may, are set to 0, and the queries that see such a row are
-made NaN afterwards. Which those are is looked up, O(T S) time,
-only where there is such a row: the device decides.
+made NaN afterwards. Which those are is looked up, O(T S) time, only where there is such a row: the
+device decides.
 """
 
 import dataclasses

@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from attn._core import isolate, wide_dtype
+from attn._core import finite, isolate, wide_dtype
 from attn._tokens import to_heads
 from attn.linearized import _decays
 
@@ -286,8 +286,8 @@ def _product(x: Float[Array, "*B n c c"], y: Float[Array, "*B n c c"]) -> Float[
 @_inverse.defjvp
 def _inverse_derivative(primals, tangents):
     x = _inverse(*primals)
-    finite = isolate(x)[0]
-    return x, -finite @ (tangents[0] @ finite)
+    fine = isolate(x)[0]
+    return x, -fine @ (tangents[0] @ fine)
 
 
 def _prepared(form, learned, tokens, mute):
@@ -307,7 +307,7 @@ def _prepared(form, learned, tokens, mute):
     rows = lambda x: None if x is None else hide(x)[:, :, None]
     k = hide(terms.k)
     if mute is not None:  # dt k of Mamba-2, of a token that nobody asks about: 0 * inf
-        k = jnp.where(jnp.isfinite(k), k, 0)
+        k = finite(k)
     weight = terms.log_weight
     if weight is not None:
         weight = jnp.where(shown, spread(weight), low(weight.dtype))

@@ -15,7 +15,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from attn._axes import aligned, conjunction
-from attn._core import check_state, isolate, wide
+from attn._core import check_state, finite, isolate, wide
 from attn._tokens import to_heads
 from attn._varying import vary
 from attn.linearized import _sums, _work
@@ -259,13 +259,12 @@ def _chunks_backward(form, chunk, turns, saved, cotangents):
     d_state, d_out = cotangents
     floats = lambda t: (t.q, t.k, t.v, t.gates)
     sums_of = lambda s: (s.kv, s.k)
-    # a row that nobody asks about reads by 0 if it overflowed, from what did not: 0 * inf
-    finite = lambda x: jnp.where(jnp.isfinite(x), x, 0)
 
     def body(carry, xs):
         d_learned, d_sums, d_tokens = carry
         c, state = xs
         piece, (made, d_made) = _cut(tokens, c, chunk), _cut((out, d_out), c, chunk)
+        # a row that nobody asks about reads by 0 if it overflowed, from what did not: 0 * inf
         mute = ~jnp.isfinite(made).all(-1)
 
         def again(learned, sums, floats):

@@ -26,6 +26,7 @@ from attn._core import (
     check_qkv,
     check_state,
     isolate,
+    largest,
     masked_softmax,
     refuse_rest,
     scaled,
@@ -225,10 +226,8 @@ def _keys(k, shared_qk):
         return wide(k)
     # what is not finite is taken out before and put back after: its gradient would be NaN
     k, poison = isolate(wide(k))
-    # as parts of the largest, whose squares neither overflow nor vanish; of no larger than has an
-    # inverse, for XLA multiplies by that, and that of 1e38 is 0 to a CPU
-    top = lax.stop_gradient(jnp.abs(k).max(-1, keepdims=True, initial=0))
-    k = k / jnp.where(top == 0, 1, jnp.minimum(top, float(jnp.finfo(k.dtype).max) / 8))
+    top = largest(k)  # as parts of it, whose squares neither overflow nor vanish
+    k = k / jnp.where(top == 0, 1, top)
     square = (k * k).mean(-1, keepdims=True)
     return k * lax.rsqrt(jnp.where(top == 0, 1, square)) + poison[..., None]
 

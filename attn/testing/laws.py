@@ -127,17 +127,12 @@ def is_strictly_causal(mechanism: Mechanism) -> None:
     *clean, of_learned = grad(q, k, v, learned)
     for name, x in zip("qkv", clean):
         assert_zero(x[:, 7:], what=f"gradient of outputs up to 6 with respect to later {name}")
-    futures = {
-        "NaN": lambda x: x * jnp.nan,
-        "x1e30": lambda x: x * 1e30,
-        "3e38": lambda x: jnp.copysign(3e38, x),  # of which sums overflow
-    }
-    for future, change in futures.items():
-        later = lambda x: x.at[:, 7:].set(change(x[:, 7:]))
-        moved = () if future == "3e38" else gates  # which are of no such size
+    for what in ("nan", "x1e30", "3e38"):
+        later = lambda x: x.at[:, 7:].set(changes[what](x[:, 7:], None))
+        moved = () if what == "3e38" else gates  # which are of no such size
         extra = {name: later(x) if name in moved else x for name, x in learned.items()}
         *dirty, taught = grad(*map(later, (q, k, v)), extra)
-        of = f"gradient of outputs up to 6 when the future is {future}, with respect to"
+        of = f"gradient of outputs up to 6 when the future is {what}, with respect to"
         for name, x, y in zip("qkv", dirty, clean):
             assert_zero(x[:, 7:], what=f"{of} later {name}")
             assert_same_bits(x[:, :7], y[:, :7], what=f"{of} {name}")
