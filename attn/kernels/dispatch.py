@@ -26,6 +26,13 @@ PREFERENCE = {
     "gpu": ("cudnn", "blockwise"),
     "tpu": ("splash", "blockwise"),
 }
+# what runs a sparse pattern; not splash, which draws it pair by pair before the first call, O(T S)
+FOR_PATTERNS = {"gpu": ("cudnn", "blockwise")}
+
+
+def preferred_for_patterns() -> tuple[str, ...]:
+    """What the platform of this process tries, in this order."""
+    return FOR_PATTERNS.get(jax.default_backend(), ("blockwise",))
 
 
 def pick(call: Call, preference: str | Sequence[str] | None) -> str:

@@ -104,6 +104,11 @@ class Part:
     keys: Places | None = None
     near: Mask = FULL
 
+    @property
+    def lies(self) -> bool:
+        """Whether it is about all queries and keys, as they lie."""
+        return self.queries is None and self.keys is None
+
 
 def by_residue(pattern: Mask, n: int, T: int, S: int) -> Part:
     """A pattern of pairs whose positions are equal modulo n."""
@@ -116,7 +121,7 @@ def by_residue(pattern: Mask, n: int, T: int, S: int) -> Part:
 def laid_out(part: Part, T: int, S: int, mask: Mask = FULL) -> tuple[Mask, int, int]:
     """What a part shows of `mask`, in its order of queries and keys, and how many those are."""
     mask = mask & part.pattern.sized(T, S)
-    if part.queries is None and part.keys is None:
+    if part.lies:
         return mask & part.near, T, S
     rows, columns = _order(part.queries, T), _order(part.keys, S)
     return Reordered(mask, rows, columns) & part.near, len(rows), len(columns)
@@ -131,7 +136,7 @@ def attend_part(part: Part, q, k, v, mask: Mask, bias: Bias | None, *, scale, dr
     T, S = q.shape[-3], k.shape[-3]
     seen, _, _ = laid_out(part, T, S, mask)
     options = {"scale": scale, "block": block}
-    if part.queries is None and part.keys is None:
+    if part.lies:
         return blockwise(q, k, v, seen, bias, dropout=dropout, **options)
     rows, columns = _order(part.queries, T), _order(part.keys, S)
     bias = None if bias is None else bias.reordered(rows, columns)

@@ -31,6 +31,8 @@ from attn._dropout import Dropout, as_dropout, check_rate, dropout_of
 from attn._merge import merged
 from attn._prompt import check_prompt
 from attn.biases import Bias, as_bias
+from attn.kernels.call import Call
+from attn.kernels.dispatch import preferred_for_patterns, run
 from attn.masks import FULL, TERMS, Causal, Global, Mask, Padding, Strided, Window, from_json
 from attn.sparse._reorder import Part, attend_part, laid_out
 
@@ -92,8 +94,12 @@ def attend_parts(
 
     def attend(n, q, k, v, bias, dropout):
         options = {"scale": scale, "dropout": dropout, "block": block}
+        first, *others = parts[n]
+        if first.lies and not others:  # a pattern that a kernel may know, as a window
+            seen, _, _ = laid_out(first, q.shape[-3], k.shape[-3], mask)
+            return run(Call(q, k, v, seen, bias, **options), preferred_for_patterns())[0]
         done = [attend_part(part, q, k, v, mask, bias, **options) for part in parts[n]]
-        return done[0][0] if len(done) == 1 else merged(done)[0]
+        return merged(done)[0] if others else done[0][0]
 
     return by_head(attend, len(parts), q, k, v, bias, dropout)
 

@@ -8,9 +8,11 @@ import pytest
 import attn
 from attn import Causal, _blockwise
 from attn._places import Places
+from attn.kernels import dispatch
+from attn.kernels.cudnn import Cudnn
 from attn.masks import FULL
 from attn.sparse._reorder import Part, Reordered, SameGroup
-from attn.testing import inputs
+from attn.testing import assert_close, inputs
 
 T = 37
 
@@ -313,3 +315,26 @@ def test_patterns_without_sizes_are_not_settled(name):
     kind = attn.MECHANISMS[name]
     assert not kind().settled
     assert kind(**given).settled
+
+
+def test_a_window_runs_by_a_kernel_where_the_platform_has_one(monkeypatch):
+    asked = []
+
+    class Seen(Cudnn):
+        def __call__(self, call):
+            asked.append(call.mask)
+            return super().__call__(call)
+
+    monkeypatch.setitem(dispatch.IMPLEMENTATIONS, "cudnn", Seen(through="xla"))
+    monkeypatch.setitem(dispatch.FOR_PATTERNS, "cpu", ("cudnn", "blockwise"))
+    q, k, v, _ = inputs(attn.SlidingWindow(), T=T, S=T)
+    for window, mask, kernel in (
+        (attn.SlidingWindow(left=5, right=0), Causal(), True),
+        (attn.SlidingWindow(left=5, right=2), FULL, False),  # cuDNN's end at the query itself
+        (attn.SlidingWindow(left=5, right=0, rate=2), Causal(), False),
+    ):
+        asked.clear()
+        out = window(q, k, v, mask=mask)
+        assert bool(asked) == kernel, window
+        reference = window.reference(q, k, v, mask=mask)
+        assert_close(out, reference, dtype="float32", what=str(window))
