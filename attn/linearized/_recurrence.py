@@ -86,6 +86,7 @@ class Sizes:
     decay: int  # gates of a state: none, one for it or one for each of its features
     erases: bool
     removes: bool
+    weighs: bool
 
     @property
     def ordered(self) -> bool:
@@ -100,7 +101,7 @@ def sizes(form, q, k, arrays: dict) -> Sizes:
     def look(q, k, arrays):
         t = form.terms(q, k, **arrays)
         decay = 0 if t.log_decay is None else t.log_decay.shape[-1]
-        more = t.erase is not None, t.remove is not None
+        more = (x is not None for x in (t.erase, t.remove, t.log_weight))
         found.append(Sizes(heads_of(t), t.k.shape[-1], decay, *more))
         return t.k
 

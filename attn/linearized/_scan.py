@@ -7,6 +7,7 @@ depends on order (no gates, no `Causal`, no `Segments`) the sums are two matrix 
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +19,9 @@ from attn._axes import aligned, conjunction
 from attn._core import check_state, finite, isolate, wide
 from attn._tokens import to_heads
 from attn._varying import vary
-from attn.linearized import _sums, _work
+from attn.linearized import _stretch, _sums, _work
 from attn.linearized._recurrence import (
+    Read,
     Sizes,
     State,
     Tokens,
@@ -213,7 +215,9 @@ def _scan(form, learned, state: State, tokens: Tokens) -> tuple[State, Float[Arr
     n, B = len(batch), math.prod(batch)
     size = _sizes(form, learned, tokens)
     chunk = _work.chunk_of(form.chunk, T, size, tokens.v.shape[-1])
-    whole = -(-T // chunk) * chunk
+    turn = _Turn(form, size, _work.at_once(chunk, -(-T // chunk)))
+    length = turn.chunks * chunk
+    whole = -(-T // length) * length
 
     def flat(x, **mode):
         x = x.reshape(B, T, *x.shape[n + 1 :])
@@ -225,35 +229,48 @@ def _scan(form, learned, state: State, tokens: Tokens) -> tuple[State, Float[Arr
     tokens = dataclasses.replace(jax.tree.map(flat, tokens), run=run)
     # under shard_map what is carried must vary as what is added to it
     learned, state, tokens = vary((learned, state, tokens))
-    turns = _work.turns(size, whole // chunk)
-    state, out = _chunks(form, chunk, turns, learned, state, tokens)
+    unroll = _work.unroll(size, whole // length) if turn.chunks == 1 else (1, 1)
+    state, out = _chunks(turn, length, unroll, learned, state, tokens)
     state = jax.tree.map(lambda x: x.reshape(*batch, *x.shape[1:]), state)
     return state, out[:, :T].reshape(*batch, T, *out.shape[2:])
 
 
+@dataclasses.dataclass(frozen=True)
+class _Turn:
+    """What a turn of the loop does: one chunk, or several side by side."""
+
+    form: Any
+    size: Sizes
+    chunks: int
+
+    def __call__(self, *state_and_tokens) -> tuple[State, Read]:
+        if self.chunks == 1:
+            return advance(self.form, *state_and_tokens)
+        return _stretch.advance(self.form, self.size, self.chunks, *state_and_tokens)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _chunks(form, chunk, turns, learned, state, tokens):
-    return _chunks_forward(form, chunk, turns, learned, state, tokens)[0]
+def _chunks(turn, length, unroll, learned, state, tokens):
+    return _chunks_forward(turn, length, unroll, learned, state, tokens)[0]
 
 
-def _chunks_forward(form, chunk, turns, learned, state, tokens):
+def _chunks_forward(turn, length, unroll, learned, state, tokens):
     """Slices are cut and written in place: transposing the whole would cost more than the sums."""
     q, v = tokens.q, tokens.v
 
     def body(carry, c):
         state, out = carry
-        step = lambda learned, state, tokens: advance(form, learned, state, tokens)
         # `vjp` puts the rules of custom derivatives in their place: what is left has a `jvp`
-        (after, read), _ = jax.vjp(step, learned, state, _cut(tokens, c, chunk))
-        return (after, lax.dynamic_update_slice_in_dim(out, read.out(), c * chunk, 1)), state
+        (after, read), _ = jax.vjp(turn, learned, state, _cut(tokens, c, length))
+        return (after, lax.dynamic_update_slice_in_dim(out, read.out(), c * length, 1)), state
 
     out = jnp.zeros_like(q, shape=(*q.shape[:-1], v.shape[-1]))
-    count = q.shape[1] // chunk
-    (state, out), states = lax.scan(body, (state, out), jnp.arange(count), unroll=turns[0])
+    count = q.shape[1] // length
+    (state, out), states = lax.scan(body, (state, out), jnp.arange(count), unroll=unroll[0])
     return (state, out), (learned, states, tokens, out)
 
 
-def _chunks_backward(form, chunk, turns, saved, cotangents):
+def _chunks_backward(turn, length, unroll, saved, cotangents):
     """From the last chunk to the first; each is computed again from the state before it."""
     learned, states, tokens, out = saved
     d_state, d_out = cotangents
@@ -263,28 +280,28 @@ def _chunks_backward(form, chunk, turns, saved, cotangents):
     def body(carry, xs):
         d_learned, d_sums, d_tokens = carry
         c, state = xs
-        piece, (made, d_made) = _cut(tokens, c, chunk), _cut((out, d_out), c, chunk)
+        piece, (made, d_made) = _cut(tokens, c, length), _cut((out, d_out), c, length)
         # a row that nobody asks about reads by 0 if it overflowed, from what did not: 0 * inf
         mute = ~jnp.isfinite(made).all(-1)
 
         def again(learned, sums, floats):
             before = dataclasses.replace(state, kv=sums[0], k=sums[1])
             these = Tokens(*floats, piece.seen, piece.run)
-            after, read = advance(form, learned, before, these, mute)
+            after, read = turn(learned, before, these, mute)
             return (sums_of(after), (read.sums, read.weight)), read
 
         sums = jax.tree.map(finite, sums_of(state))
         _, pull, read = jax.vjp(again, learned, sums, floats(piece), has_aux=True)
         # sums are not computed again: the quotient's gradient takes its result
         more, d_sums, d_piece = pull((d_sums, read.pull(made, d_made)))
-        put = lambda x, y: lax.dynamic_update_slice_in_dim(x, y, c * chunk, 1)
+        put = lambda x, y: lax.dynamic_update_slice_in_dim(x, y, c * length, 1)
         d_learned = jax.tree.map(jnp.add, d_learned, more)
         return (d_learned, d_sums, jax.tree.map(put, d_tokens, d_piece)), None
 
     zeros = lambda tree: jax.tree.map(jnp.zeros_like, tree)
     start = zeros(learned), sums_of(d_state), zeros(floats(tokens))
-    xs = jnp.arange(tokens.q.shape[1] // chunk), states
-    result, _ = lax.scan(body, start, xs, reverse=True, unroll=turns[1])
+    xs = jnp.arange(tokens.q.shape[1] // length), states
+    result, _ = lax.scan(body, start, xs, reverse=True, unroll=unroll[1])
     d_learned, (d_kv, d_k), d_tokens = result
     none = lambda x: None if x is None else np.zeros(x.shape, jax.dtypes.float0)
     nothing = jnp.zeros_like(states.top[0])

@@ -2,6 +2,8 @@
 
 import math
 
+import jax
+
 from attn.linearized import _sums
 from attn.linearized._recurrence import Sizes
 
@@ -26,7 +28,7 @@ def fastest(size: Sizes, D: int) -> int:
 LONG = 16  # of loops of this many chunks or more, a turn takes several
 
 
-def turns(size: Sizes, count: int) -> tuple[int, int]:
+def unroll(size: Sizes, count: int) -> tuple[int, int]:
     """How many of `count` chunks a turn of the loop takes, forward and backward.
 
     XLA's CPU backend multiplies small matrices on one thread, and runs operations beside each other
@@ -37,6 +39,18 @@ def turns(size: Sizes, count: int) -> tuple[int, int]:
     if count < LONG or size.erases:
         return 1, 1
     return (4, 1) if size.decay else (8, 4)
+
+
+STRETCH = 16384  # tokens of a sequence that are held at once
+
+
+def at_once(chunk: int, count: int) -> int:
+    """How many of `count` chunks a turn of the loop takes side by side: on a GPU, where a turn
+    costs its launches and a chunk fills a small part, as many as a stretch holds; else one."""
+    if jax.default_backend() != "gpu":
+        return 1
+    turns = -(-count // max(1, STRETCH // chunk))
+    return -(-count // turns)
 
 
 def in_chunks(length: int) -> int:
