@@ -1,6 +1,7 @@
 """A benchmark times nothing that is wrong, and says why whoever is missing is missing."""
 
 import dataclasses
+import functools
 import io
 import json
 import shutil
@@ -131,7 +132,7 @@ def test_rows_say_what_ran():
     assert row["error"] < 1
     work = 2 * 2 * (32 * 33 / 2) * 4 * 16
     assert row["work"] == work
-    benchmark.share([row, {"why": "skipped"}], 1e9)
+    benchmark.share([row, {"why": "skipped"}], {"float32": 1e9})
     assert row["peak_share"] == pytest.approx(work / (row["minimum"] / 1e3) / 1e9)
 
 
@@ -196,6 +197,39 @@ def test_the_machine_is_measured():
     copy(0)
     assert copy.bytes == 2**11
     assert all((target == source).all() for target, source in copy.parts)
+
+
+def test_a_gpu_is_measured_and_told_of(monkeypatch, tmp_path):
+    import jax
+    import jax.numpy as jnp
+
+    monkeypatch.setattr(machine, "on_gpu", lambda: True)
+    monkeypatch.setattr(machine, "DeviceCopy", functools.partial(machine.DeviceCopy, 2**12))
+    assert machine.memory_bytes() > 2**28  # a CPU has no limit of its own
+    assert machine.device()["device copy"].endswith("GB/s read and written")
+    assert machine.copy().bytes == 2**13
+    for dtype in ("float32", "bfloat16"):
+        assert machine._device_flops(dtype, size=64, products=2) > 1e5
+    peaks = {"float32": 5e13, "bfloat16": 7e14}
+    assert machine.told(peaks) == "50000 GFLOP/s, float32, highest precision, " + (
+        "700000 GFLOP/s, bfloat16"
+    )
+    assert [machine.peak_of(x, peaks) for x in ("float32", "float16")] == [5e13, 7e14]
+    for dtype, said in (("float32", True), ("bfloat16", False)):
+        with jax.default_matmul_precision("bfloat16"), machine.precision(dtype):
+            program = jax.make_jaxpr(lambda x: x @ x)(jnp.ones((2, 2)))
+        assert ("HIGHEST" in str(program)) == said
+    environment = {"command": "c", "hardware": {"platform": "gpu"}}
+    assert "enqueued one after another" in report_benchmark.markdown({}, environment)
+    report_benchmark.write({}, environment, tmp_path)
+    assert "enqueued one after another" in (tmp_path / "benchmark.html").read_text()
+
+
+def test_on_a_cpu_nothing_is_said_of_devices():
+    assert machine.device() == {}
+    assert machine.told({"float32": 2e11}) == "200 GFLOP/s, float32, all cores"
+    assert machine.peak_of("bfloat16", {"float32": 2e11}) == 2e11
+    assert report_benchmark.notes({}) == report_benchmark.NOTES
 
 
 @pytest.mark.slow
@@ -294,7 +328,7 @@ def test_a_name_that_is_no_peer_is_told_what_is_expected(capsys, tmp_path):
     """Whatever it was, it was told "did you mean 'torch'?", which may not be installed."""
     assert benchmark.main(["--suite=content", "--against=nonsuch", f"--workdir={tmp_path}"]) == 2
     error = capsys.readouterr().err
-    assert "--against=nonsuch: expected a peer (fla, flax.linen, flax.nnx, jax.nn, " in error
+    assert "--against=nonsuch: expected a peer (fla, flax.linen, flax.nnx, " in error
     assert "or a name of a commit" in error
     assert "did you mean" not in error
 
