@@ -66,6 +66,7 @@ class Suite(Protocol):
 
 def suites() -> dict[str, Suite]:
     dense = {"jax.nn": 4096, "flax.linen": 4096, "flax.nnx": 4096}
+    fused = {"cudnn": 65536}
     return {
         "softmax": Attention(
             "causal softmax",
@@ -75,7 +76,7 @@ def suites() -> dict[str, Suite]:
             oracle.Softmax(Causal()),
             (512, 1024, 2048, 4096, 8192, 16384),
             2,
-            {**dense, "torch": 16384, "torch flex": 16384},
+            {**dense, "torch": 16384, "torch flex": 16384, **fused, "tokamax": 65536},
             dtypes=("float32", "bfloat16"),
             heads=((4, 4), (8, 2)),
             widths=(64, 128),
@@ -104,7 +105,7 @@ def suites() -> dict[str, Suite]:
             oracle.Softmax(Window(255, 0)),
             (2048, 4096, 8192, 16384, 32768),
             1,
-            {"jax.nn": 8192, "flax.linen": 8192, "torch": 8192, "torch flex": 32768},
+            {"jax.nn": 8192, "flax.linen": 8192, "torch": 8192, "torch flex": 32768, **fused},
         ),
         "linear": Attention(
             "causal linear attention, elu + 1",

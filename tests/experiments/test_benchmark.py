@@ -15,7 +15,7 @@ import pytest
 from absl import flags
 from rich.console import Console
 
-from attn import MECHANISMS, Causal, Padding, Segments
+from attn import MECHANISMS, Causal, Padding, Segments, Window
 from experiments import benchmark, records
 from experiments.errors import ConfigError
 from experiments.measure import commits, cost, decoding, machine, torch_peers
@@ -117,6 +117,34 @@ def test_torch_flex_takes_part_forward_or_says_why():
         assert forward["compile_seconds"] > 0
     else:
         assert forward["why"].startswith("skipped: it does not compile")
+
+
+def test_peers_for_a_gpu_say_so_elsewhere():
+    _, *others = rows(softmax(), MODES[0], against=("cudnn", "tokamax"))
+    assert [(row["contender"], row["why"]) for row in others] == [
+        ("cudnn", "skipped: it runs on a GPU"),
+        ("tokamax", "skipped: it runs on a GPU or TPU"),
+    ]
+
+
+def test_cudnn_is_told_of_the_mask_and_asked_for_16_bits(monkeypatch):
+    from experiments.measure import peers
+
+    told = []
+    monkeypatch.setattr(peers, "on_gpu", lambda: True)
+    tell = lambda q, k, v, **options: told.append(options) or q
+    monkeypatch.setattr(peers.jax.nn, "dot_product_attention", tell)
+    wide, narrow = (np.zeros((1, 8, 1, 4), dtype) for dtype in ("float32", "float16"))
+    for mask in (Causal(), Window(3, 0)):
+        peers.cudnn(mask, 8)(narrow, narrow, narrow)
+    assert told == [
+        {"implementation": "cudnn", "is_causal": True},
+        {"implementation": "cudnn", "is_causal": True, "local_window_size": (3, 0)},
+    ]
+    with pytest.raises(Unavailable, match="not float32"):
+        peers.cudnn(Causal(), 8)(wide, wide, wide)
+    with pytest.raises(Unavailable, match="no argument"):
+        peers.cudnn(Window(3, 3), 8)
 
 
 def test_what_takes_too_long_is_stopped():
@@ -328,7 +356,7 @@ def test_a_name_that_is_no_peer_is_told_what_is_expected(capsys, tmp_path):
     """Whatever it was, it was told "did you mean 'torch'?", which may not be installed."""
     assert benchmark.main(["--suite=content", "--against=nonsuch", f"--workdir={tmp_path}"]) == 2
     error = capsys.readouterr().err
-    assert "--against=nonsuch: expected a peer (fla, flax.linen, flax.nnx, " in error
+    assert "--against=nonsuch: expected a peer (cudnn, fla, flax.linen, flax.nnx, " in error
     assert "or a name of a commit" in error
     assert "did you mean" not in error
 
