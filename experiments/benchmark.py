@@ -1,5 +1,6 @@
 """python -m experiments.benchmark --workdir=DIR
-    [--suite=softmax,memory,decode,masks,sharded,window,linear,linearized,sparse,content,loop]
+    [--suite=softmax,memory,decode,masks,sharded,window,bigbird,linear,linearized,sparse,content,
+             loop]
     [--lengths=512,2048,4096] [--dtypes=float32,bfloat16] [--heads=4/4,8/2] [--widths=64,128]
     [--against=jax.nn,torch] [--rounds=12] [--seconds=30]
 

@@ -119,6 +119,15 @@ def test_torch_flex_takes_part_forward_or_says_why():
         assert forward["why"].startswith("skipped: it does not compile")
 
 
+def test_any_mask_is_looked_up_by_flex():
+    torch = pytest.importorskip("torch")
+    seen = suites()["bigbird"].seen
+    i, j = torch.arange(300)[:, None], torch.arange(300)[None]
+    for mask in (Causal(), Window(7, 3), seen):
+        found = torch_peers.mask_mod(mask, 300)(0, 0, i, j)
+        assert (found.numpy() == mask.array(300, 300)).all()
+
+
 def test_peers_for_a_gpu_say_so_elsewhere():
     _, *others = rows(softmax(), MODES[0], against=("cudnn", "tokamax"))
     assert [(row["contender"], row["why"]) for row in others] == [
@@ -145,6 +154,19 @@ def test_cudnn_is_told_of_the_mask_and_asked_for_16_bits(monkeypatch):
         peers.cudnn(Causal(), 8)(wide, wide, wide)
     with pytest.raises(Unavailable, match="no argument"):
         peers.cudnn(Window(3, 3), 8)
+
+
+def test_bigbird_is_one_pattern_over_all_lengths():
+    suite = suites()["bigbird"]
+    assert suite.seen.static
+    found = rows(suite, MODES[1], lengths=(512,), against=("torch",))
+    assert found[0]["why"] == ""
+    assert found[0]["error"] < 1
+    assert all(not x["why"] or x["why"] == "skipped: torch is not installed" for x in found)
+    shown = pairs(suite.seen, 512)
+    assert shown == suite.seen.array(512, 512).sum()
+    assert shown < 512**2
+    assert pairs(suite.seen, 4096) / 4096 < 0.3 * 4096  # and it gets sparser
 
 
 def test_what_takes_too_long_is_stopped():
