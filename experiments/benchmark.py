@@ -1,5 +1,6 @@
 """python -m experiments.benchmark --workdir=DIR
-    [--suite=softmax,memory,decode,masks,sharded,window,linear,linearized,sparse,content,loop]
+    [--suite=softmax,memory,decode,masks,sharded,window,bigbird,linear,linearized,sparse,content,
+             loop]
     [--lengths=512,2048,4096] [--dtypes=float32,bfloat16] [--heads=4/4,8/2] [--widths=64,128]
     [--against=jax.nn,torch] [--rounds=12] [--seconds=30]
 
@@ -33,25 +34,27 @@ from experiments.rundir import read_json
 from experiments.stdout import Console
 
 LOOP = "loop"
-# what the C library is told of memory, which decides what large arrays cost on a CPU
-OF_MEMORY = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
+# what the C library is told of memory, which decides what large arrays cost on a CPU, and what
+# XLA and Triton are told on a GPU
+TOLD = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "XLA_", "TRITON_F32_DEFAULT")
 
 
 def run_suite(
-    suite: Suite, options: Options, console: Console, peak: float, rows: list[Row]
+    suite: Suite, options: Options, console: Console, peaks: dict[str, float], rows: list[Row]
 ) -> None:
     """Appends to `rows`, so that nothing is lost when it is interrupted."""
     with console.status(suite.title):
         for found in suite.rows(options):
             rows += found
-            share(found, peak)
+            share(found, peaks)
             console.print(terminal(f"{suite.title}, {title(found[0])}", found))
 
 
-def share(rows: Iterable[Row], peak: float) -> None:
-    """Writes which share of `peak` FLOP/s the needed work is done at."""
+def share(rows: Iterable[Row], peaks: dict[str, float]) -> None:
+    """Writes which share of the FLOP/s that its dtype has in `peaks` the needed work is done at."""
     for row in rows:
         if row.get("work") and "minimum" in row:
+            peak = machine.peak_of(row["dtype"], peaks)
             row["peak_share"] = 1e3 * row["work"] / row["minimum"] / peak
 
 
@@ -93,10 +96,11 @@ def _run(values: flags.FlagValues) -> None:
         console.print(busy, style="yellow", highlight=False)
     command = redact.command("experiments.benchmark", sys.argv[1:])
     environment = records.environment(command) | {
-        **{name: os.environ[name] for name in sorted(os.environ) if name.startswith(OF_MEMORY)},
+        **{name: os.environ[name] for name in sorted(os.environ) if name.startswith(TOLD)},
         "load at start": round(load, 1),
     }
-    peak = machine.peak_flops()
+    environment |= machine.device()
+    peaks = machine.peaks()
     # last, because training keeps memory for the rest of the process
     for name in sorted(dict.fromkeys(values.suite), key=LOOP.__eq__):
         try:
@@ -106,13 +110,13 @@ def _run(values: flags.FlagValues) -> None:
                 suite = known[name]
                 told = {"title": suite.title, "note": suite.note, "ours": suite.ours}
                 found[name] = {**told, "rows": []}
-                run_suite(suite, options, console, peak, found[name]["rows"])
+                run_suite(suite, options, console, peaks, found[name]["rows"])
         finally:
             # the best of the run: something else may have had the machine
-            peak = max(peak, machine.peak_flops())
-            share((row for suite in found.values() for row in suite["rows"]), peak)
+            peaks = {dtype: max(x, peaks[dtype]) for dtype, x in machine.peaks().items()}
+            share((row for suite in found.values() for row in suite["rows"]), peaks)
             environment["load at end"] = round(os.getloadavg()[0], 1)
-            environment["matrix product peak"] = f"{peak / 1e9:.0f} GFLOP/s, float32, all cores"
+            environment["matrix product peak"] = machine.told(peaks)
             path = benchmark_page.write(found, environment, workdir)
     console.print(f"report: {path}", highlight=False, soft_wrap=True)
 

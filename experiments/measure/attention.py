@@ -9,13 +9,14 @@ import jax.numpy as jnp
 
 from attn import Mask, Mechanism, Softmax, picked
 from experiments.config import name_of
-from experiments.measure import cost, oracle, turns
+from experiments.measure import cost, fla_peers, oracle, turns
 from experiments.measure.options import Options
 from experiments.measure.peers import PEERS
 from experiments.measure.torch_peers import TORCH_PEERS
 from experiments.measure.turns import MODES, OURS, Contender, Group, Ready, Row, Unavailable
 from experiments.measure.verdict import judge
 
+IN_TORCH = TORCH_PEERS | {"fla": fla_peers.fla}
 PRODUCTS = {MODES[0]: 2, MODES[1]: 7}  # matrix products of a softmax: 2 forward, 5 backward
 
 
@@ -58,7 +59,7 @@ class Attention:
                 )
                 ours = functools.partial(self.contender, shape, inputs, mode)
                 others = {
-                    name: contender(
+                    fla_peers.contender(name): contender(
                         functools.partial(peer, name, self.against[name], self.seen, inputs, mode)
                     )
                     for name in names
@@ -82,8 +83,8 @@ def peer(name: str, longest: int, mask: Mask, inputs: list[tuple], mode: str) ->
     T = inputs[0][0].shape[1]
     if T > longest:
         raise Unavailable(f"not beyond T = {longest:,}, for its memory and time")
-    if name in TORCH_PEERS:
-        return TORCH_PEERS[name](mask, inputs, mode)
+    if name in IN_TORCH:
+        return IN_TORCH[name](mask, inputs, mode)
     attend = PEERS[name](mask, T)
     return turns.compiled(lambda q, k, v, _: attend(q, k, v), inputs, mode)
 

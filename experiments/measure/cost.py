@@ -6,10 +6,11 @@ busy machine slows all of them and no cache serves one input twice in a row.
 
 import dataclasses
 import hashlib
+import math
 import re
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,8 +18,12 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from attn import FULL, Mask, Mechanism
+from experiments.measure.machine import on_gpu
 
 ROTATED = 3  # sets of inputs
+# milliseconds of a turn on a GPU: to wait for it once takes a tenth of one
+TURN = 5.0
+MOST = 1024  # calls of one turn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,20 +87,22 @@ def time_together(
     rounds: int = 20,
     seconds: float = 60.0,
     warm: bool = True,
+    turn: float | None = None,
 ) -> dict[str, Timing]:
     """Time `call(round)`, which must come back finished, for each name; one call first to `warm`.
 
-    Stops after `rounds` rounds, or after the first three that end past `seconds`.
+    Stops after `rounds` rounds, or after the first three that end past `seconds`. A turn is one
+    call, or of what is `Finished` as many as take `turn` milliseconds: by default 5 on a GPU.
     """
     for call in calls.values() if warm else ():
         call(0)
+    turn = (TURN if on_gpu() else 0.0) if turn is None else turn
+    times = {name: _times(call, turn) for name, call in calls.items()}
     took: dict[str, list[float]] = {name: [] for name in calls}
     names, start = list(calls), time.perf_counter()
     for r in range(rounds if calls else 0):
         for name in names[r % len(names) :] + names[: r % len(names)]:
-            before = time.perf_counter()
-            calls[name](r)
-            took[name].append(1e3 * (time.perf_counter() - before))
+            took[name].append(_milliseconds(calls[name], r, times[name]) / times[name])
         if r >= 2 and time.perf_counter() - start > seconds:
             break
     return {name: _summary(times) for name, times in took.items()}
@@ -106,9 +113,36 @@ def _summary(times: list[float]) -> Timing:
     return Timing(min(times), median, low, high, len(times))
 
 
-def finished(call: Callable, inputs: list[tuple]) -> Callable[[int], Any]:
-    """What `time_together` takes: `call` on the inputs in turn, waiting for the device."""
-    return lambda r: jax.block_until_ready(call(*inputs[r % len(inputs)]))
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """What `time_together` takes: `call` on the inputs in turn, one or several `times` one after
+    another, and then waiting for the device."""
+
+    call: Callable
+    inputs: Sequence[tuple]
+    wait: Callable[[Any], Any] = jax.block_until_ready
+
+    def __call__(self, r: int, times: int = 1) -> Any:
+        for n in range(r * times, (r + 1) * times):
+            out = self.call(*self.inputs[n % len(self.inputs)])
+        return self.wait(out)
+
+
+def _milliseconds(call: Callable, r: int, times: int) -> float:
+    start = time.perf_counter()
+    call(r, times) if times > 1 else call(r)
+    return 1e3 * (time.perf_counter() - start)
+
+
+def _times(call: Callable, turn: float) -> int:
+    """How many calls take `turn` milliseconds."""
+    if not turn or not isinstance(call, Finished):
+        return 1
+    call(0)  # the first may compile
+    times = 1
+    while times < MOST and (took := _milliseconds(call, 0, times)) < turn:
+        times = min(MOST, max(2 * times, math.ceil(times * turn / took)))
+    return times
 
 
 @dataclasses.dataclass(frozen=True)

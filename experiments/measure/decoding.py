@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from attn import Causal
-from experiments.measure import cost, oracle, turns
+from experiments.measure import cost, machine, oracle, turns
 from experiments.measure.attention import labels
 from experiments.measure.caches import PEERS, STEPS, Tokens, attn_cache, in_jax
-from experiments.measure.machine import Copy
 from experiments.measure.options import Options
 from experiments.measure.turns import OURS, Contender, Group, Ready, Row, Unavailable
 from experiments.measure.verdict import judge
@@ -59,7 +58,7 @@ class Decoding:
             prepare = functools.partial(_prepare, make, tokens)
             return Contender(prepare, lambda x: verdict()(x), ours, moved=moved, per=STEPS)
 
-        copy = Copy()
+        copy = machine.copy()
         others = {name: contender(PEERS[name]) for name in options.peers(self.against)}
         contenders = {OURS: contender(lambda t: in_jax(t, attn_cache), ours=True), **others}
         contenders["copy"] = Contender(lambda: Ready(copy, None), None, moved=copy.bytes)

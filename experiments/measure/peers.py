@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from attn import Causal, Mask, Window
+from experiments.measure.machine import on_gpu
 from experiments.measure.turns import Unavailable
 
 Attention = Callable[[Any, Any, Any], Any]  # q [B, T, N, H], k, v [B, T, K, H] -> [B, T, N, H]
@@ -23,6 +24,37 @@ def jax_nn(mask: Mask, T: int) -> Attention:
         size = (mask.left, mask.right)
         return functools.partial(jax.nn.dot_product_attention, local_window_size=size)
     raise Unavailable(f"it has no argument for {mask}")
+
+
+def cudnn(mask: Mask, T: int) -> Attention:
+    """cuDNN's fused attention by the same function, for 16 bits on a GPU."""
+    if not on_gpu():
+        raise Unavailable("it runs on a GPU")
+    options: dict[str, Any] = {"is_causal": True}
+    if isinstance(mask, Window) and mask.right == 0:
+        options["local_window_size"] = (mask.left, 0)
+    elif mask != Causal():
+        raise Unavailable(f"it has no argument for {mask}")
+
+    def attend(q, k, v):
+        if q.dtype.itemsize != 2:
+            raise Unavailable(f"it takes bfloat16 and float16, not {q.dtype}")
+        return jax.nn.dot_product_attention(q, k, v, implementation="cudnn", **options)
+
+    return attend
+
+
+def tokamax(mask: Mask, T: int) -> Attention:
+    """Tokamax's fused attention by Mosaic, for GPUs and TPUs."""
+    if jax.default_backend() == "cpu":
+        raise Unavailable("it runs on a GPU or TPU")
+    if mask != Causal():
+        raise Unavailable(f"it is not asked for {mask}")
+    try:
+        from tokamax import dot_product_attention
+    except ImportError as error:
+        raise Unavailable(f"tokamax is not installed: {error}") from None
+    return functools.partial(dot_product_attention, is_causal=True, implementation="mosaic")
 
 
 def masked(function: Callable, mask: Mask, T: int) -> Attention:
@@ -70,4 +102,6 @@ PEERS: dict[str, Callable[[Mask, int], Attention]] = {
     "flax.linen": linen,
     "flax.nnx": functools.partial(masked, flax.nnx.dot_product_attention),
     "token scan": token_scan,
+    "cudnn": cudnn,
+    "tokamax": tokamax,
 }

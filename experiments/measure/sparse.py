@@ -13,6 +13,7 @@ from attn import Mechanism
 from attn.testing.cases import base_mask
 from experiments.measure import cost, turns
 from experiments.measure.attention import labels
+from experiments.measure.machine import on_cpu
 from experiments.measure.options import Options
 from experiments.measure.turns import MODES, OURS, Contender, Group, Row
 from experiments.measure.verdict import Verdict, worst
@@ -77,7 +78,7 @@ class Sparse:
 
 def _judge(mechanism, shape, inputs, arrays, mask, results: Sequence[np.ndarray]) -> Verdict:
     """The output and the gradients of q, k and v against the dense definition."""
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), on_cpu():
         wide = lambda x: jnp.asarray(np.asarray(x, np.float64))
         q, k, v, g = (wide(x.astype(jnp.float32)) for x in inputs)
         more = {name: wide(x) for name, x in arrays.items()}

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Protocol
 
-from attn import MECHANISMS, Causal, Window
+from attn import FULL, MECHANISMS, Causal, Window
 from experiments.measure import oracle
 from experiments.measure.attention import Attention
 from experiments.measure.decoding import Decoding
@@ -66,6 +66,10 @@ class Suite(Protocol):
 
 def suites() -> dict[str, Suite]:
     dense = {"jax.nn": 4096, "flax.linen": 4096, "flax.nnx": 4096}
+    fused = {"cudnn": 65536}
+    # drawn over one length, so that the pattern is one static mask: shorter sequences are its start
+    bigbird = MECHANISMS["bigbird"](length=16384)
+    (blocks,) = bigbird.patterns(16384, 16384)
     return {
         "softmax": Attention(
             "causal softmax",
@@ -75,7 +79,7 @@ def suites() -> dict[str, Suite]:
             oracle.Softmax(Causal()),
             (512, 1024, 2048, 4096, 8192, 16384),
             2,
-            {**dense, "torch": 16384, "torch flex": 16384},
+            {**dense, "torch": 16384, "torch flex": 16384, **fused, "tokamax": 65536},
             dtypes=("float32", "bfloat16"),
             heads=((4, 4), (8, 2)),
             widths=(64, 128),
@@ -104,7 +108,19 @@ def suites() -> dict[str, Suite]:
             oracle.Softmax(Window(255, 0)),
             (2048, 4096, 8192, 16384, 32768),
             1,
-            {"jax.nn": 8192, "flax.linen": 8192, "torch": 8192, "torch flex": 32768},
+            {"jax.nn": 8192, "flax.linen": 8192, "torch": 8192, "torch flex": 32768, **fused},
+        ),
+        "bigbird": Attention(
+            "BigBird's blocks",
+            bigbird,
+            FULL,
+            blocks,
+            oracle.Softmax(blocks),
+            (2048, 4096, 8192, 16384),
+            1,
+            {"torch": 4096, "torch flex": 16384},
+            note="Blocks of 64: one neighbour on each side, two global ones and three random ones "
+            "a row, drawn over 16,384 tokens; shorter sequences see those that lie within them.",
         ),
         "linear": Attention(
             "causal linear attention, elu + 1",

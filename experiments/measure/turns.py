@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from experiments.measure import cost, flops
-from experiments.measure.machine import memory_bytes
+from experiments.measure.machine import memory_bytes, precision
 from experiments.measure.options import Options
 from experiments.measure.verdict import Verdict
 
@@ -82,6 +82,11 @@ def shapes(
 
 def measure(group: Group, options: Options, rounds: int | None = None) -> list[Row]:
     """One row for each contender; those that are wrong or cannot take part say why."""
+    with precision(group.labels["dtype"]):
+        return _measure(group, options, rounds)
+
+
+def _measure(group: Group, options: Options, rounds: int | None) -> list[Row]:
     ready: dict[str, Ready] = {}
     rows = {name: _row(group, name, one, ready) for name, one in group.contenders.items()}
     timed = cost.time_together(
@@ -153,7 +158,7 @@ def _compiled(function, both, inputs, mode, extra, **facts) -> Ready:
         raise Unavailable(f"it would hold {program.peak_bytes / 1e9:.1f} GB")
     found = flops.counted(program.jaxpr)
     return Ready(
-        cost.finished(program.call, inputs),
+        cost.Finished(program.call, inputs),
         lambda: [np.asarray(x) for x in jax.tree.leaves(program.call(*inputs[0]))],
         program.compile_seconds,
         program.peak_bytes,

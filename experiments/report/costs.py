@@ -78,8 +78,8 @@ def _attention(experiments: dict[str, Experiment]) -> dict[Layer, Costs]:
         both = [(*x[:3], arrays, x[3]) for x in inputs[shape]]
         backward = cost.forward_backward(attend)
         programs = cost.build(attend, *forward[0]), cost.build(backward, *both[0])
-        calls[one, "forward"] = cost.finished(programs[0].call, forward)
-        calls[one, "forward_backward"] = cost.finished(programs[1].call, both)
+        calls[one, "forward"] = cost.Finished(programs[0].call, forward)
+        calls[one, "forward_backward"] = cost.Finished(programs[1].call, both)
         work = counted(programs[1].jaxpr)
         found[one] = {
             "attention_peak_bytes": programs[1].peak_bytes,

@@ -1,6 +1,7 @@
 """A benchmark times nothing that is wrong, and says why whoever is missing is missing."""
 
 import dataclasses
+import functools
 import io
 import json
 import shutil
@@ -14,7 +15,7 @@ import pytest
 from absl import flags
 from rich.console import Console
 
-from attn import MECHANISMS, Causal, Padding, Segments
+from attn import MECHANISMS, Causal, Padding, Segments, Window
 from experiments import benchmark, records
 from experiments.errors import ConfigError
 from experiments.measure import commits, cost, decoding, machine, torch_peers
@@ -118,6 +119,56 @@ def test_torch_flex_takes_part_forward_or_says_why():
         assert forward["why"].startswith("skipped: it does not compile")
 
 
+def test_any_mask_is_looked_up_by_flex():
+    torch = pytest.importorskip("torch")
+    seen = suites()["bigbird"].seen
+    i, j = torch.arange(300)[:, None], torch.arange(300)[None]
+    for mask in (Causal(), Window(7, 3), seen):
+        found = torch_peers.mask_mod(mask, 300)(0, 0, i, j)
+        assert (found.numpy() == mask.array(300, 300)).all()
+
+
+def test_peers_for_a_gpu_say_so_elsewhere():
+    _, *others = rows(softmax(), MODES[0], against=("cudnn", "tokamax"))
+    assert [(row["contender"], row["why"]) for row in others] == [
+        ("cudnn", "skipped: it runs on a GPU"),
+        ("tokamax", "skipped: it runs on a GPU or TPU"),
+    ]
+
+
+def test_cudnn_is_told_of_the_mask_and_asked_for_16_bits(monkeypatch):
+    from experiments.measure import peers
+
+    told = []
+    monkeypatch.setattr(peers, "on_gpu", lambda: True)
+    tell = lambda q, k, v, **options: told.append(options) or q
+    monkeypatch.setattr(peers.jax.nn, "dot_product_attention", tell)
+    wide, narrow = (np.zeros((1, 8, 1, 4), dtype) for dtype in ("float32", "float16"))
+    for mask in (Causal(), Window(3, 0)):
+        peers.cudnn(mask, 8)(narrow, narrow, narrow)
+    assert told == [
+        {"implementation": "cudnn", "is_causal": True},
+        {"implementation": "cudnn", "is_causal": True, "local_window_size": (3, 0)},
+    ]
+    with pytest.raises(Unavailable, match="not float32"):
+        peers.cudnn(Causal(), 8)(wide, wide, wide)
+    with pytest.raises(Unavailable, match="no argument"):
+        peers.cudnn(Window(3, 3), 8)
+
+
+def test_bigbird_is_one_pattern_over_all_lengths():
+    suite = suites()["bigbird"]
+    assert suite.seen.static
+    found = rows(suite, MODES[1], lengths=(512,), against=("torch",))
+    assert found[0]["why"] == ""
+    assert found[0]["error"] < 1
+    assert all(not x["why"] or x["why"] == "skipped: torch is not installed" for x in found)
+    shown = pairs(suite.seen, 512)
+    assert shown == suite.seen.array(512, 512).sum()
+    assert shown < 512**2
+    assert pairs(suite.seen, 4096) / 4096 < 0.3 * 4096  # and it gets sparser
+
+
 def test_what_takes_too_long_is_stopped():
     with pytest.raises(Unavailable, match=r"took over 0\.05 s"), torch_peers._limit(0.05):
         time.sleep(10)
@@ -131,7 +182,7 @@ def test_rows_say_what_ran():
     assert row["error"] < 1
     work = 2 * 2 * (32 * 33 / 2) * 4 * 16
     assert row["work"] == work
-    benchmark.share([row, {"why": "skipped"}], 1e9)
+    benchmark.share([row, {"why": "skipped"}], {"float32": 1e9})
     assert row["peak_share"] == pytest.approx(work / (row["minimum"] / 1e3) / 1e9)
 
 
@@ -196,6 +247,39 @@ def test_the_machine_is_measured():
     copy(0)
     assert copy.bytes == 2**11
     assert all((target == source).all() for target, source in copy.parts)
+
+
+def test_a_gpu_is_measured_and_told_of(monkeypatch, tmp_path):
+    import jax
+    import jax.numpy as jnp
+
+    monkeypatch.setattr(machine, "on_gpu", lambda: True)
+    monkeypatch.setattr(machine, "DeviceCopy", functools.partial(machine.DeviceCopy, 2**12))
+    assert machine.memory_bytes() > 2**28  # a CPU has no limit of its own
+    assert machine.device()["device copy"].endswith("GB/s read and written")
+    assert machine.copy().bytes == 2**13
+    for dtype in ("float32", "bfloat16"):
+        assert machine._device_flops(dtype, size=64, products=2) > 1e5
+    peaks = {"float32": 5e13, "bfloat16": 7e14}
+    assert machine.told(peaks) == "50000 GFLOP/s, float32, highest precision, " + (
+        "700000 GFLOP/s, bfloat16"
+    )
+    assert [machine.peak_of(x, peaks) for x in ("float32", "float16")] == [5e13, 7e14]
+    for dtype, said in (("float32", True), ("bfloat16", False)):
+        with jax.default_matmul_precision("bfloat16"), machine.precision(dtype):
+            program = jax.make_jaxpr(lambda x: x @ x)(jnp.ones((2, 2)))
+        assert ("HIGHEST" in str(program)) == said
+    environment = {"command": "c", "hardware": {"platform": "gpu"}}
+    assert "enqueued one after another" in report_benchmark.markdown({}, environment)
+    report_benchmark.write({}, environment, tmp_path)
+    assert "enqueued one after another" in (tmp_path / "benchmark.html").read_text()
+
+
+def test_on_a_cpu_nothing_is_said_of_devices():
+    assert machine.device() == {}
+    assert machine.told({"float32": 2e11}) == "200 GFLOP/s, float32, all cores"
+    assert machine.peak_of("bfloat16", {"float32": 2e11}) == 2e11
+    assert report_benchmark.notes({}) == report_benchmark.NOTES
 
 
 @pytest.mark.slow
@@ -294,7 +378,7 @@ def test_a_name_that_is_no_peer_is_told_what_is_expected(capsys, tmp_path):
     """Whatever it was, it was told "did you mean 'torch'?", which may not be installed."""
     assert benchmark.main(["--suite=content", "--against=nonsuch", f"--workdir={tmp_path}"]) == 2
     error = capsys.readouterr().err
-    assert "--against=nonsuch: expected a peer (fla, flax.linen, flax.nnx, jax.nn, " in error
+    assert "--against=nonsuch: expected a peer (cudnn, fla, flax.linen, flax.nnx, " in error
     assert "or a name of a commit" in error
     assert "did you mean" not in error
 

@@ -1,6 +1,7 @@
 """Costs are those of the compiled program, and what is timed together takes turns."""
 
 import dataclasses
+import time
 
 import jax
 import jax.numpy as jnp
@@ -55,10 +56,27 @@ def test_no_time_is_left_after_the_limit():
 
 def test_inputs_are_rotated():
     seen = []
-    call = cost.finished(lambda x: seen.append(x), [(1,), (2,), (3,)])
+    call = cost.Finished(lambda x: seen.append(x), [(1,), (2,), (3,)])
     for r in range(5):
         call(r)
-    assert seen == [1, 2, 3, 1, 2]
+    assert seen[:5] == [1, 2, 3, 1, 2]
+
+
+def test_on_a_gpu_a_turn_is_calls_one_after_another_waited_for_at_the_end():
+    done = []
+
+    def wait(out):
+        time.sleep(0.002)
+        done.append(out)
+
+    call = cost.Finished(lambda x: x, [(1,), (2,), (3,)], wait)
+    timing = cost.time_together({"a": call}, rounds=3, warm=False, turn=4.0)["a"]
+    assert timing.minimum < 1.5  # two or more to a wait of 2 ms
+    call(1, times=2)
+    assert done[-1] == 1  # the third and the first again
+    plain = []
+    cost.time_together({"a": plain.append}, rounds=3, warm=False, turn=4.0)
+    assert plain == [0, 1, 2]  # what does not say how to wait is called once a turn
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
