@@ -124,7 +124,7 @@ def _conv(eqn, known, unknown):
 
 def _scan(eqn, known, unknown):
     body, length = eqn.params["jaxpr"], eqn.params["length"]
-    consts, carry = eqn.params["num_consts"], eqn.params["num_carry"]
+    consts, carry = _of_scan(eqn.params)
     blank = [None] * len(eqn.outvars)
     if not has_loop(body):
         flops, steps, _ = _walk(body, [None] * len(known), unknown)
@@ -140,6 +140,14 @@ def _scan(eqn, known, unknown):
         total, state = total + flops, [None if x is None else _value(x()) for x in outs[:carry]]
         chain.append(max(1, steps) if carry else steps)
     return total, sum(chain) if carry else max(chain, default=0), [*state, *blank[carry:]]
+
+
+def _of_scan(params: dict[str, Any]) -> tuple[int, int]:
+    """How many of its arguments are constants and how many are carried."""
+    if "ft_in" in params:  # from jax 0.11 on: a tree of constants, carry and slices
+        consts, carry, _ = map(len, params["ft_in"].unpack())
+        return consts, carry
+    return params["num_consts"], params["num_carry"]
 
 
 def _while(eqn, known, unknown):
