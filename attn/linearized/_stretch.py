@@ -47,6 +47,8 @@ def advance(
     basis = jnp.eye(M, dtype=dtype) if size.erases else jnp.ones((M, 1), dtype)
     basis = jnp.broadcast_to(basis, (B * n, K, *basis.shape))
     no_values = jnp.zeros((*chunks.v.shape[:-1], basis.shape[-1]), chunks.v.dtype)
+    # else XLA computes what follows from them while it compiles, for seconds
+    basis, no_values = lax.optimization_barrier((basis, no_values))
     kept = one(
         dataclasses.replace(before, kv=basis), dataclasses.replace(chunks, v=no_values)
     )  # fmt: skip
