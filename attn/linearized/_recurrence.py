@@ -7,6 +7,7 @@ arXiv:2406.06484).
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -212,45 +213,64 @@ def _only(where, x):
 def advance(form, learned: dict, state: State, tokens: Tokens, mute=None) -> tuple[State, Read]:
     """C tokens after `state`: the state after them, and what they read; those that are `mute`
     [B, C, N] read by 0."""
-    t, v, poison, q_poison = _prepared(form, learned, tokens, mute)
+    return meet(form, learned, state, tokens, mute)(state)
+
+
+def meet(
+    form, learned: dict, state: State, tokens: Tokens, mute=None
+) -> Callable[..., tuple[State, Read]]:
+    """`advance` as a function of (state, values) alone, in whose sums it is linear: what C tokens
+    are to each other knows only `state.run` and `state.top`."""
+    t, own_values, poison, q_poison = _prepared(form, learned, tokens, mute)
     order = _order(tokens.run, state.run, tokens.q.shape[1])
     seen = order.strictly if form.reads_before else order.past
     decayed, top = _decayed(t, form.reads_before, order, state.top)
     rows = t.q if t.erase is None else jnp.concatenate([t.q, t.erase], 2)
     a, now, kept, total = decayed(rows, t.k)
-    old = _only(order.from_state, _mix(now, state.kv))
     G = t.q.shape[2]
     split = lambda a: (jnp.where(seen, a[:, :, :G], 0), jnp.where(order.strictly, a, 0)[:, :, -1])
-    (a, erased), (old, old_erased) = split(a), (old[:, :, :G], old[:, :, -1])
-    # what is written depends on the past, whose gradients a row that overflows must not reach
-    a, over = (a, 0.0) if t.erase is None else isolate(a)
+    a, erased = split(a)
     kept = _only(order.to_state, kept)
-    kv = _only(order.goes_on, state.kv * total[..., None])
-    if t.erase is None:
-        sums, kv = _mix(a, v) + old, kv + kept.mT @ v
-    elif t.remove is None:
-        u, lost = _solved(erased, v - old_erased, order)
-        sums, kv = _mix(a, u) + old, kv + kept.mT @ u
-    else:
-        b, _, removed_kept, _ = decayed(rows, t.remove)
-        b, removed = split(b)
-        erased, beyond = isolate(erased)
-        u, lost = _solved(removed, erased @ v + old_erased + beyond[..., None], order)
-        sums, kv = (
-            _mix(a, v) - _mix(b, u) + old,
-            kv + kept.mT @ v - _only(order.to_state, removed_kept).mT @ u,
-        )
-    k, weight = state.k, None
-    if form.normalised:
-        weight = a.sum(-1) + _only(order.from_state, _mix(now, state.k[..., None])[..., 0])
-        k = _only(order.goes_on, k * total) + kept.sum(-2)
-    # a row is NaN exactly if it, or a token that it sees, was not finite, or wrote what was not
-    poison = poison if t.erase is None else poison + lax.stop_gradient(lost)
-    met = jnp.where(seen, poison[:, :, None, None, :], 0).sum(-1) + q_poison + over
-    met = met + _only(order.from_state, state.poison[..., None, None] + jnp.zeros_like(met))
-    poison = _only(order.to_state, poison).sum(-1) + _only(order.goes_on, state.poison)
-    run = state.run if tokens.run is None else tokens.run[:, -1]
-    return State(kv, k, top, run, poison), Read(sums, weight, met)
+    over = 0.0
+    if t.erase is not None:
+        # what is written depends on the past, whose gradients a row that overflows must not reach
+        a, over = isolate(a)
+        if t.remove is None:
+            solve = _solver(erased, order)
+        else:
+            b, _, removed_kept, _ = decayed(rows, t.remove)
+            b, removed = split(b)
+            removed_kept = _only(order.to_state, removed_kept)
+            erased, beyond = isolate(erased)
+            solve = _solver(removed, order)
+
+    def follow(state: State, v: Float[Array, "B K C D"] = own_values) -> tuple[State, Read]:
+        old = _only(order.from_state, _mix(now, state.kv))
+        old, old_erased = old[:, :, :G], old[:, :, -1]
+        kv = _only(order.goes_on, state.kv * total[..., None])
+        lost = 0.0
+        if t.erase is None:
+            sums, kv = _mix(a, v) + old, kv + kept.mT @ v
+        elif t.remove is None:
+            u, lost = solve(v - old_erased)
+            sums, kv = _mix(a, u) + old, kv + kept.mT @ u
+        else:
+            u, lost = solve(erased @ v + old_erased + beyond[..., None])
+            sums = _mix(a, v) - _mix(b, u) + old
+            kv = kv + kept.mT @ v - removed_kept.mT @ u
+        k, weight = state.k, None
+        if form.normalised:
+            weight = a.sum(-1) + _only(order.from_state, _mix(now, state.k[..., None])[..., 0])
+            k = _only(order.goes_on, k * total) + kept.sum(-2)
+        # a row is NaN exactly if it, or a token that it sees, was not finite, or wrote what was not
+        spoilt = poison + lax.stop_gradient(lost)
+        met = jnp.where(seen, spoilt[:, :, None, None, :], 0).sum(-1) + q_poison + over
+        met = met + _only(order.from_state, state.poison[..., None, None] + jnp.zeros_like(met))
+        spoilt = _only(order.to_state, spoilt).sum(-1) + _only(order.goes_on, state.poison)
+        run = state.run if tokens.run is None else tokens.run[:, -1]
+        return State(kv, k, top, run, spoilt), Read(sums, weight, met)
+
+    return follow
 
 
 def _mix(a: Float[Array, "B K G C S"], v: Float[Array, "B K S D"]) -> Float[Array, "B K G C D"]:
@@ -258,13 +278,18 @@ def _mix(a: Float[Array, "B K G C S"], v: Float[Array, "B K S D"]) -> Float[Arra
     return (a.reshape(B, K, G * C, S) @ v).reshape(B, K, G, C, -1)
 
 
-def _solved(e: Float[Array, "*B C C"], x: Float[Array, "*B C D"], order: Order):
-    """(I + e)^-1 x of a strictly lower e, and the poison of rows that overflow, which rows before
-    them must not meet, nor their gradients: 0 * inf."""
+def _solver(e: Float[Array, "*B C C"], order: Order):
+    """x -> (I + e)^-1 x of a strictly lower e, and the poison of rows that overflow, which rows
+    before them must not meet, nor their gradients: 0 * inf."""
     inverse = jnp.where(order.past[:, :, 0], _inverse(e), 0)  # for its gradient, of d_u . x
-    (inverse, within), (x, before) = isolate(inverse), isolate(x)
-    u, after = isolate(inverse @ x)
-    return u, within + before + after
+    inverse, within = isolate(inverse)
+
+    def solve(x: Float[Array, "*B C D"]):
+        x, before = isolate(x)
+        u, after = isolate(inverse @ x)
+        return u, within + before + after
+
+    return solve
 
 
 @jax.custom_jvp

@@ -2,8 +2,8 @@
 
 A chunk makes A S + B of the state S before it; A is one number a feature or, where tokens erase, a
 matrix. B is what it makes of no state, A what it makes of ones (or the identity) without values.
-The states between chunks follow by an associative scan in O(log n) steps, and then all chunks read.
-What is said twice here is computed once: XLA merges equal operations.
+From these follow the states between chunks, and then all chunks read. What is said twice here is
+computed once: XLA merges equal operations.
 """
 
 import dataclasses
@@ -16,57 +16,69 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from attn._core import finite
-from attn.linearized._recurrence import Read, Sizes, State, Tokens, empty_state, low
-from attn.linearized._recurrence import advance as advance_chunk
+from attn.linearized import _decays
+from attn.linearized._recurrence import Read, Sizes, State, Tokens, empty_state, low, meet
 
 
 def advance(
     form, size: Sizes, n: int, learned: dict, state: State, tokens: Tokens, mute=None
 ) -> tuple[State, Read]:
     """`_recurrence.advance`, n times: n chunks of C tokens after `state`."""
-    (B, K, M, D), dtype = state.kv.shape, state.kv.dtype
-    apart = lambda x: x.reshape(B * n, x.shape[1] // n, *x.shape[2:])
+    (B, K, M, D), dtype, T = state.kv.shape, state.kv.dtype, tokens.q.shape[1]
+    apart = lambda x: x.reshape(B * n, T // n, *x.shape[2:])
     chunks, mute = jax.tree.map(apart, (tokens, mute))
     flat = lambda x: x[:, :-1].reshape(B * n, *x.shape[2:])  # of n + 1 states those before chunks
     after = lambda start, x: jnp.concatenate([start[:, None], x.reshape(B, n, *x.shape[1:])], 1)
-    one = lambda before, tokens: advance_chunk(form, learned, before, tokens, mute)[0]
+    start = lambda run, top: dataclasses.replace(
+        empty_state((B * n,), size, D, dtype), run=flat(run), top=flat(top)
+    )
+    met = lambda before: meet(form, learned, before, chunks, mute)
 
     last = state.run[:, None].repeat(n, 1) if tokens.run is None else chunks.run[:, -1]
     run = after(state.run, last.reshape(B * n))
     meets = np.tri(n + 1, dtype=bool)[None]
     if tokens.run is not None:
         meets = jnp.tril(run[:, :, None] == run[:, None, :])
-    before = dataclasses.replace(empty_state((B * n,), size, D, dtype), run=flat(run))
     top = jnp.broadcast_to(state.top[:, None], (B, n + 1, K))
     if size.weighs:
-        nothing = low(dtype)
-        top = after(state.top, one(before, chunks).top)[:, None]
-        top = lax.stop_gradient(jnp.where(meets[..., None], top, nothing).max(2))
-        before = dataclasses.replace(before, top=flat(top))
+        nothing = start(run, jnp.full_like(top, low(dtype)))
+        top = after(state.top, met(nothing)(nothing)[0].top)[:, None]
+        top = lax.stop_gradient(jnp.where(meets[..., None], top, low(dtype)).max(2))
 
+    before = start(run, top)
+    follow = met(before)
     basis = jnp.eye(M, dtype=dtype) if size.erases else jnp.ones((M, 1), dtype)
     basis = jnp.broadcast_to(basis, (B * n, K, *basis.shape))
-    no_values = jnp.zeros((*chunks.v.shape[:-1], basis.shape[-1]), chunks.v.dtype)
+    no_values = jnp.zeros((B * n, K, T // n, basis.shape[-1]), dtype)
     # else XLA computes what follows from them while it compiles, for seconds
     basis, no_values = lax.optimization_barrier((basis, no_values))
-    kept = one(
-        dataclasses.replace(before, kv=basis), dataclasses.replace(chunks, v=no_values)
-    )  # fmt: skip
-    wrote = one(before, chunks)
-    poison = after(state.poison, wrote.poison + kept.poison)[:, None]
-    poison = jnp.where(meets[..., None], poison, 0).sum(2)
+    kept = follow(dataclasses.replace(before, kv=basis), no_values)[0]
+    wrote = follow(before)[0]
     # the sums of keys are one more column: they follow the same way
     beside = lambda s: jnp.concatenate([s.kv, s.k[..., None]], -1) if form.normalised else s.kv
-    apart = lambda x: x.reshape(B, n, *x.shape[1:])
-    sums = states(apart(kept.kv), apart(beside(wrote)), beside(state))
+    a, b = (x.reshape(B, n, *x.shape[1:]) for x in (kept.kv, beside(wrote)))
+    a, b, first = map(_apart, (a, b, beside(state)))
+    if size.erases:
+        sums = by_matrices(a[0], b[0], first[0])
+    else:
+        sums = by_decays(a[0][..., 0] if size.decay > 1 else a[0][..., :1, 0], b[0], first[0])
+    overflowed = after(first[1], (a[1] + b[1]).reshape(B * n, K))
+    poison = after(state.poison, wrote.poison + kept.poison) + overflowed
+    poison = jnp.where(meets[..., None], poison[:, None], 0).sum(2)
     if mute is not None:  # on the way back: what overflowed meets what nobody asks about, 0 * inf
         sums = finite(sums)
     kv = sums[..., :D]
     k = sums[..., D] if form.normalised else jnp.broadcast_to(state.k[:, None], (B, n + 1, K, M))
 
     between = State(kv, k, top, run, poison)
-    read = advance_chunk(form, learned, jax.tree.map(flat, between), chunks, mute)[1]
+    read = follow(jax.tree.map(flat, between))[1]
     return jax.tree.map(lambda x: x[:, -1], between), jax.tree.map(lambda x: _joined(x, n), read)
+
+
+def _apart(x: Float[Array, "*B K M D"]) -> tuple[Array, Float[Array, "*B K"]]:
+    """What is finite of sums, and their poison: 0 * inf would be what follows elsewhere."""
+    fine = jnp.isfinite(x).all((-2, -1))
+    return finite(x), lax.stop_gradient(jnp.where(fine, 0, jnp.nan).astype(x.dtype))
 
 
 def _joined(x: Float[Array, "Bn K G C ..."], n: int) -> Float[Array, "B K G nC ..."]:
@@ -76,51 +88,86 @@ def _joined(x: Float[Array, "Bn K G C ..."], n: int) -> Float[Array, "B K G nC .
 
 
 @jax.custom_vjp
-def states(
-    a: Float[Array, "B n K M #M"], b: Float[Array, "B n K M D"], start: Float[Array, "B K M D"]
+def by_decays(
+    a: Float[Array, "B n K #M"], b: Float[Array, "B n K M D"], start: Float[Array, "B K M D"]
 ) -> Float[Array, "B n+1 K M D"]:
-    """s_0 = start and s_{c+1} = a_c s_c + b_c."""
-    return _followed(jnp.pad(a, _one_more(a, 1, 0)), jnp.concatenate([start[:, None], b], 1))
+    """s_0 = start and s_{c+1} = a_c s_c + b_c of numbers a >= 0: a product with what is left of
+    each b, [n + 1, n + 1]."""
+    return _by_decays_forward(a, b, start)[0]
 
 
-def _forward(a, b, start):
-    s = states(a, b, start)
+def _by_decays_forward(a, b, start):
+    g = jnp.maximum(jnp.log(a), _decays.FLOOR)
+    g = jnp.moveaxis(jnp.pad(g, [(0, 0), (1, 0), (0, 0), (0, 0)]), 1, -1)
+    upto = np.tri(g.shape[-1], dtype=bool)
+    # sums, as differences of running sums would not be exact
+    between = jnp.where(np.tri(g.shape[-1], k=-1, dtype=bool), g[..., None], 0)
+    left = jnp.where(upto, jnp.exp(_exact(upto.astype(g.dtype), between)), 0)  # [B, K, #M, c, j]
+    s = _left_of(left, jnp.concatenate([start[:, None], b], 1))
+    return s, (a, left, s)
+
+
+def _by_decays_backward(saved, d):
+    a, left, s = saved
+    e = _left_of(left.mT, d)
+    later = e[:, 1:]
+    d_a = (later * finite(s[:, :-1])).sum(-1)
+    return d_a if a.shape[-1] > 1 else d_a.sum(-1, keepdims=True), later, e[:, 0]
+
+
+by_decays.defvjp(_by_decays_forward, _by_decays_backward)
+
+
+def _left_of(left: Float[Array, "B K #M c j"], b: Float[Array, "B j K M D"]):
+    B, n, K, M, D = b.shape
+    b = jnp.moveaxis(b, 1, 3)  # [B, K, M, j, D]
+    if left.shape[2] == 1:  # one product for all features
+        b = jnp.moveaxis(b, 3, 2).reshape(B, K, 1, n, M * D)
+    s = _exact(left, b)
+    s = s.reshape(B, K, n, M, D) if left.shape[2] == 1 else jnp.moveaxis(s, 2, 3)
+    return jnp.moveaxis(s, 2, 1)
+
+
+@jax.custom_vjp
+def by_matrices(
+    a: Float[Array, "B n K M M"], b: Float[Array, "B n K M D"], start: Float[Array, "B K M D"]
+) -> Float[Array, "B n+1 K M D"]:
+    """s_0 = start and s_{c+1} = a_c s_c + b_c, in log2(n) products."""
+    return _followed(
+        jnp.pad(a, [(0, 0), (1, 0)] + [(0, 0)] * 3), jnp.concatenate([start[:, None], b], 1)
+    )
+
+
+def _by_matrices_forward(a, b, start):
+    s = by_matrices(a, b, start)
     return s, (a, s)
 
 
-def _backward(saved, d):
-    """The same from the end, d_c + a_c^T e_{c+1}. What overflowed counts nothing: 0 * inf would
-    be the gradient of rows that cannot have met it."""
-    a, s = saved
-    a, s = finite(a), finite(s[:, :-1])
-    turned = a.mT if _matrices(a) else a
-    e = _followed(jnp.pad(turned, _one_more(a, 0, 1)), d, reverse=True)
+def _by_matrices_backward(saved, d):
+    """The same from the end, d_c + a_c^T e_{c+1}."""
+    a, s = map(finite, saved)
+    e = _followed(jnp.pad(a.mT, [(0, 0), (0, 1)] + [(0, 0)] * 3), d, reverse=True)
     later = e[:, 1:]
-    d_a = later @ s.mT if _matrices(a) else (later * s).sum(-1, keepdims=True)
-    return d_a, later, e[:, 0]
+    return later @ s[:, :-1].mT, later, e[:, 0]
 
 
-states.defvjp(_forward, _backward)
+by_matrices.defvjp(_by_matrices_forward, _by_matrices_backward)
 
 
-def _followed(a, b, *, reverse=False):
-    whole = _matrices(a)
-    exact = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
-    product = exact if whole else jnp.multiply
-
-    def then(first, second):
-        (a1, b1), (a2, b2) = first, second
-        # a chunk where a document begins: what was before it, even Inf, is nothing
-        gone = (a2 == 0).all((-2, -1), keepdims=True) if whole else a2 == 0
-        clean = finite if reverse else lambda x: x
-        return clean(jnp.where(gone, 0, product(a2, a1))), jnp.where(gone, 0, product(a2, b1)) + b2
-
-    return lax.associative_scan(then, (a, b), reverse=reverse, axis=1)[1]
-
-
-def _matrices(a) -> bool:
-    return a.shape[-1] > 1
+def _followed(a: Float[Array, "B n K M M"], b: Float[Array, "B n K M D"], *, reverse=False):
+    """Each element with those up to n before it, n = 1, 2, 4, ...; a_0 = 0."""
+    if reverse:
+        return jnp.flip(_followed(jnp.flip(a, 1), jnp.flip(b, 1)), 1)
+    M, n = a.shape[-1], 1
+    both = jnp.concatenate([a, b], -1)
+    earlier = lambda x: jnp.pad(x[:, :-n], [(0, 0), (n, 0)] + [(0, 0)] * (x.ndim - 2))
+    # where a document begins what was before it, even what overflowed, is nothing
+    ends = (a == 0).all((-2, -1), keepdims=True)
+    while n < a.shape[1]:
+        then = jnp.where(ends, 0, _exact(both[..., :M], earlier(both)))
+        both = jnp.concatenate([then[..., :M], then[..., M:] + both[..., M:]], -1)
+        ends, n = ends | earlier(ends), 2 * n
+    return both[..., M:]
 
 
-def _one_more(x, before: int, after: int):
-    return [(0, 0), (before, after)] + [(0, 0)] * (x.ndim - 2)
+_exact = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
