@@ -46,7 +46,8 @@ def advance(
 
     basis = jnp.eye(M, dtype=dtype) if size.erases else jnp.ones((M, 1), dtype)
     basis = jnp.broadcast_to(basis, (B * n, K, *basis.shape))
-    no_values = jnp.zeros((*chunks.v.shape[:-1], basis.shape[-1]), chunks.v.dtype)
+    # one column stands for all: XLA would fold a look at M columns of zeros, for seconds
+    no_values = jnp.zeros((*chunks.v.shape[:-1], 1), chunks.v.dtype)
     kept = one(
         dataclasses.replace(before, kv=basis), dataclasses.replace(chunks, v=no_values)
     )  # fmt: skip
