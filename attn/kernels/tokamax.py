@@ -58,6 +58,8 @@ class Tokamax:
             jax.eval_shape(trace, *arrays)
         except NotImplementedError as error:
             return f"tokamax says: {error}"
+        except ImportError as error:  # of what it needs itself, as xprof
+            return f"tokamax cannot be imported: {error}; pip install 'attn-lab[kernels]'"
         return None
 
     def __call__(self, call: Call):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -201,4 +202,12 @@ def test_default_is_the_platforms_best_that_can(platform, best):
 def test_tokamax_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     reason = IMPLEMENTATIONS["tokamax"].refusal(call_on("gpu", *arrays()))
+    assert "attn-lab[kernels]" in reason
+
+
+def test_what_tokamax_itself_lacks_is_named(monkeypatch):
+    monkeypatch.undo()  # the tokamax that agrees
+    monkeypatch.setitem(sys.modules, "tokamax", None)
+    reason = Tokamax()._own_refusal(call_on("gpu", *arrays()))
+    assert "cannot be imported" in reason
     assert "attn-lab[kernels]" in reason
