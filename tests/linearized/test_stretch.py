@@ -1,0 +1,94 @@
+"""Chunks side by side, as on a GPU, are chunks one after another: states, documents, gradients, and
+what overflows."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attn
+from attn import Causal, Padding, Segments
+from attn.linearized import _stretch, _work
+from attn.testing import assert_close, check, inputs
+
+# of each kind of state: sums, sums with weights, decays by head and by channel, what is erased
+# and what is removed
+KINDS = {
+    "linear": attn.Linear(chunk=4),
+    "hedgehog": attn.Hedgehog(chunk=4),
+    "retention": attn.Retention(chunk=4),
+    "gla": attn.GLA(chunk=4),
+    "gated_delta_net": attn.GatedDeltaNet(chunk=4),
+    "rwkv7": attn.RWKV7(chunk=4),
+}
+FAST = ("linear", "gla", "gated_delta_net")
+
+
+@pytest.fixture
+def side_by_side(monkeypatch):
+    """Three chunks at once, so that there are turns too."""
+    monkeypatch.setattr(_work, "at_once", lambda chunk, count: min(3, count))
+
+
+def named(names):
+    slow = lambda name: () if name in FAST else pytest.mark.slow
+    return [pytest.param(KINDS[name], id=name, marks=slow(name)) for name in names]
+
+
+@pytest.mark.parametrize("mechanism", named(KINDS))
+def test_equals_one_chunk_after_another(mechanism, monkeypatch):
+    q, k, v, arrays = inputs(mechanism, T=29, S=29)
+    ids = jnp.repeat(jnp.array([0, 1, 2, 5]), np.array([3, 15, 6, 5]))[None]
+    mask = Causal() & Segments(ids, ids) & Padding(jnp.array([29, 24]))
+
+    def loss(q, k, v, arrays, mask):
+        out = mechanism(q, k, v, mask=mask, **arrays)
+        return jnp.sin(out).sum(), out
+
+    def both(chunks):
+        monkeypatch.setattr(_work, "at_once", chunks)
+        run = jax.jit(jax.grad(lambda *x: loss(*x, mask), argnums=(0, 1, 2, 3), has_aux=True))
+        return run(q, k, v, arrays)
+
+    grads, out = both(lambda chunk, count: min(3, count))
+    want_grads, want = both(lambda chunk, count: 1)
+    assert_close(out, want, dtype="float32", what="output")
+    same = functools.partial(assert_close, dtype="float32", kind="gradient", what="a gradient")
+    jax.tree.map(same, grads, want_grads)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mechanism", named(KINDS))
+@pytest.mark.parametrize("law", ["is_strictly_causal", "does_not_leak"])
+def test_what_overflows_stays_where_it_is_seen(mechanism, law, side_by_side):
+    check(mechanism, only=[law]).raise_if_broken()
+
+
+@pytest.mark.parametrize("matrices", [False, True])
+def test_states_are_those_of_the_recurrence(matrices):
+    rng = np.random.default_rng(0)
+    b, start = rng.normal(size=(2, 6, 3, 4, 5)), rng.normal(size=(2, 3, 4, 5))
+    a = rng.uniform(size=(2, 6, 3, 4))
+    a[1, 2] = 0  # a document begins
+    if matrices:
+        a = a[..., None] * np.eye(4) - 0.3 * rng.normal(size=(2, 6, 3, 4, 4))
+        a[1, 2] = 0
+    follow = _stretch.by_matrices if matrices else _stretch.by_decays
+
+    def loop(a, b, start):
+        states = [start]
+        for c in range(6):
+            kept = a[:, c] @ states[-1] if matrices else a[:, c, ..., None] * states[-1]
+            states.append(kept + b[:, c])
+        return jnp.stack(states, 1)
+
+    with jax.enable_x64(True):
+        arrays = tuple(map(jnp.asarray, (a, b, start)))
+        pulled = []
+        for f in (follow, loop):
+            out, pull = jax.vjp(f, *arrays)
+            pulled.append((out, *pull(jnp.cos(jnp.arange(out.size)).reshape(out.shape))))
+        for got, want in zip(*pulled):
+            np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
