@@ -2,8 +2,9 @@
 more than its work: all blocks that a mask leaves are met at once, in a few large products.
 
 An item is a block of queries and a list of blocks of keys that it visits, all lists as long; one
-that visits more has several items, whose results are merged. What goes back to keys comes from the
-transposed lists, so nothing is added up in an order that changes. The arithmetic is `_blockwise`'s.
+that visits more has several items, whose results are merged. What goes back is made of the blocks
+of queries that visit one of keys. All is added up in an order that does not change; the arithmetic
+is `_blockwise`'s.
 """
 
 import dataclasses
@@ -34,6 +35,7 @@ from attn.masks import Mask
 LEAST, MOST = 256, 2048  # how many tokens a list holds, where there are as many
 EACH = 128  # what an item costs besides, in these
 AT_ONCE = 2**28  # scores that are held: of more, groups of items take turns
+FEW = 8  # numbers of items that blocks have
 
 
 def visited(mask: Mask, T: int, S: int, block_q: int, block_k: int) -> int:
@@ -64,55 +66,65 @@ def forward(t: Tiling, q, k, v, mask, bias, dropout):
             p = jnp.where(stays, p / (1 - drop.rate), 0)
         return _product(p, wide(vb)), top[..., 0], total[..., 0]
 
-    out, top, total = _folded(_merged, own, _in_turns(t, attend, own[:, None], at))
+    made = _in_turns(t, attend, own[:, None], at)
+    out, top, total = _folded(_merged, len(qs), own, made)
     out = out / jnp.where(total == 0, 1, total)[..., None]
     return t.from_blocks(out, t.T, t.K * t.G), *map(t.rows_from_blocks, (top, total))
 
 
 def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout, d_bias):
-    """The gradients of one tile of batch rows; a bias has none here."""
+    """The gradients of one tile of batch rows, which need no `out`; a bias has none here."""
     some, meet = _meeting(t, mask, bias)
+    own, at = _items(some.T, t.block_q)
     drop = words(t, dropout)
     q, k, v = (isolate(x.astype(q.dtype))[0] for x in (wanted(q, total, do, d_lse), k, v))
     q, factor = _scaled(t, q)
     qs, ks, vs = t.to_blocks(q, t.block_q), t.to_blocks(k, t.block_k), t.to_blocks(v, t.block_k)
-    # as in `_blockwise`: do . out of each row, and what weights meet is divided, not they
-    deltas = t.rows_to_blocks((isolate(out)[0] * isolate(do)[0]).sum(-1).mT)
-    dos, tops, d_lses = going_back_in_blocks(t, top, total, do, d_lse)
-    shares = inverse(t.rows_to_blocks(total, 1.0))
-    dos, deltas = dos * shares[..., None], (deltas - d_lses) * shares
+    dos, asked, d_lses = going_back_in_blocks(t, top, total, do, d_lse)
+    score = functools.partial(t.scores, masked=True)
 
-    def back(rows, columns):
-        """Queries, what comes back to their rows, keys, and what the tiles send back to them."""
+    def met(rows, columns):
+        """Queries, what comes back to them, keys, and of each pair the product, transposed, the
+        gradient of its weight, and whether dropout leaves it."""
         qa, doa = _take(qs, rows, t.G), _take(dos, rows, t.G)
         kb, vb = _take(ks, columns), _take(vs, columns)
         stays = None
         if drop is not None:
             stays = keep(_take(drop.rows, rows, t.G).mT, _take(drop.columns, columns), drop.rate)
+        raw, dp = _product(kb, qa.mT) * factor, _product(wide(vb), doa.mT)
+        return wide(qa), doa, wide(kb), raw, dp, stays
 
-        def tile(raw, mask, bias, i, j, dp, top, delta, stays):
+    def of_rows(columns, rows):
+        *_, raw, dp, stays = met(rows, columns)
+        p, total, top = whole_rows(*meet(score, rows, columns, raw.mT))
+        dp = dp if stays is None else jnp.where(stays, dp / (1 - drop.rate), 0)
+        mean = (p * jnp.where(p > 0, dp.mT, 0)).sum(-1, keepdims=True)
+        mean, top, total = (_parted(t, x, rows) for x in (mean, top, total))
+        return mean, top[..., 0], total[..., 0]
+
+    # sums of the scores as they are made here: as in `divided` and `mean`, gradients cancel in rows
+    made = [_flat(x) for x in _in_turns(t, of_rows, own[:, None], at)]
+    mean, top, total = _folded(_merged, len(qs), at.ravel(), made)
+    tops, shares = jnp.where(jnp.isfinite(asked), top, asked), inverse(total)
+    deltas = jnp.where(jnp.isfinite(asked), mean[..., 0] * shares, 0) - d_lses
+
+    def back(columns, rows):
+        qa, doa, kb, raw, dp, stays = met(rows, columns)
+
+        def tile(raw, mask, bias, i, j, dp, stays, top, share, delta):
+            weigh = lambda s, seen: undivided(top)(s, seen) * share[..., None, :]
             return t.back(
-                raw, dp, undivided(top), lambda *_: delta, mask, bias, i, j,
+                raw, dp, weigh, lambda *_: delta, mask, bias, i, j,
                 masked=True, stays=stays, rate=drop and drop.rate,
             )  # fmt: skip
 
-        of_rows = (_take(x[..., None], rows, t.G)[..., 0] for x in (tops, deltas))
-        raw, dp = _product(kb, qa.mT) * factor, _product(wide(vb), doa.mT)
-        used, _, ds = meet(tile, rows, columns, raw, dp, *of_rows, stays)
-        return wide(qa), doa, wide(kb), used, ds
+        each = (_take(x[..., None], rows, t.G)[..., 0] for x in (tops, shares, deltas))
+        used, _, ds = meet(tile, rows, columns, raw, dp, stays, *each)
+        return _parted(t, _product(ds.mT, kb), rows), _product(ds, qa), _product(used, doa)
 
-    def to_queries(rows, columns):
-        _, _, kb, _, ds = back(rows, columns)
-        return (_product(ds.mT, kb),)
-
-    def to_keys(columns, rows):
-        qa, doa, _, used, ds = back(rows, columns)
-        return _product(ds, qa), _product(used, doa)
-
-    own, at = _items(some, t.block_k)
-    (dq,) = _folded(_added, own, _in_turns(t, to_queries, own[:, None], at))
-    own, at = _items(some.T, t.block_q)
-    dk, dv = _folded(_added, own, _in_turns(t, to_keys, own[:, None], at))
+    dq, *made = _in_turns(t, back, own[:, None], at)
+    (dq,) = _folded(_added, len(qs), at.ravel(), [_flat(dq)])
+    dk, dv = _folded(_added, len(ks), own, made)
     dq = t.from_blocks(dq * t.scale, t.T, t.K * t.G)
     dk = t.from_blocks(dk * (factor / LOG2E), t.S, t.K)
     return dq, dk, t.from_blocks(dv, t.S, t.K), d_bias
@@ -199,6 +211,18 @@ def _take(x, at, G: int = 1):
     return x.transpose(0, 2, 3, 1, 4, 5).reshape(len(at), RK, -1, W)
 
 
+def _parted(t: Tiling, x, rows):
+    """x [items, R K, G m b, W] by blocks, [items, m, R K, G b, W]."""
+    items, RK, _, W = x.shape
+    x = x.reshape(items, RK, t.G, rows.shape[1], t.block_q, W).transpose(0, 3, 1, 2, 4, 5)
+    return x.reshape(items, rows.shape[1], RK, t.G * t.block_q, W)
+
+
+def _flat(x):
+    """[items, m, ...] -> [items m, ...]."""
+    return x.reshape(-1, *x.shape[2:])
+
+
 def _in_turns(t: Tiling, run, own, at):
     """run(own, at) of all items; of as many at once as can be held."""
     many = t.rows * t.K * t.G * own.shape[1] * at.shape[1] * t.block_q * t.block_k
@@ -212,22 +236,24 @@ def _in_turns(t: Tiling, run, own, at):
     return jax.tree.map(lambda x: x.reshape(each * turns, *x.shape[2:])[: len(own)], made)
 
 
-def _folded(fold, own, made):
-    """What the items of each block made, folded: fold(there, *x) of x [blocks, n, ...], where
-    `there` [blocks, n] is False past a block's last. Blocks of about as many items go together."""
-    parts = np.bincount(own)
-    if (parts == 1).all():
+def _folded(fold, blocks: int, own, made):
+    """What was made for each block, folded: fold(there, *x) of x [blocks, n, ...], where `there`
+    [blocks, n] is False past a block's last. `own` says for which (`blocks`: for none)."""
+    parts, order = np.bincount(own, minlength=blocks)[:blocks], np.argsort(own, kind="stable")
+    if (parts == 1).all() and len(own) == blocks and (order == np.arange(blocks)).all():
         return made
-    sizes, order, folded = 2 ** np.ceil(np.log2(parts)).astype(int), [], []
+    sizes, back, folded = np.maximum(parts, 1), [], []
+    if len(np.unique(sizes)) > FEW:  # blocks of about as many go together
+        sizes = 2 ** np.ceil(np.log2(sizes)).astype(int)
     for n in np.unique(sizes):
-        blocks = np.flatnonzero(sizes == n)
-        nth = np.minimum(np.arange(n)[None], parts[blocks, None] - 1)
-        there = nth == np.arange(n)[None]
-        at = _before(parts)[blocks, None] + nth
-        folded.append(fold(there, *(jnp.take(x, at, axis=0) for x in made)))
-        order.append(blocks)
-    back = np.argsort(np.concatenate(order))
-    return [jnp.take(jnp.concatenate(x), back, axis=0) for x in zip(*folded)]
+        some = np.flatnonzero(sizes == n)
+        nth = np.arange(n)[None]
+        there = nth < parts[some, None]
+        at = order[np.where(there, _before(parts)[some, None] + nth, 0)]
+        folded.append(fold(there, *(jnp.take(x, at, axis=0, mode="clip") for x in made)))
+        back.append(some)
+    back = np.argsort(np.concatenate(back))
+    return [jnp.take(jnp.concatenate(x), back, axis=0, mode="clip") for x in zip(*folded)]
 
 
 def _added(there, *made):
