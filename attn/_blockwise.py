@@ -5,7 +5,8 @@ arXiv:2112.05682) with the recomputing backward pass of FlashAttention (Dao et a
 arXiv:2205.14135). Blocks that the static part of the mask empties are never visited; blocks it
 fills are visited without a mask. Scores are kept in base 2, because exp2 is cheaper than exp.
 Short sequences take `attn/_short.py`, which makes the same arrays without loops, and masks like a
-sliding window `attn/_strips.py`, which loops over blocks of queries alone.
+sliding window `attn/_strips.py`, which loops over blocks of queries alone. On a GPU, longer ones
+take `attn/_gathered.py`, which visits all blocks at once.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from attn import _short, _strips
+from attn import _gathered, _short, _strips
 from attn._core import inverse, isolate, number_of, scaled, wide
 from attn._dropout import Dropout
 from attn._tiles import (
@@ -71,8 +72,9 @@ def blockwise(
     number = number_of(scale, H)
     if number is None:  # an array, which may be learned
         q, number = scaled(q, scale), 1.0
-    tiling = Tiling(B, T, S, K, N // K, block_q, block_k, max(fits, default=1), logit_cap, number)
-    q = wide(q).reshape(B, T, N, H)
+    rows = known if form == "gathered" else max(fits, default=1)
+    tiling = Tiling(B, T, S, K, N // K, block_q, block_k, rows, logit_cap, number)
+    q = (q if form == "gathered" else wide(q)).reshape(B, T, N, H)
     mask = mask.merge_batch(tuple(batch))
     if bias is not None:
         whole = -(-T // block_q) * block_q, -(-S // block_k) * block_k
@@ -104,6 +106,8 @@ BLOCKS = (
 STRIPS = ((64, 1.2), (128, 1.0), (256, 1.0))
 # a strip of fewer scores, over all batch rows and heads, runs on one of two threads
 ALONE, ALONE_RATE = 2**18, 1.4
+# (query block, key block, relative time) of blocks that are visited at once, on a GPU
+GATHERED = ((64, 64, 1.3), (128, 128, 1.0), (128, 256, 1.0))
 SHORT = 512  # up to this length, rows of SHORT_ROWS queries against all keys that they see
 SHORT_ROWS = 128
 
@@ -113,10 +117,20 @@ def choose(mask: Mask, T: int, S: int, N: int, B: int = 1) -> tuple[str, tuple[i
     sequences, rows of queries and all keys."""
     if max(T, S) <= SHORT:
         return "short", (_even_block(T, SHORT_ROWS), S)
-    return (_cached_choice if mask.static else _choice)(mask, T, S, N, B)
+    return (_cached_choice if mask.static else _choice)(mask, T, S, N, B, loops_are_slow())
 
 
-def _choice(mask, T, S, N, B):
+def loops_are_slow() -> bool:
+    """Whether each turn of a loop costs more than what is done in it, as launches do on a GPU."""
+    return jax.default_backend() == "gpu"
+
+
+def _choice(mask, T, S, N, B, at_once):
+    if at_once:
+        candidates = [(_even_block(T, b), _even_block(S, c), rate) for b, c, rate in GATHERED]
+        visited = lambda x: _gathered.visited(mask, T, S, *x[:2]) * x[2]
+        return "gathered", min(candidates, key=visited)[:2]
+
     def cost(count, block_q, block_k, rate):
         too_large = max(1.0, N * block_q * block_k / 2**20)  # tiles of 4 MB leave the cache
         return count * (block_q * block_k + 4096) * rate * too_large
@@ -169,6 +183,8 @@ def visited_scores(mask: Mask, T: int, S: int, N: int, block=None) -> int:
         return block_q * int(sum(widths))
     if form == "strips":  # every block of queries meets a strip of keys
         return -(-T // block_q) * block_q * block_k
+    if form == "gathered":
+        return _gathered.visited(mask, T, S, block_q, block_k)
     return int(mask.blocks(T, S, block_q, block_k)[0].sum()) * block_q * block_k
 
 
@@ -185,15 +201,22 @@ def _attend(tiling, form, q, k, v, mask, bias, dropout):
 
 def _forward(tiling, form, q, k, v, mask, bias, dropout):
     t = tiling
-    run = {"short": _short.forward, "strips": _strips.forward, "loops": _forward_tile}[form]
+    run, _ = FORMS[form]
 
-    def tile(n):
+    def tile(_, n):
         rest = t.take(mask, n), _rows(t, bias, n), t.take(dropout, n)
-        return run(t, *t.take((q, k, v), n), *rest)
+        return (), run(t, *t.take((q, k, v), n), *rest)
 
-    out, top, total = map(t.merge, lax.map(tile, jnp.arange(t.count)))
+    out, top, total = map(t.merge, _each_tile(t, form, tile, ())[1])
     lse = jnp.where(total == 0, -jnp.inf, top / LOG2E + jnp.log(total))
     return (out, lse.mT), (q, k, v, mask, bias, dropout, out, top, total)
+
+
+def _each_tile(t, form, tile, carry):
+    if form == "gathered" and t.count == 1:  # no loop around what has none
+        carry, made = tile(carry, 0)
+        return carry, jax.tree.map(lambda x: x[None], made)
+    return lax.scan(tile, carry, jnp.arange(t.count))
 
 
 def _forward_tile(t, q, k, v, mask, bias, dropout):
@@ -241,23 +264,26 @@ def _forward_tile(t, q, k, v, mask, bias, dropout):
 
 def _backward(tiling, form, saved, cotangents):
     t, ((q, k, v, mask, bias, dropout, *rows), learned) = tiling, saved
+    dtype = q.dtype
     symbolic = jax.custom_derivatives.SymbolicZero
     cotangents = [jnp.zeros(x.shape, x.dtype) if type(x) is symbolic else x for x in cotangents]
     # out of a plain sum come constants, of which XLA would compute all that follows while it
     # compiles: seconds, where running it takes a millisecond
     do, d_lse = lax.optimization_barrier(cotangents)
     cotangents = do, d_lse.mT
-    run = {"short": _short.backward, "strips": _strips.backward, "loops": _backward_tile}[form]
+    if learned.bias and form == "gathered":  # a bias is told of its gradient tile by tile
+        form, q = "loops", wide(q)
+    _, run = FORMS[form]
 
     def tile(d_bias, n):
         rest = t.take(mask, n), _rows(t, bias, n), t.take(dropout, n), _rows(t, d_bias, n)
         dq, dk, dv, d_part = run(t, *t.take((q, k, v, *rows, *cotangents), n), *rest)
         if learned.bias:
             d_bias = d_bias.with_rows(d_part, n * t.rows)
-        return d_bias, (dq, dk.astype(k.dtype), dv.astype(v.dtype))
+        return d_bias, (dq.astype(dtype), dk.astype(k.dtype), dv.astype(v.dtype))
 
     zero_bias = jax.tree.map(jnp.zeros_like, bias) if learned.bias else None
-    d_bias, grads = lax.scan(tile, zero_bias, jnp.arange(t.count))
+    d_bias, grads = _each_tile(t, form, tile, zero_bias)
     untouched = jax.tree.map(lambda x: np.zeros(x.shape, jax.dtypes.float0), (mask, dropout))
     return *map(t.merge, grads), untouched[0], d_bias, untouched[1]
 
@@ -329,6 +355,14 @@ def _backward_tile(t, q, k, v, out, top, total, do, d_lse, mask, bias, dropout, 
     (dq, d_bias), (dk, dv) = lax.scan(key_block, carry, jnp.arange(len(ks)))
     dq = t.from_blocks(dq * t.scale, t.T, t.K * t.G)
     return dq, t.from_blocks(dk / LOG2E, t.S, t.K), t.from_blocks(dv, t.S, t.K), d_bias
+
+
+FORMS = {
+    "short": (_short.forward, _short.backward),
+    "strips": (_strips.forward, _strips.backward),
+    "loops": (_forward_tile, _backward_tile),
+    "gathered": (_gathered.forward, _gathered.backward),
+}
 
 
 def _visited(t: Tiling, mask: Mask):

@@ -26,6 +26,7 @@ CORE = {
     "_tiles",
     "_short",
     "_strips",
+    "_gathered",
     "_places",
     "_tokens",
     "_chunks",
