@@ -22,8 +22,9 @@ def _compiled_quickly(request, monkeypatch):
     """Few optimisations, and XLA's older code generator for CPUs, which compiles three times
     as fast: the suite compiles for most of its time, and most tests are about arithmetic. Tests
     about what a compiler may do to NaN, to bits or to memory are marked `optimised` and compiled
-    as a user's program is. (jax has no setting for the generator, XLA's flag is per process.)"""
-    if request.node.get_closest_marker("optimised"):
+    as a user's program is, as all are on an accelerator. (jax has no setting for the generator,
+    XLA's flag is per process.)"""
+    if request.node.get_closest_marker("optimised") or jax.default_backend() != "cpu":
         yield
         return
     options, older = compiler.get_compile_options, _older_generator()
@@ -41,10 +42,8 @@ def _compiled_quickly(request, monkeypatch):
 
 @functools.cache
 def _older_generator() -> dict[str, bool]:
-    """The option that asks for it; none where XLA has no such option any more, nor on a GPU."""
+    """The option that asks for it; none where XLA has no such option any more."""
     asked = {"xla_cpu_use_fusion_emitters": False}
-    if jax.default_backend() != "cpu":
-        return {}
     try:
         jax.jit(lambda x: x).lower(0.0).compile(compiler_options=asked)
     except jax.errors.JaxRuntimeError:

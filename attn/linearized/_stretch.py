@@ -7,7 +7,6 @@ computed once: XLA merges equal operations.
 """
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -58,10 +57,8 @@ def advance(
     beside = lambda s: jnp.concatenate([s.kv, s.k[..., None]], -1) if form.normalised else s.kv
     a, b = (x.reshape(B, n, *x.shape[1:]) for x in (kept.kv, beside(wrote)))
     a, b, first = map(_apart, (a, b, beside(state)))
-    if size.erases:
-        sums = by_matrices(a[0], b[0], first[0])
-    else:
-        sums = by_decays(a[0][..., 0] if size.decay > 1 else a[0][..., :1, 0], b[0], first[0])
+    whole = size.erases or size.decay > 1  # or one number for all features
+    sums = states(a[0] if whole else a[0][..., :1, :], b[0], first[0])
     overflowed = after(first[1], (a[1] + b[1]).reshape(B * n, K))
     poison = after(state.poison, wrote.poison + kept.poison) + overflowed
     poison = jnp.where(meets[..., None], poison[:, None], 0).sum(2)
@@ -88,86 +85,55 @@ def _joined(x: Float[Array, "Bn K G C ..."], n: int) -> Float[Array, "B K G nC .
 
 
 @jax.custom_vjp
-def by_decays(
-    a: Float[Array, "B n K #M"], b: Float[Array, "B n K M D"], start: Float[Array, "B K M D"]
+def states(
+    a: Float[Array, "B n K #M #M"], b: Float[Array, "B n K M D"], start: Float[Array, "B K M D"]
 ) -> Float[Array, "B n+1 K M D"]:
-    """s_0 = start and s_{c+1} = a_c s_c + b_c of numbers a >= 0: a product with what is left of
-    each b, [n + 1, n + 1]."""
-    return _by_decays_forward(a, b, start)[0]
+    """s_0 = start and s_{c+1} = a_c s_c + b_c, of one number, one for each feature or a matrix."""
+    a = jnp.pad(a, [(0, 0), (1, 0)] + [(0, 0)] * 3)
+    return _followed(a, jnp.concatenate([start[:, None], b], 1))
 
 
-def _by_decays_forward(a, b, start):
-    g = jnp.maximum(jnp.log(a), _decays.FLOOR)
-    g = jnp.moveaxis(jnp.pad(g, [(0, 0), (1, 0), (0, 0), (0, 0)]), 1, -1)
-    upto = np.tri(g.shape[-1], dtype=bool)
-    # sums, as differences of running sums would not be exact
-    between = jnp.where(np.tri(g.shape[-1], k=-1, dtype=bool), g[..., None], 0)
-    left = jnp.where(upto, jnp.exp(_exact(upto.astype(g.dtype), between)), 0)  # [B, K, #M, c, j]
-    s = _left_of(left, jnp.concatenate([start[:, None], b], 1))
-    return s, (a, left, s)
-
-
-def _by_decays_backward(saved, d):
-    a, left, s = saved
-    e = _left_of(left.mT, d)
-    later = e[:, 1:]
-    d_a = (later * finite(s[:, :-1])).sum(-1)
-    return d_a if a.shape[-1] > 1 else d_a.sum(-1, keepdims=True), later, e[:, 0]
-
-
-by_decays.defvjp(_by_decays_forward, _by_decays_backward)
-
-
-def _left_of(left: Float[Array, "B K #M c j"], b: Float[Array, "B j K M D"]):
-    B, n, K, M, D = b.shape
-    b = jnp.moveaxis(b, 1, 3)  # [B, K, M, j, D]
-    if left.shape[2] == 1:  # one product for all features
-        b = jnp.moveaxis(b, 3, 2).reshape(B, K, 1, n, M * D)
-    s = _exact(left, b)
-    s = s.reshape(B, K, n, M, D) if left.shape[2] == 1 else jnp.moveaxis(s, 2, 3)
-    return jnp.moveaxis(s, 2, 1)
-
-
-@jax.custom_vjp
-def by_matrices(
-    a: Float[Array, "B n K M M"], b: Float[Array, "B n K M D"], start: Float[Array, "B K M D"]
-) -> Float[Array, "B n+1 K M D"]:
-    """s_0 = start and s_{c+1} = a_c s_c + b_c, in log2(n) products."""
-    return _followed(
-        jnp.pad(a, [(0, 0), (1, 0)] + [(0, 0)] * 3), jnp.concatenate([start[:, None], b], 1)
-    )
-
-
-def _by_matrices_forward(a, b, start):
-    s = by_matrices(a, b, start)
+def _forward(a, b, start):
+    s = states(a, b, start)
     return s, (a, s)
 
 
-def _by_matrices_backward(saved, d):
-    """The same from the end, d_c + a_c^T e_{c+1}."""
+def _backward(saved, d):
+    """The same from the end: e_c = d_c + a_c^T e_{c+1}."""
     a, s = map(finite, saved)
-    e = _followed(jnp.pad(a.mT, [(0, 0), (0, 1)] + [(0, 0)] * 3), d, reverse=True)
-    later = e[:, 1:]
-    return later @ s[:, :-1].mT, later, e[:, 0]
+    turned = jnp.pad(a.mT if a.shape[-1] > 1 else a, [(0, 0), (0, 1)] + [(0, 0)] * 3)
+    e = jnp.flip(_followed(jnp.flip(turned, 1), jnp.flip(d, 1)), 1)
+    later, s = e[:, 1:], s[:, :-1]
+    if a.shape[-1] > 1:
+        return later @ s.mT, later, e[:, 0]
+    d_a = (later * s).sum(-1, keepdims=True)
+    return d_a if a.shape[-2] > 1 else d_a.sum(-2, keepdims=True), later, e[:, 0]
 
 
-by_matrices.defvjp(_by_matrices_forward, _by_matrices_backward)
+states.defvjp(_forward, _backward)
 
 
-def _followed(a: Float[Array, "B n K M M"], b: Float[Array, "B n K M D"], *, reverse=False):
-    """Each element with those up to n before it, n = 1, 2, 4, ...; a_0 = 0."""
-    if reverse:
-        return jnp.flip(_followed(jnp.flip(a, 1), jnp.flip(b, 1)), 1)
-    M, n = a.shape[-1], 1
-    both = jnp.concatenate([a, b], -1)
+def _followed(a: Float[Array, "B n K #M #M"], b: Float[Array, "B n K M D"]):
+    """s_c = a_c s_{c-1} + b_c, in log2(n) steps or, of one number, by one product; a_0 = 0."""
+    if a.shape[-2] == 1:
+        return _decayed(a[..., 0, 0], b)
+    n, product = 1, jnp.matmul if a.shape[-1] > 1 else jnp.multiply
     earlier = lambda x: jnp.pad(x[:, :-n], [(0, 0), (n, 0)] + [(0, 0)] * (x.ndim - 2))
     # where a document begins what was before it, even what overflowed, is nothing
     ends = (a == 0).all((-2, -1), keepdims=True)
-    while n < a.shape[1]:
-        then = jnp.where(ends, 0, _exact(both[..., :M], earlier(both)))
-        both = jnp.concatenate([then[..., :M], then[..., M:] + both[..., M:]], -1)
+    while n < a.shape[1]:  # each with the 1, 2, 4, ... before it (Hillis and Steele 1986)
+        a, b = (jnp.where(ends, 0, product(a, earlier(x))) + y for x, y in ((a, 0), (b, b)))
         ends, n = ends | earlier(ends), 2 * n
-    return both[..., M:]
+    return b
 
 
-_exact = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+def _decayed(a: Float[Array, "B n K"], b: Float[Array, "B n K M D"]):
+    """A product with what is left of each b, [n, n]: exp of sums of logarithms, of which none is a
+    difference of sums."""
+    n = a.shape[1]
+    g = jnp.moveaxis(jnp.maximum(jnp.log(a), _decays.FLOOR), 1, -1)
+    upto, later = np.tri(n, dtype=bool), np.tri(n, k=-1, dtype=bool)
+    between = jnp.where(later, g[..., None], 0)  # [B, K, l, j]: l is after j
+    between = jnp.matmul(upto.astype(g.dtype), between, precision=lax.Precision.HIGHEST)
+    left = jnp.where(upto, jnp.exp(between), 0)
+    return jnp.einsum("bkcj,bjkmd->bckmd", left, b)
