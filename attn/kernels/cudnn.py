@@ -1,8 +1,8 @@
 """cuDNN's flash attention through `jax.nn.dot_product_attention`: O(T + S) memory on NVIDIA GPUs.
 
-Its argument mapping is tested with `jax.nn`'s XLA implementation in its place; it has not been run
-on a GPU yet. Its limits are read from jax 0.10.2 and from cudnn-frontend, and are kept narrower
-where those are in doubt. Its backward pass adds up dq in no fixed order, so training repeats bit
+Its argument mapping is tested with `jax.nn`'s XLA implementation in its place. On an H200 it was
+within the contract, causal and in a window, at 8,192 tokens in bfloat16. Its limits are read from
+jax 0.10.2 and from cudnn-frontend, and are kept narrower where those are in doubt. Its backward pass adds up dq in no fixed order, so training repeats bit
 for bit only with `XLA_FLAGS=--xla_gpu_deterministic_ops=true`.
 """
 
