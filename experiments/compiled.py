@@ -10,14 +10,13 @@ import jax
 from experiments.checkpoint import flatten
 from experiments.errors import RetraceError
 from experiments.measure.cost import Known, Program, build
-
-# for what runs once: XLA takes longer to compile it well than to run it
-QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+from experiments.quick import quick_options
 
 
 def once(function: Callable, *arguments: Any, quickly: bool = True) -> Any:
     """`function(*arguments)`, compiled for this one call; if quickly, its last bits may differ."""
-    return jax.jit(function).lower(*arguments).compile(QUICKLY if quickly else {})(*arguments)
+    options = quick_options() if quickly else {}
+    return jax.jit(function).lower(*arguments).compile(options)(*arguments)
 
 
 @dataclasses.dataclass(frozen=True)

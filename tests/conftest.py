@@ -1,7 +1,6 @@
 """Shared by all tests: results are compared at full matrix precision on every backend, and
 programs are compiled quickly."""
 
-import functools
 import gc
 import itertools
 
@@ -9,6 +8,8 @@ import jax
 import pytest
 from jax._src import compiler, pjit
 from jax._src.interpreters import pxla
+
+from experiments.quick import older_generator
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -27,7 +28,7 @@ def _compiled_quickly(request, monkeypatch):
     if request.node.get_closest_marker("optimised") or jax.default_backend() != "cpu":
         yield
         return
-    options, older = compiler.get_compile_options, _older_generator()
+    options, older = compiler.get_compile_options, older_generator()
 
     def quick(*args, env_options_overrides=None, **others):
         overrides = {**older, **(env_options_overrides or {})}
@@ -38,17 +39,6 @@ def _compiled_quickly(request, monkeypatch):
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
-
-
-@functools.cache
-def _older_generator() -> dict[str, bool]:
-    """The option that asks for it; none where XLA has no such option any more."""
-    asked = {"xla_cpu_use_fusion_emitters": False}
-    try:
-        jax.jit(lambda x: x).lower(0.0).compile(compiler_options=asked)
-    except jax.errors.JaxRuntimeError:
-        return {}
-    return asked
 
 
 TESTS = itertools.count()

@@ -266,6 +266,7 @@ def test_metrics_that_cannot_be_read_are_those_of_one_run(tmp_path, capsys):
 def test_a_folder_without_permission_is_one_run(tmp_path, monkeypatch, capsys):
     """The whole report stopped at it; who is root may enter it, so the error is made here."""
     leave(tmp_path / "in", [(planned(seed=s), 0.5) for s in (0, 1)])
+    (tmp_path / "in/cells" / planned().name / "metrics.jsonl").unlink()  # which lists nothing
     stat = type(tmp_path).stat
 
     def refused(path, **options):

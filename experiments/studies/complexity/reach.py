@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool
 
-from experiments.compiled import QUICKLY
 from experiments.measure import cost
+from experiments.quick import quick_options
 from experiments.studies.complexity.layer import is_causal, layer
 
 
@@ -18,7 +18,8 @@ def dependencies(
 ) -> list[Bool[np.ndarray, "T T"]]:
     """For each draw of inputs, whether output i depends on token j: on anything that it brings."""
     one = layer(mixer, shape, causal)
-    depends = jax.jit(lambda seed: _depends(one.call, *one.draw(seed))).lower(0).compile(QUICKLY)
+    depends = jax.jit(lambda seed: _depends(one.call, *one.draw(seed)))
+    depends = depends.lower(0).compile(quick_options())
     return [np.asarray(depends(seed)) for seed in range(draws)]
 
 
