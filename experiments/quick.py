@@ -7,8 +7,8 @@ import jax
 
 
 def quick_options() -> dict[str, Any]:
-    """Few optimisations; results may differ in their last bits. None on a GPU: XLA of jax 0.11.2 with
-    few optimisations drew a mask wrong on an H200 (benchmarks/nvidia-h200)."""
+    """Few optimisations; results may differ in their last bits. None on a GPU: with few, XLA of jax
+    0.11.2 drew a mask wrong on an H200 (benchmarks/nvidia-h200)."""
     if jax.default_backend() != "cpu":
         return {}
     return {"xla_backend_optimization_level": 0, **older_generator()}

@@ -2,8 +2,9 @@
 
 Its argument mapping is tested with `jax.nn`'s XLA implementation in its place. On an H200 it was
 within the contract, causal and in a window, at 8,192 tokens in bfloat16. Its limits are read from
-jax 0.10.2 and from cudnn-frontend, and are kept narrower where those are in doubt. Its backward pass adds up dq in no fixed order, so training repeats bit
-for bit only with `XLA_FLAGS=--xla_gpu_deterministic_ops=true`.
+jax 0.10.2 and from cudnn-frontend, and are kept narrower where those are in doubt.
+Its backward pass adds up dq in no fixed order, so training repeats bit for bit only with
+`XLA_FLAGS=--xla_gpu_deterministic_ops=true`.
 """
 
 import dataclasses
