@@ -108,6 +108,8 @@ STRIPS = ((64, 1.2), (128, 1.0), (256, 1.0))
 ALONE, ALONE_RATE = 2**18, 1.4
 # (query block, key block, relative time) of blocks that are visited at once, on a GPU
 GATHERED = ((64, 64, 1.3), (128, 128, 1.0), (128, 256, 1.0))
+# of more scores, over all batch rows and heads, a loop's turns have enough to do, and hold less
+GATHERED_MOST = 2**33
 SHORT = 512  # up to this length, rows of SHORT_ROWS queries against all keys that they see
 SHORT_ROWS = 128
 
@@ -128,8 +130,10 @@ def loops_are_slow() -> bool:
 def _choice(mask, T, S, N, B, at_once):
     if at_once:
         candidates = [(_even_block(T, b), _even_block(S, c), rate) for b, c, rate in GATHERED]
-        visited = lambda x: _gathered.visited(mask, T, S, *x[:2]) * x[2]
-        return "gathered", min(candidates, key=visited)[:2]
+        scores = lambda x: _gathered.visited(mask, T, S, *x[:2])
+        block = min(candidates, key=lambda x: scores(x) * x[2])
+        if B * N * scores(block) <= GATHERED_MOST:
+            return "gathered", block[:2]
 
     def cost(count, block_q, block_k, rate):
         too_large = max(1.0, N * block_q * block_k / 2**20)  # tiles of 4 MB leave the cache

@@ -34,8 +34,9 @@ from attn.masks import Mask
 
 LEAST, MOST = 256, 2048  # how many tokens a list holds, where there are as many
 EACH = 128  # what an item costs besides, in these
-AT_ONCE = 2**28  # scores that are held: of more, groups of items take turns
-FEW = 8  # numbers of items that blocks have
+# scores that are held, for each token and head, and at least: of more, groups of items take turns
+HELD, SOME = 960, 2**21
+FEW = 8  # different numbers of items: of more, blocks are sorted by powers of two
 
 
 def visited(mask: Mask, T: int, S: int, block_q: int, block_k: int) -> int:
@@ -169,8 +170,8 @@ def _meeting(t: Tiling, mask: Mask, bias: Bias | None):
 
 def _tokens(at, block: int):
     """The tokens of blocks [items, m], [items, m block]."""
-    each = np.arange(block, dtype=np.int32)[None, None]
-    return jnp.asarray(at[..., None] * block + each).reshape(len(at), -1)
+    each = jnp.arange(block, dtype=at.dtype)[None, None]
+    return (jnp.asarray(at)[..., None] * block + each).reshape(len(at), -1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,8 +226,9 @@ def _flat(x):
 
 def _in_turns(t: Tiling, run, own, at):
     """run(own, at) of all items; of as many at once as can be held."""
-    many = t.rows * t.K * t.G * own.shape[1] * at.shape[1] * t.block_q * t.block_k
-    turns = -(-len(own) * many // AT_ONCE)
+    N = t.rows * t.K * t.G
+    scores = N * own.size * at.shape[1] * t.block_q * t.block_k
+    turns = -(-scores // max(SOME, HELD * N * max(t.T, t.S)))
     if turns == 1:
         return run(own, at)
     each = -(-len(own) // turns)
