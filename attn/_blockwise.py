@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, Int
 from attn import _gathered, _short, _strips
 from attn._core import inverse, isolate, number_of, scaled, wide
 from attn._dropout import Dropout
+from attn._loops import loops_are_slow
 from attn._tiles import (
     LOG2E,
     Tiling,
@@ -120,11 +121,6 @@ def choose(mask: Mask, T: int, S: int, N: int, B: int = 1) -> tuple[str, tuple[i
     if max(T, S) <= SHORT:
         return "short", (_even_block(T, SHORT_ROWS), S)
     return (_cached_choice if mask.static else _choice)(mask, T, S, N, B, loops_are_slow())
-
-
-def loops_are_slow() -> bool:
-    """Whether each turn of a loop costs more than what is done in it, as launches do on a GPU."""
-    return jax.default_backend() == "gpu"
 
 
 def _choice(mask, T, S, N, B, at_once):

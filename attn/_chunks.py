@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Shaped
 
+from attn._loops import held
 from attn._tokens import blocks_first, even_blocks
 
 BUDGET = 2**20  # float32 numbers of the largest array of a chunk
@@ -17,7 +18,7 @@ CHUNKS = 1024  # gathering from a chunk adds to the gradients of all keys: a bou
 def chunk_size(numbers: int, T: int = 0) -> int:
     """How many queries are taken at once if each needs an array of so many numbers; for T queries
     that gather, at least so many that the chunks are no more than CHUNKS."""
-    return max(16, BUDGET // max(1, numbers), -(-T // CHUNKS))
+    return max(16, held(BUDGET) // max(1, numbers), -(-T // CHUNKS))
 
 
 def by_chunks(

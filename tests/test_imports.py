@@ -27,6 +27,7 @@ CORE = {
     "_short",
     "_strips",
     "_gathered",
+    "_loops",
     "_places",
     "_tokens",
     "_chunks",

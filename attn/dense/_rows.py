@@ -33,6 +33,7 @@ from attn._core import (
     wide,
 )
 from attn._dropout import Dropout
+from attn._loops import held
 from attn._tokens import blocks_first, even_blocks, to_heads
 from attn.biases import Bias
 from attn.masks import Mask
@@ -113,7 +114,7 @@ def attend(
 
 def _row_blocks(T: int, numbers: int, block: int | None) -> tuple[int, int]:
     """How many blocks of rows there are, and how many rows in each, of so many `numbers`."""
-    return even_blocks(T, max(16, BUDGET // numbers) if block is None else block)
+    return even_blocks(T, max(16, held(BUDGET) // numbers) if block is None else block)
 
 
 def met_pairs(mask: Mask, T: int, S: int, N: int, block: int | None) -> int:
@@ -191,7 +192,7 @@ def tanh_scores(
     """v . tanh(u_i + x_j) of every pair, so many keys at a time that b x c x A is never held."""
     *batch, b, N, A = u.shape
     c, K = x.shape[-3:-1]
-    some = min(c, max(16, BUDGET // max(1, u.size)))
+    some = min(c, max(16, held(BUDGET) // max(1, u.size)))
     count = -(-c // max(1, some))
     # few axes: XLA's CPU compiler (jaxlib 0.10) has written out of bounds where there were seven
     B = math.prod(batch)

@@ -15,12 +15,14 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from attn._core import isolate
+from attn._loops import loops_are_slow
 from attn._tokens import to_heads
 from attn._varying import vary
 from attn.linearized._recurrence import divide, isolated_terms, low
 
 # on two CPU cores with T = 4096: from 256 to 2048 within 10% of each other
 CHUNK = 1024
+LONGEST = 16384  # where loops are slow
 
 
 @jax.tree_util.register_dataclass
@@ -48,6 +50,10 @@ def attend(
     sums = _total(sums)
     some = jnp.broadcast_to(seen.any(1, keepdims=True), q.shape[:2])
     return _by_chunks(functools.partial(_read, form, k.shape[2]), (learned, sums), (q,), some)
+
+
+def chunk_of(length: int) -> int:
+    return min(LONGEST if loops_are_slow() else CHUNK, length)
 
 
 def _gather(form, N: int, learned, keys, seen) -> Sums:
@@ -95,7 +101,7 @@ def _read(form, K: int, learned_and_sums, queries, some) -> Float[Array, "B C N 
 def _by_chunks(f, shared, tokens, shown):
     """f(shared, tokens, shown) of each chunk, side by side on axis 1."""
     length = shown.shape[1]
-    chunk = min(CHUNK, length)
+    chunk = chunk_of(length)
     whole = -(-length // chunk) * chunk
     pad = lambda x: jnp.pad(x, [(0, 0), (0, whole - length)] + [(0, 0)] * (x.ndim - 2))
     # under shard_map what is carried must vary as what is written to it

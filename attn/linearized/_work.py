@@ -2,8 +2,7 @@
 
 import math
 
-import jax
-
+from attn._loops import loops_are_slow
 from attn.linearized import _sums
 from attn.linearized._recurrence import Sizes
 
@@ -19,8 +18,10 @@ def fastest(size: Sizes, D: int) -> int:
     8 variants, values of width D = 16 to 128, 64 to 4096 tokens, forward and backward.
 
     A token meets about C D numbers of its chunk and M D of the state; solving for what is erased is
-    as much again inside the chunk.
+    as much again inside the chunk. Where chunks run side by side it is 64, as in fla's kernels.
     """
+    if loops_are_slow():
+        return 64
     wide = round(math.log2(max(D, 1)))
     return 1 << min(max(wide - size.erases, 4), 7 - size.erases)
 
@@ -47,7 +48,7 @@ STRETCH = 16384  # tokens of a sequence that are held at once
 def at_once(chunk: int, count: int) -> int:
     """How many of `count` chunks a turn of the loop takes side by side: on a GPU, where a turn
     costs its launches and a chunk fills a small part, as many as a stretch holds; else one."""
-    if jax.default_backend() != "gpu":
+    if not loops_are_slow():
         return 1
     turns = -(-count // max(1, STRETCH // chunk))
     return -(-count // turns)
@@ -55,7 +56,7 @@ def at_once(chunk: int, count: int) -> int:
 
 def in_chunks(length: int) -> int:
     """The tokens that `_sums` works on: those of whole chunks."""
-    chunk = min(_sums.CHUNK, max(length, 1))
+    chunk = _sums.chunk_of(max(length, 1))
     return -(-length // chunk) * chunk
 
 

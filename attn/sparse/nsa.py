@@ -31,6 +31,7 @@ from attn._core import (
     wide,
     wide_dtype,
 )
+from attn._loops import held
 from attn._prompt import check_prompt, state_for
 from attn._tokens import even_blocks
 from attn._varying import vary
@@ -242,7 +243,7 @@ class NSA(Mechanism):
         size = chunk_size(heads * max(3 * self.selected * width, known), T)
         # enough for blocks to meet full tiles, where the scores of runs have room
         least = _sorted.least_queries(blocks, self.selected)
-        return max(size, min(least, 2 * BUDGET // (heads * known)))
+        return max(size, min(least, 2 * held(BUDGET) // (heads * known)))
 
     def _complete(self, runs: Runs, last) -> Bool[Array, "M t runs"]:
         """The runs that lie whole before the query."""
