@@ -17,7 +17,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from attn._axes import conjunction
-from attn._core import inverse, isolate, wide
+from attn._core import inverse, isolate, wide, wide_dtype
 from attn._dropout import keep
 from attn._tiles import (
     LOG2E,
@@ -35,7 +35,7 @@ from attn.masks import Mask
 LEAST, MOST = 256, 2048  # how many tokens a list holds, where there are as many
 EACH = 128  # what an item costs besides, in these
 # scores that are held, for each token and head, and at least: of more, groups of items take turns
-HELD, SOME = 960, 2**21
+HELD, SOME = 640, 2**21
 FEW = 8  # different numbers of items: of more, blocks are sorted by powers of two
 
 
@@ -201,7 +201,7 @@ def _scaled(t: Tiling, q):
 
 
 def _product(a, b):
-    return jnp.matmul(a, b, preferred_element_type=jnp.promote_types(a.dtype, jnp.float32))
+    return jnp.matmul(a, b, preferred_element_type=wide_dtype(a.dtype))
 
 
 def _take(x, at, G: int = 1):
