@@ -207,6 +207,8 @@ def _product(a, b):
 def _take(x, at, G: int = 1):
     """x [blocks, R K, G b, W] at [items, m] as [items, R K, G m b, W]."""
     blocks, RK, length, W = x.shape
+    if isinstance(at, np.ndarray) and np.array_equal(at, np.arange(blocks)[:, None]):
+        return x
     x = x.reshape(blocks, RK, G, length // G, W)
     x = jnp.take(x, at, axis=0, mode="clip")  # [items, m, R K, G, b, W]
     return x.transpose(0, 2, 3, 1, 4, 5).reshape(len(at), RK, -1, W)

@@ -116,6 +116,8 @@ def test_groups_that_take_turns_make_the_same(monkeypatch):
 def test_narrow_dtypes(dtype):
     q, k, v, _ = inputs(attn.Softmax(), T=45, S=45)
     q, k, v = (x.astype(dtype) for x in (q, k, v))
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        attn.dot_product_attention(q, k, v, mask=Causal(), implementation="blockwise")
     want, got = both(q, k, v, mask=Causal())
     for x, y in zip(want, got):
         assert x.dtype == y.dtype
