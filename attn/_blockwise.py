@@ -109,8 +109,8 @@ STRIPS = ((64, 1.2), (128, 1.0), (256, 1.0))
 ALONE, ALONE_RATE = 2**18, 1.4
 # (query block, key block, relative time) of blocks that are visited at once, on a GPU
 GATHERED = ((64, 64, 1.3), (128, 128, 1.0), (128, 256, 1.0))
-# of more scores, over all batch rows and heads, a loop's turns have enough to do, and hold less
-GATHERED_MOST = 2**33
+# of more scores a token a loop's turns have enough to do, and what is held would not be linear in T
+GATHERED_MOST = 2048
 SHORT = 512  # up to this length, rows of SHORT_ROWS queries against all keys that they see
 SHORT_ROWS = 128
 
@@ -128,7 +128,7 @@ def _choice(mask, T, S, N, B, at_once):
         candidates = [(_even_block(T, b), _even_block(S, c), rate) for b, c, rate in GATHERED]
         scores = lambda x: _gathered.visited(mask, T, S, *x[:2])
         block = min(candidates, key=lambda x: scores(x) * x[2])
-        if B * N * scores(block) <= GATHERED_MOST:
+        if scores(block) <= GATHERED_MOST * max(T, S):
             return "gathered", block[:2]
 
     def cost(count, block_q, block_k, rate):

@@ -2,8 +2,7 @@
 
 A chunk makes A S + B of the state S before it; A is one number a feature or, where tokens erase, a
 matrix. B is what it makes of no state, A what it makes of ones (or the identity) without values.
-From these follow the states between chunks, and then all chunks read. What is said twice here is
-computed once: XLA merges equal operations.
+From these follow the states between chunks, and then all chunks read.
 """
 
 import dataclasses
@@ -12,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from attn._core import finite
 from attn.linearized import _decays
@@ -89,28 +88,43 @@ def states(
     a: Float[Array, "B n K #M #M"], b: Float[Array, "B n K M D"], start: Float[Array, "B K M D"]
 ) -> Float[Array, "B n+1 K M D"]:
     """s_0 = start and s_{c+1} = a_c s_c + b_c, of one number, one for each feature or a matrix."""
-    a = jnp.pad(a, [(0, 0), (1, 0)] + [(0, 0)] * 3)
-    return _followed(a, jnp.concatenate([start[:, None], b], 1))
+    return _forward(a, b, start)[0]
 
 
+# never through `states` again: forward over reverse differentiates what stands here
 def _forward(a, b, start):
-    s = states(a, b, start)
+    first = jnp.pad(a, [(0, 0), (1, 0)] + [(0, 0)] * 3)
+    s = _followed(first, jnp.concatenate([start[:, None], b], 1))
     return s, (a, s)
 
 
 def _backward(saved, d):
-    """The same from the end: e_c = d_c + a_c^T e_{c+1}."""
+    """The same from the end: e_c = d_c + a_c^T e_{c+1}. A NaN goes back as far as its document."""
     a, s = map(finite, saved)
+    ends = (a == 0).all((-2, -1))
+    lost = _reached(~jnp.isfinite(d).all((-2, -1)), ends)[..., None, None]
     turned = jnp.pad(a.mT if a.shape[-1] > 1 else a, [(0, 0), (0, 1)] + [(0, 0)] * 3)
-    e = jnp.flip(_followed(jnp.flip(turned, 1), jnp.flip(d, 1)), 1)
+    e = jnp.flip(_followed(jnp.flip(turned, 1), jnp.flip(finite(d), 1)), 1)
+    e = jnp.where(lost, jnp.nan, e)
     later, s = e[:, 1:], s[:, :-1]
     if a.shape[-1] > 1:
-        return later @ s.mT, later, e[:, 0]
-    d_a = (later * s).sum(-1, keepdims=True)
-    return d_a if a.shape[-2] > 1 else d_a.sum(-2, keepdims=True), later, e[:, 0]
+        d_a = later @ s.mT
+    else:
+        d_a = (later * s).sum(-1, keepdims=True)
+        d_a = d_a if a.shape[-2] > 1 else d_a.sum(-2, keepdims=True)
+    # what begins anew depends on nothing before, whatever overflows there
+    return jnp.where(ends[..., None, None], 0, d_a), later, e[:, 0]
 
 
 states.defvjp(_forward, _backward)
+
+
+def _reached(lost: Bool[Array, "B n+1 K"], ends: Bool[Array, "B n K"]) -> Bool[Array, "B n+1 K"]:
+    """Which states one that is lost follows from: those with no end between."""
+    passed = jnp.pad(jnp.cumsum(ends, 1), [(0, 0), (1, 0), (0, 0)])  # ends before each state
+    same = passed[:, :, None] == passed[:, None]
+    n = lost.shape[1]
+    return (same & lost[:, None] & np.tri(n, dtype=bool).T[None, :, :, None]).any(2)
 
 
 def _followed(a: Float[Array, "B n K #M #M"], b: Float[Array, "B n K M D"]):
@@ -131,7 +145,9 @@ def _decayed(a: Float[Array, "B n K"], b: Float[Array, "B n K M D"]):
     """A product with what is left of each b, [n, n]: exp of sums of logarithms, of which none is a
     difference of sums."""
     n = a.shape[1]
-    g = jnp.moveaxis(jnp.maximum(jnp.log(a), _decays.FLOOR), 1, -1)
+    some = a > 0
+    g = jnp.where(some, jnp.log(jnp.where(some, a, 1)), _decays.FLOOR)
+    g = jnp.moveaxis(g, 1, -1)
     upto, later = np.tri(n, dtype=bool), np.tri(n, k=-1, dtype=bool)
     between = jnp.where(later, g[..., None], 0)  # [B, K, l, j]: l is after j
     between = jnp.matmul(upto.astype(g.dtype), between, precision=lax.Precision.HIGHEST)

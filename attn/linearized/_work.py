@@ -42,7 +42,7 @@ def unroll(size: Sizes, count: int) -> tuple[int, int]:
     return (4, 1) if size.decay else (8, 4)
 
 
-STRETCH = 16384  # tokens of a sequence that are held at once
+STRETCH, MOST = 16384, 256  # tokens of a sequence, and chunks, that are held at once
 
 
 def at_once(chunk: int, count: int) -> int:
@@ -50,7 +50,7 @@ def at_once(chunk: int, count: int) -> int:
     costs its launches and a chunk fills a small part, as many as a stretch holds; else one."""
     if not loops_are_slow():
         return 1
-    turns = -(-count // max(1, STRETCH // chunk))
+    turns = -(-count // max(1, min(MOST, STRETCH // chunk)))
     return -(-count // turns)
 
 
@@ -66,7 +66,8 @@ def unordered(size: Sizes, queries: int, keys: int, D: int, normalised: bool) ->
 
 
 def in_order(size: Sizes, length: int, N: int, D: int, chunk: int | None, normalised: bool) -> int:
-    """Of `_recurrence.advance`, chunk after chunk."""
+    """Of `_recurrence.advance`, chunk after chunk; side by side they are more, for the states
+    between them."""
     C, M = chunk_of(chunk, max(length, 1), size, D), size.features
     asked = N // size.states  # rows that are asked for, and one that is erased
     rows = asked + size.erases

@@ -66,6 +66,40 @@ def test_what_overflows_stays_where_it_is_seen(mechanism, law, side_by_side):
     check(mechanism, only=[law]).raise_if_broken()
 
 
+@pytest.mark.parametrize("bad", [np.nan, 3e38])
+@pytest.mark.parametrize("mechanism", named(["linear", "retention", "gla"]))
+def test_what_is_not_finite_goes_back_as_far_as_one_after_another(mechanism, bad, monkeypatch):
+    q, k, v, arrays = inputs(mechanism, T=29, S=29)
+    ids = jnp.repeat(jnp.arange(4), np.array([4, 8, 12, 5]))[None]
+    mask = Causal() & Segments(ids, ids)
+    loss = lambda *x: jnp.sin(mechanism(*x, mask=mask, **arrays)).sum()
+    found = []
+    for chunks in (1, 3):
+        monkeypatch.setattr(_work, "at_once", lambda chunk, count, n=chunks: min(n, count))
+        grads = jax.jit(jax.grad(lambda *x: loss(*x), argnums=(0, 1, 2)))(q, k, v.at[0, 9].set(bad))
+        found.append([np.isnan(x) for x in grads])
+    for one, side in zip(*found):
+        np.testing.assert_array_equal(side, one)
+    of_v = found[0][2]
+    assert of_v[0, 4:12].any()
+    assert not of_v[0, 12:].any()
+    assert not of_v[0, :4].any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mechanism", named(["retention", "gated_delta_net"]))
+def test_derivatives_of_gradients(mechanism, monkeypatch):
+    q, k, v, arrays = inputs(mechanism, T=13, S=13)
+    ids = jnp.repeat(jnp.arange(3), np.array([4, 8, 1]))[None]
+    mask = Causal() & Segments(ids, ids)
+    slope = jax.grad(lambda k: jnp.sin(mechanism(q, k, v, mask=mask, **arrays)).sum())
+    made = []
+    for chunks in (1, 3):
+        monkeypatch.setattr(_work, "at_once", lambda chunk, count, n=chunks: min(n, count))
+        made.append(jax.jit(lambda k: jax.jvp(slope, (k,), (jnp.cos(k),))[1])(k))
+    assert_close(made[1], made[0], dtype="float32", kind="gradient", what="hvp")
+
+
 @pytest.mark.parametrize("kind", ["number", "numbers", "matrix"])
 def test_states_are_those_of_the_recurrence(kind):
     rng = np.random.default_rng(0)
@@ -87,6 +121,8 @@ def test_states_are_those_of_the_recurrence(kind):
         pulled = []
         for f in (_stretch.states, loop):
             out, pull = jax.vjp(f, *arrays)
-            pulled.append((out, *pull(jnp.cos(jnp.arange(out.size)).reshape(out.shape))))
+            d_a, *others = pull(jnp.cos(jnp.arange(out.size)).reshape(out.shape))
+            # where a document begins nothing depends on what was before
+            pulled.append((out, jnp.where((a == 0).all((-2, -1), keepdims=True), 0, d_a), *others))
         for got, want in zip(*pulled):
             np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
