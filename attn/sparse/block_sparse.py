@@ -2,7 +2,8 @@
 
 A pattern is a static mask, so it is data: drawable, with a density, joined with any other mask. Its
 parts (`_reorder.py`) say in which order of the tokens it is made of dense blocks; each part runs by
-`attn/_blockwise.py`, and their outputs are merged by their log-sum-exps. Heads may have patterns of
+`attn/_blockwise.py`, and their outputs are merged by their log-sum-exps. One that is whole and in
+order may run by a kernel that knows it, as cuDNN does a causal window. Heads may have patterns of
 their own.
 """
 

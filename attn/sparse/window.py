@@ -33,8 +33,9 @@ def window_attention(
     """softmax(scale q k^T + bias) v over keys i - left <= j <= i + right that `mask` shows; those
     keys `rate` apart, in a dilated window.
 
-    Blocks outside are never visited; `block` is chosen by what is visited if None. O(T (left +
-    right)) time, O(T) memory. Raises ValueError for a negative left or right and a rate below 1.
+    Blocks outside are never visited; `block` is chosen by what is visited if None. On a GPU cuDNN
+    runs causal windows of 16-bit numbers, unless a `block` is given. O(T (left + right)) time, O(T)
+    memory. Raises ValueError for a negative left or right and a rate below 1.
     """
     record = SlidingWindow(left=left, right=right, rate=rate, block=block)
     mask, bias = check_qkv(q, k, v, mask, bias)
