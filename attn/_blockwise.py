@@ -125,11 +125,11 @@ def choose(mask: Mask, T: int, S: int, N: int, B: int = 1) -> tuple[str, tuple[i
 
 def _choice(mask, T, S, N, B, at_once):
     if at_once:
-        candidates = [(_even_block(T, b), _even_block(S, c), rate) for b, c, rate in GATHERED]
-        scores = lambda x: _gathered.visited(mask, T, S, *x[:2])
-        block = min(candidates, key=lambda x: scores(x) * x[2])
-        if scores(block) <= GATHERED_MOST * max(T, S):
-            return "gathered", block[:2]
+        sizes = [((_even_block(T, b), _even_block(S, c)), rate) for b, c, rate in GATHERED]
+        found = [(_gathered.visited(mask, T, S, *block), rate, block) for block, rate in sizes]
+        scores, _, block = min(found, key=lambda x: x[0] * x[1])
+        if scores <= GATHERED_MOST * max(T, S):
+            return "gathered", block
 
     def cost(count, block_q, block_k, rate):
         too_large = max(1.0, N * block_q * block_k / 2**20)  # tiles of 4 MB leave the cache

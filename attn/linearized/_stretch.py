@@ -55,7 +55,7 @@ def advance(
     # the sums of keys are one more column: they follow the same way
     beside = lambda s: jnp.concatenate([s.kv, s.k[..., None]], -1) if form.normalised else s.kv
     a, b = (x.reshape(B, n, *x.shape[1:]) for x in (kept.kv, beside(wrote)))
-    a, b, first = map(_apart, (a, b, beside(state)))
+    a, b, first = map(_isolated, (a, b, beside(state)))
     whole = size.erases or size.decay > 1  # or one number for all features
     sums = states(a[0] if whole else a[0][..., :1, :], b[0], first[0])
     overflowed = after(first[1], (a[1] + b[1]).reshape(B * n, K))
@@ -71,15 +71,14 @@ def advance(
     return jax.tree.map(lambda x: x[:, -1], between), jax.tree.map(lambda x: _joined(x, n), read)
 
 
-def _apart(x: Float[Array, "*B K M D"]) -> tuple[Array, Float[Array, "*B K"]]:
+def _isolated(x: Float[Array, "*B K M D"]) -> tuple[Array, Float[Array, "*B K"]]:
     """What is finite of sums, and their poison: 0 * inf would be what follows elsewhere."""
     fine = jnp.isfinite(x).all((-2, -1))
     return finite(x), lax.stop_gradient(jnp.where(fine, 0, jnp.nan).astype(x.dtype))
 
 
 def _joined(x: Float[Array, "Bn K G C ..."], n: int) -> Float[Array, "B K G nC ..."]:
-    x = x.reshape(-1, n, *x.shape[1:])
-    x = jnp.moveaxis(x, 1, 3)
+    x = jnp.moveaxis(x.reshape(-1, n, *x.shape[1:]), 1, 3)
     return x.reshape(*x.shape[:3], n * x.shape[4], *x.shape[5:])
 
 
