@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Shaped
 
-from attn._loops import held
 from attn._tokens import blocks_first, even_blocks
+from attn._turns import held
 
 BUDGET = 2**20  # float32 numbers of the largest array of a chunk
 CHUNKS = 1024  # gathering from a chunk adds to the gradients of all keys: a bound keeps that O(S)

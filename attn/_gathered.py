@@ -4,7 +4,7 @@ more than its work: all blocks that a mask leaves are met at once, in a few larg
 An item is a block of queries and a list of blocks of keys that it visits, all lists as long; one
 that visits more has several items, whose results are merged. What goes back is made of the blocks
 of queries that visit one of keys. All is added up in an order that does not change; the arithmetic
-is `_blockwise`'s.
+is that of `_tiles`.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ HELD, SOME = 640, 2**21
 FEW = 8  # different numbers of items: of more, blocks are sorted by powers of two
 
 
-def visited(mask: Mask, T: int, S: int, block_q: int, block_k: int) -> int:
+def scores(mask: Mask, T: int, S: int, block_q: int, block_k: int) -> int:
     """How many scores are computed."""
     _, at = _items(mask.blocks(T, S, block_q, block_k)[0], block_k)
     return at.size * block_q * block_k

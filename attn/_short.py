@@ -1,5 +1,5 @@
 """Blockwise softmax for short sequences, without loops: each block of queries against the whole
-range of keys that it may see, cut out at trace time. The arithmetic is `_blockwise`'s.
+range of keys that it may see, cut out at trace time. The arithmetic is that of `_tiles`.
 """
 
 from collections.abc import Iterator
@@ -21,6 +21,11 @@ from attn._tiles import (
     words,
 )
 from attn.masks import Mask
+
+
+def scores(mask: Mask, T: int, S: int, block_q: int, block_k: int) -> int:
+    """How many scores are computed."""
+    return block_q * int(sum(stop - start for start, stop, _ in ranges(mask, T, S, block_q)))
 
 
 def forward(t: Tiling, q, k, v, mask, bias, dropout):

@@ -1,6 +1,6 @@
 """Blockwise softmax where a mask leaves each block of queries one strip of keys, all of about the
 same width, as a sliding window does: a loop over the blocks of queries, each strip cut out where it
-lies and met at once. The arithmetic is `_blockwise`'s.
+lies and met at once. The arithmetic is that of `_tiles`.
 """
 
 import jax.numpy as jnp
@@ -24,6 +24,11 @@ from attn.masks import Mask
 STEP = 32  # strips begin and end at multiples of this
 # of long loops, how many strips a turn takes: one is too little work for two threads
 LONG, FORWARD, BACKWARD = 16, 4, 2
+
+
+def scores(mask: Mask, T: int, S: int, block_q: int, width: int) -> int:
+    """How many scores are computed: every block of queries meets a strip of keys."""
+    return -(-T // block_q) * block_q * width
 
 
 def strips(mask: Mask, T: int, S: int, block_q: int, rows=slice(None)) -> tuple[np.ndarray, int]:

@@ -1,4 +1,4 @@
-"""Tiles of the score matrix: what the loops of `attn/_blockwise.py` and `attn/_short.py` visit.
+"""Tiles of the score matrix: what the forms of `attn/_forms.py` visit, and their arithmetic.
 
 B is cut into tiles of R batch rows and lengths into blocks of b and c. Batch rows and key heads
 share one axis, and each key head's G = N / K query heads stand one above the other:

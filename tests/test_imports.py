@@ -28,6 +28,8 @@ CORE = {
     "_strips",
     "_gathered",
     "_loops",
+    "_turns",
+    "_forms",
     "_places",
     "_tokens",
     "_chunks",

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._arrays import check_floats
-from attn._blockwise import blockwise, visited_scores
+from attn._blockwise import blockwise
 from attn._core import (
     check_qkv,
     dense_attention,
@@ -15,6 +15,7 @@ from attn._core import (
     refuse_rest,
     wide,
 )
+from attn._forms import visited_scores
 from attn._tokens import clean, seen_tokens, to_heads
 from attn.masks import FULL, Mask, Padding
 

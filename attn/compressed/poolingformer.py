@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn import _cache
 from attn._axes import conjunction
-from attn._blockwise import blockwise, visited_scores
+from attn._blockwise import blockwise
 from attn._core import (
     check_choice,
     check_count,
@@ -22,6 +22,7 @@ from attn._core import (
     wide,
     wide_dtype,
 )
+from attn._forms import visited_scores
 from attn._prompt import check_prompt
 from attn._tokens import seen_tokens
 from attn.compressed._runs import Within, pool_runs, runs

@@ -33,8 +33,8 @@ from attn._core import (
     wide,
 )
 from attn._dropout import Dropout
-from attn._loops import held
 from attn._tokens import blocks_first, even_blocks, to_heads
+from attn._turns import held
 from attn.biases import Bias
 from attn.masks import Mask
 

@@ -15,8 +15,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from attn._core import isolate
-from attn._loops import loops_are_slow
 from attn._tokens import to_heads
+from attn._turns import loops_are_slow
 from attn._varying import vary
 from attn.linearized._recurrence import divide, isolated_terms, low
 

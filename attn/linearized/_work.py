@@ -2,7 +2,7 @@
 
 import math
 
-from attn._loops import loops_are_slow
+from attn._turns import loops_are_slow
 from attn.linearized import _sums
 from attn.linearized._recurrence import Sizes
 

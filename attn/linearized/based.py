@@ -9,8 +9,9 @@ from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._axes import conjunction
-from attn._blockwise import blockwise, visited_scores
+from attn._blockwise import blockwise
 from attn._core import check_count, check_state, dense_scores, isolate, seen_array, wide
+from attn._forms import visited_scores
 from attn._prompt import check_prompt, state_for
 from attn.linearized import _work
 from attn.linearized._family import Linearized

@@ -18,7 +18,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from attn import _cache
-from attn._blockwise import visited_scores
 from attn._cached import Cached
 from attn._core import (
     check_block,
@@ -29,6 +28,7 @@ from attn._core import (
     dense_weights,
 )
 from attn._dropout import Dropout, as_dropout, check_rate, dropout_of
+from attn._forms import visited_scores
 from attn._merge import merged
 from attn._prompt import check_prompt
 from attn.biases import Bias, as_bias

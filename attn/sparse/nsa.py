@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 from attn import _cache
 from attn._arrays import check_arrays, learned_shapes
 from attn._axes import aligned
-from attn._blockwise import blockwise, visited_scores
+from attn._blockwise import blockwise
 from attn._chunks import BUDGET, by_chunks, chunk_size
 from attn._core import (
     attend_materialized,
@@ -31,9 +31,10 @@ from attn._core import (
     wide,
     wide_dtype,
 )
-from attn._loops import held
+from attn._forms import visited_scores
 from attn._prompt import check_prompt, state_for
 from attn._tokens import even_blocks
+from attn._turns import held
 from attn._varying import vary
 from attn.gates import Gate
 from attn.masks import FULL, Causal, Mask, Padding

@@ -126,7 +126,7 @@ def runs(shape: cost.Shape, **options) -> dict[str, str]:
 def _blocks(shape: cost.Shape, options: dict) -> str:
     # not public: a benchmark of another version of attn does without
     try:
-        from attn._blockwise import choose
+        from attn._forms import choose
 
         form, sizes = choose(options["mask"], shape.T, shape.T, shape.N, shape.B)
         return f"{form} {' x '.join(map(str, sizes))}"

@@ -4,7 +4,7 @@ steps of its loops wait for each other.
 Scan bodies are multiplied by their length, loops by their trips, and of a branch the dearest side
 counts. XLA's `cost_analysis` counts a loop's body once. Integers that are known at trace time
 (loop counters, tables of trip counts) are followed, so a loop whose length is read from a constant
-table, as in `attn/_blockwise.py`, is counted exactly; they are computed only when one is asked for.
+table, as in `attn/_loops.py`, is counted exactly; they are computed only when one is asked for.
 What cannot be known is named. What no output needs is not counted: a compiler leaves it out.
 """
 

@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 
 import attn
-from attn import Causal, Global, Padding, Segments, Window, _blockwise, _gathered
+from attn import Causal, Global, Padding, Segments, Window, _forms, _gathered
 from attn.testing import inputs
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
     """Every call without a block gathers: blocks of 8, lists of 16 to 32 tokens."""
-    monkeypatch.setattr(_blockwise, "loops_are_slow", lambda: True)
-    monkeypatch.setattr(_blockwise, "SHORT", 0)
-    monkeypatch.setattr(_blockwise, "GATHERED", ((8, 8, 1.0), (16, 8, 1.0)))
+    monkeypatch.setattr(_forms, "loops_are_slow", lambda: True)
+    monkeypatch.setattr(_forms, "SHORT", 0)
+    monkeypatch.setattr(_forms, "GATHERED", ((8, 8, 1.0), (16, 8, 1.0)))
     for name, value in (("LEAST", 16), ("MOST", 32), ("EACH", 8)):
         monkeypatch.setattr(_gathered, name, value)
-    _blockwise._cached_choice.cache_clear()
+    _forms._cached_choice.cache_clear()
     jax.clear_caches()
     yield
-    _blockwise._cached_choice.cache_clear()
+    _forms._cached_choice.cache_clear()
     jax.clear_caches()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import attn
-from attn import Causal, Padding, Window, _blockwise, _strips
+from attn import Causal, Padding, Window, _blockwise, _forms, _strips
 from attn.testing import check, inputs
 
 OF_ARITHMETIC = ["any_length_works", "transforms_agree"]
@@ -73,7 +73,7 @@ def test_strips_hold_all_that_is_seen():
 
 
 def test_windows_run_by_strips_and_dense_masks_do_not():
-    chosen = functools.partial(_blockwise.choose, T=4096, S=4096, N=4)
+    chosen = functools.partial(_forms.choose, T=4096, S=4096, N=4)
     assert chosen(Window(255, 0))[0] == "strips"
     assert chosen(Causal())[0] == "loops"
     assert chosen(Window(255, 0) | attn.Global((0,)))[0] == "loops"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import attn
-from attn import Causal, _blockwise
+from attn import Causal, _forms
 from attn._places import Places
 from attn.kernels import dispatch
 from attn.kernels.cudnn import Cudnn
@@ -224,7 +224,7 @@ def test_sinks_keep_a_cache_of_their_own_size():
 
 
 def test_the_plan_of_a_long_sequence_is_quick_to_make():
-    form, _ = _blockwise.choose(attn.Window(256, 0), 65536, 65536, 4)
+    form, _ = _forms.choose(attn.Window(256, 0), 65536, 65536, 4)
     assert form == "strips"
 
 
@@ -232,8 +232,8 @@ def test_the_plan_of_a_long_sequence_is_quick_to_make():
 def test_a_few_rows_of_global_tokens_do_not_decide_the_blocks(T):
     """They are among those looked at, but each stands for itself."""
     mask = attn.Window(128, 128) | attn.Global((0,))
-    assert _blockwise.choose(mask, T, T, 4) == ("loops", (128, 128))
-    few, stands_for = _blockwise._some_rows(T // 64)
+    assert _forms.choose(mask, T, T, 4) == ("loops", (128, 128))
+    few, stands_for = _forms._some_rows(T // 64)
     assert len(few) == 80
     np.testing.assert_allclose(stands_for.sum(), T // 64)
 

@@ -1,0 +1,16 @@
+"""How much a turn of a loop does, by what turns cost where this process computes."""
+
+import jax
+
+FILLS = 2**25  # float32 numbers
+
+
+def loops_are_slow() -> bool:
+    """Whether each turn of a loop costs more than what is done in it, as launches do on a GPU."""
+    return jax.default_backend() == "gpu"
+
+
+def held(numbers: int) -> int:
+    """How many numbers the largest array of a turn may have: as many as stay in a CPU's cache, or
+    what fills a GPU."""
+    return max(numbers, FILLS) if loops_are_slow() else numbers
