@@ -8,7 +8,7 @@ from attn._axes import aligned, conjunction
 from attn._core import seen_array, wide
 from attn._tokens import to_heads
 from attn.linearized._decays import FLOOR
-from attn.linearized._recurrence import beside, divide, low
+from attn.linearized._terms import beside, divide, low
 from attn.masks import Causal, Mask, Padding, Segments
 
 

@@ -32,7 +32,7 @@ from attn._core import (
 )
 from attn._prompt import as_tokens
 from attn.linearized import _dense, _scan, _work
-from attn.linearized._recurrence import Sizes, State, Terms, empty_state, sizes
+from attn.linearized._terms import Sizes, State, Terms, empty_state, sizes
 from attn.masks import FULL, Causal, Padding, Segments
 from attn.mechanism import Mechanism, check_requests
 

@@ -20,12 +20,12 @@ from attn._core import check_state, finite, isolate, wide
 from attn._tokens import to_heads
 from attn._varying import vary
 from attn.linearized import _stretch, _sums, _work
-from attn.linearized._recurrence import (
+from attn.linearized._recurrence import advance
+from attn.linearized._terms import (
     Read,
     Sizes,
     State,
     Tokens,
-    advance,
     beside,
     empty_state,
     isolate_gates,

@@ -15,7 +15,8 @@ from jaxtyping import Array, Bool, Float
 
 from attn._core import finite
 from attn.linearized import _decays
-from attn.linearized._recurrence import Read, Sizes, State, Tokens, empty_state, low, meet
+from attn.linearized._recurrence import meet
+from attn.linearized._terms import Read, Sizes, State, Tokens, empty_state, low
 
 
 def advance(

@@ -18,7 +18,7 @@ from attn._core import isolate
 from attn._tokens import to_heads
 from attn._turns import loops_are_slow
 from attn._varying import vary
-from attn.linearized._recurrence import divide, isolated_terms, low
+from attn.linearized._terms import divide, isolated_terms, low
 
 # on two CPU cores with T = 4096: from 256 to 2048 within 10% of each other
 CHUNK = 1024

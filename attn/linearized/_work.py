@@ -4,7 +4,7 @@ import math
 
 from attn._turns import loops_are_slow
 from attn.linearized import _sums
-from attn.linearized._recurrence import Sizes
+from attn.linearized._terms import Sizes
 
 
 def chunk_of(chunk: int | None, length: int, size: Sizes, D: int) -> int:

@@ -15,7 +15,7 @@ from attn._forms import visited_scores
 from attn._prompt import check_prompt, state_for
 from attn.linearized import _work
 from attn.linearized._family import Linearized
-from attn.linearized._recurrence import State, Terms, divide
+from attn.linearized._terms import State, Terms, divide
 from attn.linearized.feature_maps import taylor
 from attn.masks import FULL, Causal, Mask, Padding, Segments
 

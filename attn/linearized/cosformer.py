@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from attn._axes import aligned
 from attn._core import check_count, check_qkv, check_state, wide
 from attn.linearized._family import Linearized
-from attn.linearized._recurrence import State, Terms
+from attn.linearized._terms import State, Terms
 from attn.linearized.feature_maps import cos_reweighted
 from attn.masks import FULL, Causal, Mask
 

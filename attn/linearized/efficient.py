@@ -12,7 +12,7 @@ from attn._axes import aligned
 from attn._core import check_state, isolate, masked_softmax, seen_array, wide
 from attn.linearized import _dense, _scan
 from attn.linearized._family import Linearized
-from attn.linearized._recurrence import State, Terms, low
+from attn.linearized._terms import State, Terms, low
 from attn.masks import FULL, Mask
 
 

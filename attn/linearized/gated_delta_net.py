@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from attn._tokens import to_heads
 from attn.gates import StepDecay, time_step, write_strength
 from attn.linearized._family import Linearized
-from attn.linearized._recurrence import Terms
+from attn.linearized._terms import Terms
 from attn.linearized.feature_maps import unit
 from attn.masks import FULL, Causal, Mask
 

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from attn.gates import Gate, LowRank
 from attn.linearized._family import Linearized
-from attn.linearized._recurrence import Terms
+from attn.linearized._terms import Terms
 from attn.masks import FULL, Mask
 
 

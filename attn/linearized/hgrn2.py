@@ -12,7 +12,7 @@ from attn._axes import aligned
 from attn._core import check_count
 from attn._numbers import is_integer, is_number
 from attn.linearized._family import Linearized
-from attn.linearized._recurrence import Terms
+from attn.linearized._terms import Terms
 from attn.masks import FULL, Mask
 
 

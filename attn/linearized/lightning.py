@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from attn._numbers import is_number
 from attn.linearized._family import Linearized, fixed
-from attn.linearized._recurrence import Terms
+from attn.linearized._terms import Terms
 from attn.masks import FULL, Mask
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from attn._core import check_choice, check_qkv, wide
 from attn.linearized._family import Linearized
-from attn.linearized._recurrence import Terms
+from attn.linearized._terms import Terms
 from attn.linearized.feature_maps import FEATURE_MAPS, FeatureMap, elu_plus_one, unit
 from attn.masks import FULL, Mask
 

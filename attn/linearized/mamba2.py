@@ -11,7 +11,7 @@ from attn._axes import aligned
 from attn._tokens import to_heads
 from attn.gates import time_step
 from attn.linearized._family import Linearized
-from attn.linearized._recurrence import Terms
+from attn.linearized._terms import Terms
 from attn.masks import FULL, Mask
 
 

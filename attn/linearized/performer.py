@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from attn._core import check_count
 from attn.linearized._family import Linearized
-from attn.linearized._recurrence import Terms
+from attn.linearized._terms import Terms
 from attn.linearized.feature_maps import favor, orthogonal_features
 from attn.masks import FULL, Mask
 

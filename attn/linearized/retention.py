@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from attn.linearized._family import Linearized, fixed
-from attn.linearized._recurrence import Terms
+from attn.linearized._terms import Terms
 from attn.masks import FULL, Mask
 
 

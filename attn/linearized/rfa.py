@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from attn._core import check_count, check_qkv
 from attn.linearized._family import Linearized
-from attn.linearized._recurrence import Terms
+from attn.linearized._terms import Terms
 from attn.linearized.feature_maps import orthogonal_features, random_fourier, unit
 from attn.masks import FULL, Causal, Mask
 

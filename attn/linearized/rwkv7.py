@@ -12,7 +12,7 @@ from attn._axes import aligned
 from attn._tokens import to_heads
 from attn.gates import ZEROS, Gate, LowRank, Ramp, identity
 from attn.linearized._family import Linearized
-from attn.linearized._recurrence import Terms
+from attn.linearized._terms import Terms
 from attn.linearized.feature_maps import unit
 from attn.masks import FULL, Causal, Mask
 

@@ -1,0 +1,190 @@
+"""What the engine works on: tokens, what a variant makes of them, states, and what queries read."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from attn._core import isolate, wide_dtype
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """What tokens bring to the recurrence; heads may be N, the query heads, or K. A key counts
+    exp(log_weight) times, apart so that neither part overflows."""
+
+    q: Float[Array, "*B T N M"]
+    k: Float[Array, "*B S K M"]
+    log_decay: Float[Array, "*B S K #M"] | None = None  # at most 0; one a head or one a channel
+    erase: Float[Array, "*B S N M"] | None = None
+    remove: Float[Array, "*B S N M"] | None = None
+    log_weight: Float[Array, "*B S K"] | None = None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What the past amounts to, float32 or wider: kv = sum_j k_j v_j^T and, if normalised,
+    k = sum_j k_j, both decayed and times exp(-top).
+
+    `top` is the largest log-weight so far, `run` the document the sums belong to, `poison` NaN if
+    what was seen of it was not finite (that adds nothing to the sums: 0 * NaN would reach the
+    gradients of documents that cannot see it), else 0.
+    """
+
+    kv: Float[Array, "*B K M D"]
+    k: Float[Array, "*B K M"]
+    top: Float[Array, "*B K"]
+    run: Int[Array, "*B"]
+    poison: Float[Array, "*B K"]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """A stretch of queries and keys, as many of each once they are in order: `seen` says which keys
+    are, `run` the document."""
+
+    q: Float[Array, "*B C N H"]
+    k: Float[Array, "*B S K H"]
+    v: Float[Array, "*B S K D"]
+    gates: dict[str, Array]
+    seen: Any
+    run: Any
+
+
+def low(dtype) -> float:
+    """A log-weight of nothing. Finite: -inf - -inf would be nan."""
+    return float(jnp.finfo(dtype).min) / 4
+
+
+def heads_of(terms: Terms) -> int:
+    """How many states there are: one for each head of the keys or, if more, of the gates."""
+    given = (terms.k, terms.log_decay, terms.erase, terms.remove)
+    return max(x.shape[-2] for x in given if x is not None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """What the shapes of a variant's terms say of it."""
+
+    states: int
+    features: int
+    decay: int  # gates of a state: none, one for it or one for each of its features
+    erases: bool
+    removes: bool
+    weighs: bool
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the order of the tokens counts."""
+        return self.decay > 0 or self.erases
+
+
+def sizes(form, q, k, arrays: dict) -> Sizes:
+    """Those of one token, q [1, N, H] and k [1, K, H] and gates alike (or their shapes)."""
+    found = []
+
+    def look(q, k, arrays):
+        t = form.terms(q, k, **arrays)
+        decay = 0 if t.log_decay is None else t.log_decay.shape[-1]
+        more = (x is not None for x in (t.erase, t.remove, t.log_weight))
+        found.append(Sizes(heads_of(t), t.k.shape[-1], decay, *more))
+        return t.k
+
+    jax.eval_shape(look, q, k, arrays)
+    return found[0]
+
+
+def empty_state(batch, size: Sizes, value_dim: int, dtype) -> State:
+    """The state before any token."""
+    dtype = wide_dtype(dtype)
+    K, M = size.states, size.features
+    return State(
+        jnp.zeros((*batch, K, M, value_dim), dtype),
+        jnp.zeros((*batch, K, M), dtype),
+        jnp.full((*batch, K), low(dtype), dtype),
+        jnp.zeros(batch, jnp.int32),
+        jnp.zeros((*batch, K), dtype),
+    )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Read:
+    """What queries read: out = sums / weight + poison, [B, K, G, C] and wider, heads first."""
+
+    sums: Float[Array, "B K G C D"]
+    weight: Float[Array, "B K G C"] | None  # of a normalised variant
+    poison: Float[Array, "B K G C"]
+
+    def out(self) -> Float[Array, "B C N D"]:
+        x = self.sums if self.weight is None else divide(self.sums, self.weight)
+        B, K, G, C, D = x.shape
+        x = x + lax.stop_gradient(self.poison)[..., None]
+        return jnp.swapaxes(x.reshape(B, K * G, C, D), 1, 2)
+
+    def pull(self, out, d_out) -> tuple[Array, Array | None]:
+        """The gradients of sums and weight, given that of `out`. A row that nobody asks about
+        counts nothing, whatever it holds."""
+        out, d_out = (jnp.swapaxes(x, 1, 2).reshape(self.sums.shape) for x in (out, d_out))
+        if self.weight is None:
+            return d_out, None
+        share = jnp.where(self.weight == 0, 0, 1 / _or_one(self.weight))
+        d_weight = jnp.where(d_out == 0, 0, d_out * out).sum(-1)
+        return divide(d_out, self.weight), -d_weight * share
+
+
+@jax.custom_jvp
+def divide(numerator, denominator):
+    """A query that meets no key gets 0."""
+    return numerator / _or_one(denominator)[..., None]
+
+
+@divide.defjvp
+def _divide_jvp(primals, tangents):
+    """(dn - out dd) / d: the square of what a query meets far from its own features, 1e-20 of the
+    nearest, is 0 in float32, and its gradient was infinite."""
+    (numerator, d), (dn, dd) = primals, tangents
+    out = divide(numerator, d)
+    dd = jnp.where(d == 0, 0, dd)
+    return out, (dn - out * dd[..., None]) / _or_one(d)[..., None]
+
+
+def _or_one(x):
+    return jnp.where(x == 0, 1, x)
+
+
+def beside(seen, x, n: int):
+    """seen [*B, L], or [L], beside x [*B, L, ...], with n batch axes."""
+    before, after = n + 1 - seen.ndim, x.ndim - n - 1
+    return seen.reshape((1,) * before + seen.shape + (1,) * after)
+
+
+def isolated_terms(form, learned, q, k, gates: dict[str, Array], n: int):
+    """The terms of what is finite, of tokens with n axes before heads; the poison of queries; and
+    those of keys and of each gate, which may be of other heads."""
+    (q, q_poison), (k, k_poison) = isolate(q), isolate(k)
+    gates, gates_poison = isolate_gates(gates, n + 1)
+    terms = form.terms(q, k, **gates, **learned)
+    if form.squares:
+        (fq, q_over), (fk, k_over) = isolate(terms.q), isolate(terms.k)
+        terms = dataclasses.replace(terms, q=fq, k=fk)
+        q_poison, k_poison = q_poison + q_over, k_poison + k_over
+    return terms, q_poison, [k_poison, *gates_poison]
+
+
+def isolate_gates(gates: dict[str, Array], n: int) -> tuple[dict, list[Float[Array, "*L K"]]]:
+    """`isolate` of gates, whose first n axes are [*L, K]; a channel may follow. A `log_decay` of
+    -inf is a decay to nothing and not a mistake."""
+    clean, poison = {}, []
+    for name, x in gates.items():
+        fine = jnp.isfinite(x) | ((x == -jnp.inf) & (name == "log_decay"))
+        fine = fine.all(tuple(range(n, x.ndim)))
+        clean[name] = jnp.where(fine.reshape(fine.shape + (1,) * (x.ndim - n)), x, 0)
+        poison.append(jnp.where(fine, 0, jnp.nan).astype(x.dtype))
+    return clean, poison
