@@ -111,6 +111,11 @@ class Mechanism(abc.ABC):
         """The output gate of a layer, if it is made otherwise than `output_gate` of one product."""
         return None
 
+    def blending(self, *, num_kv_heads: int, head_dim: int) -> Gate | None:
+        """How much of the first layer's value each value takes, by a gate of the token; None takes
+        nothing."""
+        return None
+
     @property
     def head_norm(self) -> float | None:
         """If not None, the layer puts an RMSNorm on each head's output and multiplies by this."""

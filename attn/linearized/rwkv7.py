@@ -50,10 +50,10 @@ TENTH = jax.nn.initializers.orthogonal(0.1)
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RWKV7(Linearized):
     """The delta rule with a removal key and a rate for each channel (RWKV-7, Peng et al. 2025); a
-    layer shifts its tokens and adds its bonus.
+    layer shifts its tokens, takes a share of the first layer's values and adds its bonus.
 
-    Without the authors' share of the first layer's values in those of deeper layers; the layer's
-    norm of each head's output is an RMSNorm, theirs a group norm.
+    The layer's norm of each head's output is an RMSNorm, the authors' a group norm; the first layer
+    has weights of a share too, which change nothing there.
     """
 
     requires: ClassVar = (Causal,)
@@ -61,6 +61,7 @@ class RWKV7(Linearized):
     output_gate: str | None = "sigmoid"
     output_norm: bool = True
     token_shift: bool = True
+    value_residual: bool = True
 
     @property
     def shifts(self):
@@ -81,6 +82,18 @@ class RWKV7(Linearized):
         rank = max(32, 32 * round(5 * math.sqrt(width) / 32))
         project = LowRank(rank=rank, between=between, down=ZEROS, up=TENTH)
         return Gate(shape=(width,), project=project, bias=None)
+
+    def blending(self, *, num_kv_heads, head_dim):
+        if not self.value_residual:
+            return None
+        shape, width = (num_kv_heads, head_dim), num_kv_heads * head_dim
+        rank = max(32, 32 * round(1.7 * math.sqrt(width) / 32))
+        return Gate(
+            shape=shape,
+            activation=jax.nn.sigmoid,
+            project=LowRank(rank=rank, down=ZEROS, up=TENTH),
+            bias=Ramp(low=0.93, high=0.53),
+        )
 
     def gates(self, *, num_heads, num_kv_heads, head_dim):
         # as that code starts its first layer

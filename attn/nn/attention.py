@@ -59,6 +59,9 @@ class Attention(nnx.Module):
     (`TokenShift`), which follow the token with a `shift_rank`. With `short_conv`, q, k and v first
     pass through a causal convolution of that many taps and SiLU. Padding and other documents enter
     neither.
+    With `blending`, each value is v + s (v_1 - v) of the first layer's value v_1, if these
+    `first_values` are given, and a share s of each channel that follows the token, as v does (after
+    Zhou et al. 2024, arXiv:2410.17897).
     `head_norm` is an RMSNorm with a learned scale on each head's output, times that number; with
     `bonus`, the mechanism's `own` share of the token's value is added to it, by weights that start
     at that number; `output_gate` then multiplies by "silu" or "sigmoid" of x W_g, or by the
@@ -129,6 +132,9 @@ class Attention(nnx.Module):
         start = mechanism.bonus
         self.bonus = None if start is None else nnx.Param(jnp.full((N, H), start, jnp.float32))
         self.short_conv = conv() if mechanism.short_conv else None
+        blending = mechanism.blending(num_kv_heads=K, head_dim=H)
+        blend = lambda: Gates(width, {"v": blending}, key=fold(key, "blend"))
+        self.blend = None if blending is None else blend()
         self.out_gate = _output_gate(mechanism, width, N, H, key=fold(key, "out_gate"))
 
         sizes = dict(num_heads=N, num_kv_heads=K, head_dim=H)
@@ -158,6 +164,7 @@ class Attention(nnx.Module):
         bias: Bias | Float[Array, "..."] | None = None,
         positions: Int[Array, "*#B T"] | None = None,
         dropout_key: Array | None = None,
+        first_values: Float[Array, "*B T K H"] | None = None,
     ) -> Float[Array, "*B T W"]:
         """The layer's output in `dtype`. With `positions`, q and k are rotated by them. With
         `dropout_key`, a mechanism that has a `dropout_rate` drops weights.
@@ -166,7 +173,7 @@ class Attention(nnx.Module):
         token shift in cross-attention, and for xPos without `Causal`; TypeError for positions that
         are no array.
         """
-        q, k, v, extra = self._project(x, context, positions, mask)
+        q, k, v, extra = self._project(x, context, positions, mask, first_values)
         own = self._own(q, k, v, extra)
         dropping = self._dropping(dropout_key)
         y = self.mechanism(q, k, v, mask=mask, bias=bias, **extra, **dropping)
@@ -180,11 +187,12 @@ class Attention(nnx.Module):
         bias: Bias | None = None,
         positions: Int[Array, "*#B T"] | None = None,
         max_length: int,
+        first_values: Float[Array, "*B T K H"] | None = None,
     ) -> tuple[LayerState, Float[Array, "*B T W"]]:
         """(state, output) of the tokens of a prompt, with `mask=Causal()`; `step` goes on from the
         state up to `max_length` tokens. Raises NotImplementedError if the mechanism cannot, or
         not with a bias."""
-        q, k, v, extra = self._project(x, None, positions, Causal())
+        q, k, v, extra = self._project(x, None, positions, Causal(), first_values)
         own, stepped = self._own(q, k, v, extra), {**extra, **self._stepped(bias)}
         state, y = self.mechanism.prefill(q, k, v, max_length=max_length, **stepped)
         latest = x[..., -max(1, self.mechanism.short_conv) :, :]
@@ -205,6 +213,7 @@ class Attention(nnx.Module):
         *,
         bias: Bias | None = None,
         positions: Int[Array, "*#B 1"] | None = None,
+        first_values: Float[Array, "*B 1 K H"] | None = None,
     ) -> tuple[LayerState, Float[Array, "*B 1 W"]]:
         """One token after those of `state`: its output equals that of the whole at once.
 
@@ -216,17 +225,32 @@ class Attention(nnx.Module):
             raise ValueError(f"x: expected one token [*B, 1, W], got {list(x.shape)}")
         if positions is not None:
             check_positions(positions, x.shape[:-1])
-        before, conv = state.last, state.conv
-        qkv = self._qkv_shifted(x, before)
-        if self.short_conv is not None:
-            conv, qkv = self.short_conv.step(conv, qkv)
-        q, k, v = self._heads(*(qkv[..., columns] for columns in self._columns), positions)
+        before = state.last
+        conv, (q, k, v) = self._stepped_qkv(state, x)
+        q, k, v = self._heads(q, k, v, positions)
+        v = self._blended(v, first_values, x, before)
         extra = {**self._learned(), **self._gates(x, before, positions)}
         own, stepped = self._own(q, k, v, extra), {**extra, **self._stepped(bias)}
         mechanism, y = self.mechanism.step(state.mechanism, q, k, v, **stepped)
         last = None if self.token_shift is None else x
         gating = self._read("output_gate", x, before)
         return LayerState(mechanism, conv, last), self._output(gating, y, own)
+
+    def values(
+        self, x: Float[Array, "*B T W"], *, mask: Mask = FULL, state: LayerState | None = None
+    ) -> Float[Array, "*B T K H"]:
+        """The `first_values` of deeper layers, if this is the first; with a `state`, of the token
+        after it."""
+        if state is None:
+            return self._project(x, None, None, mask)[2]
+        return self._heads(*self._stepped_qkv(state, x)[1], None)[2]
+
+    def _stepped_qkv(self, state: LayerState, x):
+        """(what the convolution is to remember, q, k and v) of one token after `state`."""
+        conv, qkv = state.conv, self._qkv_shifted(x, state.last)
+        if self.short_conv is not None:
+            conv, qkv = self.short_conv.step(conv, qkv)
+        return conv, [qkv[..., columns] for columns in self._columns]
 
     def _learned(self) -> dict[str, Array]:
         """The mechanism's learned arrays."""
@@ -315,8 +339,10 @@ class Attention(nnx.Module):
         mask: Mask = FULL,
         bias: Bias | Float[Array, "..."] | None = None,
         positions: Int[Array, "*#B T"] | None = None,
+        first_values: Float[Array, "*B T K H"] | None = None,
     ) -> Float[Array, "*B N T S"]:
-        """The effective matrix of each head for the same input, before its `head_norm`."""
+        """The effective matrix of each head for the same input, before its `head_norm`, whatever
+        the values are."""
         q, k, _, extra = self._project(x, context, positions, mask)
         return self.mechanism.weights(q, k, mask=mask, bias=bias, **extra)
 
@@ -327,14 +353,15 @@ class Attention(nnx.Module):
         mask: Mask = FULL,
         bias: Bias | Float[Array, "..."] | None = None,
         positions: Int[Array, "*#B T"] | None = None,
+        first_values: Float[Array, "*B T K H"] | None = None,
     ) -> tuple[Float[Array, "*B T N H"], Float[Array, "*B T N H"]]:
         """What the mechanism makes of the layer's q, k and v, and what softmax makes of the same:
         how far it is from softmax."""
-        q, k, v, extra = self._project(x, None, positions, mask)
+        q, k, v, extra = self._project(x, None, positions, mask, first_values)
         exact = dot_product_attention(q, k, v, mask=mask, bias=bias)
         return self.mechanism(q, k, v, mask=mask, bias=bias, **extra), exact
 
-    def _project(self, x, context, positions, mask):
+    def _project(self, x, context, positions, mask, first_values=None):
         for name, given in (("x", x), ("context", context)):
             if given is not None and given.shape[-1:] != self.qkv.shape[:1]:
                 raise ValueError(
@@ -355,7 +382,17 @@ class Attention(nnx.Module):
             of_q, of_k, of_v = self._columns
             q, kv = self._qkv(x, of_q), self._qkv(context, slice(of_k.start, of_v.stop))
             k, v = jnp.split(kv, 2, axis=-1)
-        return *self._heads(q, k, v, positions), {**self._learned(), **gates}
+        q, k, v = self._heads(q, k, v, positions)
+        v = self._blended(v, first_values, x, before)
+        return q, k, v, {**self._learned(), **gates}
+
+    def _blended(self, v, first_values, x, before) -> Float[Array, "*B T K H"]:
+        """The values v of the tokens x with their share of the first layer's."""
+        if self.blend is None or first_values is None:
+            return v
+        share = self.blend(x.astype(self.dtype), lambda name: self._read(name, x, before))["v"]
+        own, first = wide(v), wide(first_values)
+        return (own + share.astype(own.dtype) * (first - own)).astype(v.dtype)
 
     def _gates(self, x, before, positions):
         """What the mechanism asks for of each token; queries and keys are made as q and k are."""

@@ -98,6 +98,8 @@ def _parts(mechanism: Mechanism) -> list[str]:
     present = [name for name in added if getattr(mechanism, name) not in (None, 0, False)]
     present += ["bonus"] if mechanism.bonus is not None else []
     present += ["token_shift"] if mechanism.shifts else []
+    blending = mechanism.blending(num_kv_heads=8, head_dim=64)
+    present += ["blending"] if blending is not None else []
     return [*jax.eval_shape(init), *mechanism.gates(**sizes), *present]
 
 

@@ -36,23 +36,37 @@ class Block(nnx.Module):
         bias: Bias | None,
         positions: Int[Array, " T"] | None,
         dropout_key: Array | None,
+        first_values: Float[Array, "*B T K H"] | None = None,
     ) -> Float[Array, "*B T W"]:
-        weights_key = fold(dropout_key, "weights")
-        attend = lambda y: self.attention(
-            y, mask=mask, bias=bias, positions=positions, dropout_key=weights_key
-        )
+        context = self._taking(first_values, mask=mask, bias=bias, positions=positions)
+        context["dropout_key"] = fold(dropout_key, "weights")
+        attend = lambda y: self.attention(y, **context)
         x = self._residual(x, attend, self.attention_norm, fold(dropout_key, "attention"))
         if self.mlp is None:
             return x
         return self._residual(x, self.mlp, self.mlp_norm, fold(dropout_key, "mlp"))
 
-    def prefill(self, x, **context):
+    def prefill(self, x, *, first_values=None, **context):
         """(state, output) of a prompt, as `Attention.prefill`."""
+        context = self._taking(first_values, **context)
         return self._advance(x, lambda y: self.attention.prefill(y, **context))
 
-    def step(self, state, x, **context):
+    def step(self, state, x, *, first_values=None, **context):
         """(state, output) of one token more, as `Attention.step`."""
+        context = self._taking(first_values, **context)
         return self._advance(x, lambda y: self.attention.step(state, y, **context))
+
+    def values(self, x, **context) -> Float[Array, "*B T K H"] | None:
+        """The `first_values` of deeper layers; None where the attention hands none on."""
+        if self.attention.blend is None:
+            return None
+        return self.attention.values(self.attention_norm(x) if self.pre else x, **context)
+
+    def _taking(self, first_values, **context) -> dict:
+        """What the attention is given: the first layer's values if it takes a share of them."""
+        return (
+            context if self.attention.blend is None else {**context, "first_values": first_values}
+        )
 
     def _advance(self, x, attend):
         state, y = attend(self.attention_norm(x) if self.pre else x)
@@ -66,8 +80,9 @@ class Block(nnx.Module):
         x = x + dropout(y, self.rate, key)
         return x if self.pre else norm(x)
 
-    def look(self, x, see, **context):
+    def look(self, x, see, *, first_values=None, **context):
         """see(what mixes the tokens, its input for the same x, **context)."""
+        context = self._taking(first_values, **context)
         return see(self.attention, self.attention_norm(x) if self.pre else x, **context)
 
 

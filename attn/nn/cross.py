@@ -87,10 +87,12 @@ class CrossBlock(nnx.Module):
         bias: Bias | None,
         positions: Int[Array, " T"] | None,
         dropout_key: Array | None,
+        first_values: Float[Array, "*B T K H"] | None = None,
     ) -> Float[Array, "*B T W"]:
-        """`mask` says which of the source is seen; `bias` is that of the self-attention."""
-        key = fold(dropout_key, "own")
-        x = self.own(x, mask=Causal(), bias=bias, positions=positions, dropout_key=key)
+        """`mask` says which of the source is seen; `bias` and `first_values` are those of the
+        self-attention."""
+        context = dict(bias=bias, positions=positions, first_values=first_values)
+        x = self.own(x, mask=Causal(), dropout_key=fold(dropout_key, "own"), **context)
         return self._look(x, self.cross.memory(source), mask, dropout_key)
 
     def prefill(self, x, *, source, mask, **context) -> tuple[CrossState, Float[Array, "*B T W"]]:
@@ -103,6 +105,10 @@ class CrossBlock(nnx.Module):
         """(state, output) of one token more."""
         own, x = self.own.step(state.own, x, **context)
         return CrossState(own, state.memory), self._look(x, state.memory, mask, None)
+
+    def values(self, x, *, mask=None, state=None) -> Float[Array, "*B T K H"] | None:
+        """As `Block.values`, of the self-attention, which the source's `mask` says nothing of."""
+        return self.own.values(x, mask=Causal(), state=None if state is None else state.own)
 
     def look(self, x, see, *, source, mask, **context):
         """see(the cross-attention, its input for the same x, context=, mask=)."""

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from attn.masks import Causal
 from attn.nn.block import Block
 from attn.nn.config import EncoderConfig
 from attn.nn.keys import fold
@@ -20,7 +21,8 @@ class Stack(nnx.Module):
     Every form draws the same parameters and the same dropout for a layer. What mechanisms want
     `shared_by_layers` is one parameter for those of one kind and shape, drawn for the first of
     them. `block(config, mechanism, key=key)` makes a layer; what all of them are given beside x is
-    its `context`.
+    its `context`. Where mechanisms take a share of the first layer's values (`blending`), those are
+    of the first layer that does.
     """
 
     def __init__(
@@ -45,42 +47,48 @@ class Stack(nnx.Module):
     def __call__(self, x, *, dropout_key, **context) -> Float[Array, "*B T W"]:
         """x after every block."""
 
-        def run(graph, params, x, i):
+        def run(graph, params, x, i, first):
             def block(params, x, context, key):
                 return nnx.merge(graph, params)(x, **context, dropout_key=key)
 
             # inside a scan XLA cannot undo the rematerialisation, so nothing need prevent it
             wrap = functools.partial(jax.checkpoint, prevent_cse=not self.scan)
             block = wrap(block) if self.remat else block
-            return block(params, x, context, fold(dropout_key, i))
+            return block(params, x, {**context, "first_values": first}, fold(dropout_key, i))
 
+        first, values = None, lambda layer: nnx.merge(*layer).values(x, mask=context["mask"])
         if not self.scan:
-            for i, (graph, params) in enumerate(self._layers()):
-                x = run(graph, params, x, i)
+            for i, layer in enumerate(self._layers()):
+                first = values(layer) if first is None else first
+                x = run(*layer, x, i, first)
             return x
         graph, params = nnx.split(self.blocks[0])
+        first = values(self._layers()[0])
         if self.tied:
-            step = lambda x, i: (run(graph, params, x, i), None)
+            step = lambda x, i: (run(graph, params, x, i, first), None)
             return jax.lax.scan(step, x, jnp.arange(self.layers))[0]
-        step = lambda x, layer: (run(graph, layer[0], x, layer[1]), None)
+        step = lambda x, layer: (run(graph, layer[0], x, layer[1], first), None)
         return jax.lax.scan(step, x, (params, jnp.arange(self.layers)))[0]
 
     def look(self, x, see, **context) -> tuple:
         """What the `look` of each layer gives, without dropout."""
-        found = []
-        for graph, params in self._layers():
-            block = nnx.merge(graph, params)
-            found.append(block.look(x, see, **context))
-            x = block(x, **context, dropout_key=None)
+        found, first = [], None
+        for layer in self._layers():
+            block = nnx.merge(*layer)
+            first = block.values(x, mask=context["mask"]) if first is None else first
+            found.append(block.look(x, see, **context, first_values=first))
+            x = block(x, **context, first_values=first, dropout_key=None)
         return tuple(found)
 
     def prefill(self, x, **context):
         """(state of every layer, x after every block) of a prompt."""
-        return self._advance(x, None, lambda block, _, x: block.prefill(x, **context))
+        prefill = lambda block, _, x, first: block.prefill(x, **context, first_values=first)
+        return self._advance(x, None, prefill)
 
     def step(self, state, x, **context):
         """(state of every layer, x after every block) of one token more."""
-        return self._advance(x, state, lambda block, s, x: block.step(s, x, **context))
+        step = lambda block, s, x, first: block.step(s, x, **context, first_values=first)
+        return self._advance(x, state, step)
 
     def looped(self) -> "Stack":
         """The same layers in a loop, each by itself, so that each has a state of its own."""
@@ -90,17 +98,21 @@ class Stack(nnx.Module):
         return stack
 
     def _advance(self, x, states, run):
+        first, values = None, lambda block, state: block.values(x, mask=Causal(), state=state)
         if not self.scan:
             after, layers = [], self._layers()
-            for (graph, params), state in zip(layers, states or (None,) * len(layers)):
-                state, x = run(nnx.merge(graph, params), state, x)
+            for layer, state in zip(layers, states or (None,) * len(layers)):
+                block = nnx.merge(*layer)
+                first = values(block, state) if first is None else first
+                state, x = run(block, state, x, first)
                 after.append(state)
             return tuple(after), x
         graph, params = nnx.split(self.blocks[0])
+        first = values(nnx.merge(*self._layers()[0]), jax.tree.map(lambda x: x[0], states))
 
         def layer(x, given):
             own, state = given
-            state, x = run(nnx.merge(graph, params if self.tied else own), state, x)
+            state, x = run(nnx.merge(graph, params if self.tied else own), state, x, first)
             return x, state
 
         given = None if self.tied else params, states

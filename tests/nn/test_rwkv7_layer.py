@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from toy_mechanism import steps_go_on
+from toy_mechanism import run, steps_go_on
 
 from attn import RWKV7, Causal
 from attn.nn import Attention
@@ -28,8 +28,9 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-def paper(a, x, K):
-    """One sequence x [T, W] in float64; the paper's norm is here the layer's, without a mean."""
+def paper(a, x, K, first=None):
+    """One sequence x [T, W] in float64, `first` [T, K, H] the values of the first layer; the
+    paper's norm is here the layer's, without a mean."""
     of = lambda param: np.asarray(param[...], np.float64)
     x = np.asarray(x, np.float64)
     gate = lambda name: {key: of(p) for key, p in a.gates.projections[name].items()}
@@ -41,6 +42,10 @@ def paper(a, x, K):
     heads = lambda x, n: np.repeat(x.reshape(len(x), n, H), N // n, axis=1)
     kernels = np.split(of(a.qkv), (N * H, (N + K) * H), axis=-1)
     r, k, v = (mixed[name] @ kernel for name, kernel in zip("qkv", kernels))
+    if first is not None:
+        nu = {key: of(p) for key, p in a.blend.projections["v"].items()}
+        nu = sigmoid(mixed["v"] @ nu["down"] @ nu["up"] + nu["bias"])
+        v = v + (np.asarray(first, np.float64).reshape(v.shape) - v) * nu
     r, k, v = heads(r, N), heads(k, K), heads(v, K)
     decay = np.tanh(mixed["log_decay"] @ w["down"]) @ w["up"] + w["bias"]
     decay = heads(np.exp(-np.exp(-0.5) * sigmoid(decay)), N)
@@ -74,6 +79,35 @@ def test_the_layer_is_the_papers(K):
     y = jax.jit(lambda x: nnx.merge(graph, params)(x, mask=Causal()))(X)
     want = [paper(a, x, K) for x in X]
     np.testing.assert_allclose(y, want, rtol=2e-4, atol=2e-4)
+
+
+def test_deeper_layers_take_a_share_of_the_first_layers_values():
+    a, K = layer(1), 1
+    first = jnp.asarray(RNG.normal(size=(2, T, K, H)), jnp.float32)
+    y = run(a, X, mask=Causal(), first_values=first)
+    want = [paper(a, x, K, v) for x, v in zip(X, first)]
+    np.testing.assert_allclose(y, want, rtol=2e-4, atol=2e-4)
+    own = run(a, X, method="values", mask=Causal())
+    np.testing.assert_allclose(
+        run(a, X, mask=Causal(), first_values=own), run(a, X, mask=Causal()), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_shares_start_as_the_authors_code_does_and_can_be_left_out():
+    projections = layer().blend.projections["v"]
+    assert {name: x.shape for name, x in projections.items()} == {
+        "down": (W, 32),
+        "up": (32, N * H),
+        "bias": (N * H,),
+    }
+    build = lambda **how: Attention(
+        W, num_heads=N, max_length=T, mechanism=RWKV7(**how), key=jax.random.key(0)
+    )
+    bias = build().blend.projections["v"]["bias"][...]
+    np.testing.assert_allclose(bias, 0.73 - 0.4 * (np.arange(N * H) / (N * H - 1) - 0.5), rtol=1e-6)
+    bare, rest = build(value_residual=False), nnx.state(build())
+    del rest["blend"]
+    jax.tree.map(np.testing.assert_array_equal, nnx.state(bare), rest)
 
 
 def test_steps_go_on_where_the_prompt_ends():

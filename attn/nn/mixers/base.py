@@ -56,6 +56,8 @@ class MixerLayer(nnx.Module):
     tokens (`empty`) and how it goes on from there (`advance`, by any number of tokens).
     """
 
+    blend = None  # there are no values that a layer could take from another
+
     def __init__(self, mixer: Mixer, width: int, dtype):
         self.mixer, self.width, self.dtype = mixer, width, jnp.dtype(dtype)
 
