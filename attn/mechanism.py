@@ -57,6 +57,8 @@ class Mechanism(abc.ABC):
     crosses: ClassVar[bool] = False
     # whether a layer projects one array for q and k
     shared_qk: ClassVar[bool] = False
+    # whether the layer's norm of each head is a group norm, with a scale and bias for each channel
+    group_norm: ClassVar[bool] = False
     # whether every head does the same: one alone gives what it gives beside the others
     heads_alike: ClassVar[bool] = True
     # whether the query heads of one key head choose keys together
@@ -118,7 +120,7 @@ class Mechanism(abc.ABC):
 
     @property
     def head_norm(self) -> float | None:
-        """If not None, the layer puts an RMSNorm on each head's output and multiplies by this."""
+        """If not None, the layer puts a norm on each head's output and multiplies by this."""
         return None
 
     def init(

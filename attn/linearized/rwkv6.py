@@ -40,16 +40,14 @@ def rwkv6_attention(
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RWKV6(Linearized):
     """A decay for each channel and a bonus for the present token (RWKV-6, Peng et al. 2024); a
-    layer shifts its tokens, by shares that follow the token.
-
-    The layer's norm of each head's output is an RMSNorm, the authors' a group norm.
-    """
+    layer shifts its tokens, by shares that follow the token."""
 
     reads_before: ClassVar = True
     adds_own: ClassVar = True
     shift_rank: ClassVar = 32
     output_gate: str | None = "silu"
     output_norm: bool = True
+    group_norm: ClassVar = True
     token_shift: bool = True
 
     @property

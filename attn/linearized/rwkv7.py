@@ -52,14 +52,14 @@ class RWKV7(Linearized):
     """The delta rule with a removal key and a rate for each channel (RWKV-7, Peng et al. 2025); a
     layer shifts its tokens, takes a share of the first layer's values and adds its bonus.
 
-    The layer's norm of each head's output is an RMSNorm, the authors' a group norm; the first layer
-    has weights of a share too, which change nothing there.
+    The first layer has weights of a share too, which change nothing there.
     """
 
     requires: ClassVar = (Causal,)
     bonus: float | None = -0.04  # as the authors' later training code starts it
     output_gate: str | None = "sigmoid"
     output_norm: bool = True
+    group_norm: ClassVar = True
     token_shift: bool = True
     value_residual: bool = True
 

@@ -17,7 +17,7 @@ from attn.masks import FULL, Causal, Mask
 from attn.mechanism import Mechanism, check_requests
 from attn.nn.gates import Gates
 from attn.nn.keys import fold
-from attn.nn.norm import RMSNorm
+from attn.nn.norm import LayerNorm, RMSNorm
 from attn.nn.rows import of_rows
 from attn.nn.short_conv import ShortConv
 from attn.nn.token_shift import token_shift
@@ -62,7 +62,8 @@ class Attention(nnx.Module):
     With `blending`, each value is v + s (v_1 - v) of the first layer's value v_1, if these
     `first_values` are given, and a share s of each channel that follows the token, as v does (after
     Zhou et al. 2024, arXiv:2410.17897).
-    `head_norm` is an RMSNorm with a learned scale on each head's output, times that number; with
+    `head_norm` is an RMSNorm with a learned scale on each head's output, or with `group_norm` one
+    about the mean with a scale and bias for each channel, times that number; with
     `bonus`, the mechanism's `own` share of the token's value is added to it, by weights that start
     at that number; `output_gate` then multiplies by "silu" or "sigmoid" of x W_g, or by the
     mechanism's own `gating`, and with `gates_first` before the norm, which is of all heads together
@@ -121,8 +122,7 @@ class Attention(nnx.Module):
         part = H // mechanism.parts
         self.q_norm = RMSNorm(part) if qk_norm else None
         self.k_norm = RMSNorm(part) if qk_norm and not mechanism.shared_qk else self.q_norm
-        normed = N * H if mechanism.gates_first else H
-        self.head_norm = None if mechanism.head_norm is None else RMSNorm(normed)
+        self.head_norm = _head_norm(mechanism, N, H)
         conv = lambda: ShortConv(
             self.qkv.shape[1],
             mechanism.short_conv,
@@ -484,6 +484,15 @@ def _check_causal(mask: Mask) -> None:
             "mask: expected one joined by & with Causal() for xPos, whose scores grow with the "
             f"distance to later keys, got {mask}"
         )
+
+
+def _head_norm(mechanism: Mechanism, N: int, H: int) -> LayerNorm | RMSNorm | None:
+    """The norm of each head's output, or of all together after a gate; None for none."""
+    if mechanism.head_norm is None:
+        return None
+    if mechanism.group_norm:  # RWKV's epsilon: 64e-5 for its heads of 64 (BlinkDL/RWKV-LM)
+        return LayerNorm((N, H), epsilon=1e-5 * H)
+    return RMSNorm(N * H if mechanism.gates_first else H)
 
 
 def _output_gate(mechanism, width: int, N: int, H: int, *, key: Array):

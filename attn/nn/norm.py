@@ -14,11 +14,12 @@ EPSILON = 1e-6
 
 
 class LayerNorm(nnx.Module):
-    """(x - mean) / sqrt(var + eps) * scale + bias (Ba et al. 2016, arXiv:1607.06450)."""
+    """(x - mean) / sqrt(var + eps) * scale + bias (Ba et al. 2016, arXiv:1607.06450). With a scale
+    and bias for each of several heads, a group norm (Wu & He 2018, arXiv:1803.08494)."""
 
     # not nnx.LayerNorm: it raises in bfloat16 under strict promotion, and its variance is
     # E[x^2] - E[x]^2, which cancels
-    def __init__(self, width: int, *, epsilon: float = EPSILON):
+    def __init__(self, width: int | tuple[int, int], *, epsilon: float = EPSILON):
         self.epsilon = epsilon
         self.scale = nnx.Param(jnp.ones(width, jnp.float32))
         self.bias = nnx.Param(jnp.zeros(width, jnp.float32))

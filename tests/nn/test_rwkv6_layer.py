@@ -31,7 +31,7 @@ def start(mechanism, **settings):
 
 
 def paper(a, x, K):
-    """One sequence x [T, W] in float64; the paper's norm is here the layer's, without a mean."""
+    """One sequence x [T, W] in float64."""
     of = lambda param: np.asarray(param[...], np.float64)
     x = np.asarray(x, np.float64)
     before = np.concatenate([np.zeros((1, W)), x[:-1]])
@@ -55,7 +55,8 @@ def paper(a, x, K):
         for t in range(len(x)):
             kv = np.outer(k[t, n], v[t, n])
             p = r[t, n] @ (S + u[n][:, None] * kv)
-            out[t, n] = p / np.sqrt(np.mean(p * p) + 1e-6) * of(a.head_norm.scale)
+            p = (p - p.mean()) / np.sqrt(p.var() + 1e-5 * H)
+            out[t, n] = p * of(a.head_norm.scale)[n] + of(a.head_norm.bias)[n]
             S = w[t, n][:, None] * S + kv
     g = ddlerp("output_gate") @ of(a.out_gate)
     return (out.reshape(len(x), -1) * (g / (1 + np.exp(-g)))) @ of(a.out)

@@ -29,8 +29,7 @@ def sigmoid(x):
 
 
 def paper(a, x, K, first=None):
-    """One sequence x [T, W] in float64, `first` [T, K, H] the values of the first layer; the
-    paper's norm is here the layer's, without a mean."""
+    """One sequence x [T, W] in float64, `first` [T, K, H] the values of the first layer."""
     of = lambda param: np.asarray(param[...], np.float64)
     x = np.asarray(x, np.float64)
     gate = lambda name: {key: of(p) for key, p in a.gates.projections[name].items()}
@@ -64,7 +63,8 @@ def paper(a, x, K, first=None):
                 + np.outer(v[t, n], k[t, n])
             )
             p = S @ r[t, n]
-            p = p / np.sqrt(np.mean(p * p) + 1e-6) * of(a.head_norm.scale)
+            p = (p - p.mean()) / np.sqrt(p.var() + 1e-5 * H)
+            p = p * of(a.head_norm.scale)[n] + of(a.head_norm.bias)[n]
             out[t, n] = p + (r[t, n] * of(a.bonus)[n] * k[t, n]).sum() * v[t, n]
     g = {name: of(p) for name, p in a.out_gate.projections["output_gate"].items()}
     return (out.reshape(len(x), -1) * (sigmoid(mixed["output_gate"] @ g["down"]) @ g["up"])) @ of(
