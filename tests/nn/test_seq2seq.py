@@ -209,6 +209,7 @@ def test_what_cannot_look_across_is_refused_by_name(cross):
         (dict(source=dict(head="classification", pooling="mean")), "source.head"),
         (dict(source=dict(width=8)), "target.width"),
         (dict(bos=5), "bos"),
+        (dict(cross="softmax"), "cross"),
     ],
 )
 def test_what_does_not_go_together_is_named(changes, named):
