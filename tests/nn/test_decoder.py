@@ -30,7 +30,7 @@ from attn import (
     Softmax,
     StridedPattern,
 )
-from attn.nn import Attention, Decoder, Encoder, Seq2SeqConfig, sample
+from attn.nn import Attention, Decoder, Encoder, Seq2SeqConfig, dropout, sample
 
 RNG = np.random.default_rng(0)
 TOKENS = jnp.asarray(RNG.integers(0, 11, (3, 7)), jnp.int32)
@@ -286,6 +286,16 @@ def test_wrong_settings_are_named(settings, named):
         sample(jnp.zeros((2, 11)), **settings)
     with pytest.raises(ValueError, match=f"^{named}: expected"):
         decoder().generate(TOKENS[:, :2], 1, **settings)
+
+
+def test_a_seed_is_no_key():
+    for call in (
+        lambda: sample(jnp.zeros((2, 11)), 3),
+        lambda: decoder().generate(TOKENS[:, :2], 1, key=3),
+        lambda: dropout(jnp.ones(3), 0.5, 3),
+    ):
+        with pytest.raises(TypeError, match=r"key: expected that of jax.random.key\(seed\), got 3"):
+            call()
 
 
 @pytest.mark.parametrize("settings", [{"temperature": 0}, {}, {"top_k": 1}], ids=str)
