@@ -125,6 +125,9 @@ class Aligned(nnx.Module, abc.ABC):
     def _run(self, source, target_in, lengths, key):
         state, h, mask = self._read(source, lengths, key)
         _check("target_in", target_in)
+        if target_in.shape[:-1] != source.shape[:-1]:
+            want, got = [*source.shape[:-1], "T"], list(target_in.shape)
+            raise ValueError(f"target_in: expected {want} to go with source, got {got}")
         y = look_up(self.target_table[...], target_in)
         y = jnp.moveaxis(dropout(y, self.rate, fold(key, "target")), -2, 0)
 

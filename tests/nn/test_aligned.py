@@ -282,6 +282,8 @@ def test_what_does_not_fit_is_named():
         model(SOURCE * 1.0, TARGET)
     with pytest.raises(ValueError, match="target_in: expected at least one token"):
         model(SOURCE, TARGET[:, :0])
+    with pytest.raises(ValueError, match=r"target_in: expected .*'T'\] to go with source"):
+        model(SOURCE, TARGET[:1])
     with pytest.raises(ValueError, match="lengths: expected shape"):
         model(SOURCE, TARGET, lengths=LENGTHS[:2])
     large = np.full((3, 4), 2**32 + 3)
