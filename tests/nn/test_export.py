@@ -49,6 +49,17 @@ def test_arrays_that_layers_share_are_shared_again(tmp_path):
     assert all(first[name] is second[name] for name in sharing.shared_by_layers)
 
 
+def test_a_learned_number_keeps_its_shape(tmp_path, monkeypatch):
+    class Sharp(Toy):
+        def init(self, key, **sizes):
+            return {**super().init(key, **sizes), "depth": jnp.float32(2)}
+
+    monkeypatch.setitem(attn.MECHANISMS, "sharp", Sharp)
+    _, path = saved(tmp_path, mechanism=Sharp())
+    (block,) = export.load(path).stack.blocks
+    assert block.attention.learned["depth"][...].shape == ()
+
+
 def test_every_setting_of_every_mechanism_has_a_text():
     for kind in (*attn.MECHANISMS.values(), *MIXERS.values()):
         for mechanism in kind.examples():
