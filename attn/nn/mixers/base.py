@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from attn._core import refuse_rest
 from attn.biases import Bias
 from attn.masks import FULL, Mask
+from attn.nn.earlier import shown
 from attn.nn.mixers.visible import Visible, visible
 
 
@@ -86,7 +87,7 @@ class MixerLayer(nnx.Module):
         if x.shape[-1:] != (self.width,):
             raise ValueError(f"x: expected a last axis of {self.width}, got {list(x.shape)}")
         seen = visible(self.mixer.name, self.mixer.honours, x, mask, bias)
-        return seen.answered(self.mix(seen.clean(x.astype(self.dtype)), seen))
+        return seen.answered(self.mix(shown(x.astype(self.dtype), seen.padding), seen))
 
     def prefill(
         self,
