@@ -277,6 +277,12 @@ def test_what_does_not_fit_is_named():
         Bahdanau(**{**SIZES, "width": "8"})
     with pytest.raises(ValueError, match=r"inputs: expected an integer from 1 to .*, got 0"):
         LSTMN(6, inputs=0, key=SIZES["key"])
+    network = LSTMN(4, inputs=3, key=SIZES["key"])
+    for x in (jnp.ones((2, 5, 4)), jnp.ones(3)):
+        with pytest.raises(ValueError, match=r"x: expected \['...', 'T', 3\], got"):
+            network(x)
+    with pytest.raises(ValueError, match=r"x: expected \['...', 3\], got \[2, 4\]"):
+        network.step(network.empty((2,), 5), jnp.ones((2, 4)))
     model = bahdanau()
     with pytest.raises(TypeError, match="source: expected an array of integers"):
         model(SOURCE * 1.0, TARGET)
