@@ -11,6 +11,8 @@ from attn import FULL, MECHANISMS, Array, Causal, Global, Padding, Segments, Win
 from attn.nn import DualEncoder, Encoder, functional, parameter_count
 from attn.nn.config import CHOICES
 from attn.nn.head import pool
+from attn.nn.mlp import ACTIVATIONS
+from attn.nn.norm import NORMS
 from attn.positions import sinusoidal, sinusoidal_grid
 
 RNG = np.random.default_rng(0)
@@ -33,6 +35,8 @@ VARIED = [
 
 
 def test_the_varied_encoders_reach_every_choice():
+    assert set(CHOICES["activation"]) == set(ACTIVATIONS)
+    assert set(CHOICES["norm"]) == set(NORMS)
     for name, choices in CHOICES.items():
         assert {getattr(config(**v), name) for v in VARIED} == set(choices), name
 
