@@ -120,15 +120,10 @@ class Attention(nnx.Module):
         self.k_norm = RMSNorm(part) if qk_norm and not mechanism.shared_qk else self.q_norm
         normed = N * H if mechanism.gates_first else H
         self.head_norm = None if mechanism.head_norm is None else RMSNorm(normed)
-        conv = lambda: ShortConv(
-            self.qkv.shape[1],
-            mechanism.short_conv,
-            bias=mechanism.conv_bias,
-            key=fold(key, "short_conv"),
-        )
-        start = mechanism.bonus
+        start, taps = mechanism.bonus, mechanism.short_conv
         self.bonus = None if start is None else nnx.Param(jnp.full((N, H), start, jnp.float32))
-        self.short_conv = conv() if mechanism.short_conv else None
+        how = dict(bias=mechanism.conv_bias, key=fold(key, "short_conv"))
+        self.short_conv = ShortConv(columns, taps, **how) if taps else None
         self.out_gate = _output_gate(mechanism, width, N, H, key=fold(key, "out_gate"))
 
         sizes = dict(num_heads=N, num_kv_heads=K, head_dim=H)
