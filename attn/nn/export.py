@@ -117,7 +117,8 @@ def _plain(value: Any) -> Any:
     fields = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, EncoderConfig):
         return fields
-    kind, table = next((k, t) for k, (cls, t) in RECORDS.items() if isinstance(value, cls))
+    found = ((k, t) for k, (cls, t) in RECORDS.items() if isinstance(value, cls))
+    kind, table = next(found, ("", {}))
     names = [name for name, cls in table.items() if cls is type(value)]
     if not names:
         raise ValueError(

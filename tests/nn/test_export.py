@@ -1,5 +1,6 @@
 """An encoder in a file and back: equal, and every file that is not one is a clear error."""
 
+import dataclasses
 import json
 import os
 
@@ -11,6 +12,7 @@ from flax import nnx
 from toy_mechanism import SOFTMAX, Toy, build, config, run
 
 import attn
+from attn.gates import Uniform
 from attn.nn import LSTM, MIXERS, Decoder, export
 from attn.positions import Rotary
 
@@ -121,6 +123,11 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
         assert os.listdir(tmp_path) == [path.name]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Nested(Toy):
+    start: Uniform = dataclasses.field(default_factory=lambda: Uniform(0.5))
+
+
 def test_what_is_no_parameter_or_has_no_name_is_refused(tmp_path):
     path = tmp_path / "x"
     decoder = Decoder(config(head="token", pooling="none"), key=jax.random.key(0))
@@ -137,4 +144,6 @@ def test_what_is_no_parameter_or_has_no_name_is_refused(tmp_path):
     assert "got key<fry>[]" in lines[1]
     with pytest.raises(ValueError, match="mechanism: Toy has no name in a table of attn"):
         export.save(path, build(mechanism=Toy()))
+    with pytest.raises(ValueError, match="mechanism: Uniform has no name in a table of attn"):
+        export.save(path, build(mechanism=Nested()))
     assert not path.exists()
