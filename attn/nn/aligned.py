@@ -17,7 +17,7 @@ from attn._varying import vary
 from attn.dense.additive import Additive
 from attn.dense.luong import Luong
 from attn.masks import FULL, Mask, Padding
-from attn.nn.beam import beam_search
+from attn.nn.beam import beam_search, check_settings
 from attn.nn.dropout import dropout
 from attn.nn.embedding import look_up
 from attn.nn.keys import fold
@@ -114,6 +114,7 @@ class Aligned(nnx.Module, abc.ABC):
         """(hypotheses, scores), best first, of `beam_search`; compiled as one program."""
         _check_source(source, lengths)
         check_count("width", width)
+        check_settings(self.out.out_features, steps, end, alpha)
         return _beam(*nnx.split(self), source, (steps, width, end, alpha), lengths)
 
     def _next(self, state, token, h, mask):

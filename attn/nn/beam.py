@@ -98,9 +98,14 @@ def _check(state, scores, steps, end, alpha) -> None:
         shape = jnp.shape(x)
         if shape and shape[: len(rows)] != rows:
             raise ValueError(f"state: expected leaves with the axes {rows} in front, got {shape}")
+    check_settings(scores.shape[-1], steps, end, alpha)
+
+
+def check_settings(vocabulary: int, steps, end, alpha) -> None:
+    """Raise ValueError for settings that `beam_search` refuses."""
     check_count("steps", steps)
-    if not is_integer(end) or not 0 <= end < scores.shape[-1]:
-        raise ValueError(f"end: expected an id below {scores.shape[-1]}, got {end!r}")
+    if not is_integer(end) or not 0 <= end < vocabulary:
+        raise ValueError(f"end: expected an id below {vocabulary}, got {end!r}")
     # a larger one of 2^30 tokens float32 does not hold, and -inf divided by infinity is NaN
     if not is_number(alpha) or not 0 <= alpha <= 4:
         raise ValueError(f"alpha: expected a number from 0 to 4, got {alpha!r}")

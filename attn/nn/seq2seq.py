@@ -15,7 +15,7 @@ from attn._numbers import is_integer
 from attn.dense.dot_product import Softmax
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
-from attn.nn.beam import beam_search
+from attn.nn.beam import beam_search, check_settings
 from attn.nn.config import TURNED, EncoderConfig, check_config, uncounted
 from attn.nn.cross import CrossBlock, check_cross
 from attn.nn.embedding import Embedding
@@ -202,6 +202,7 @@ class Seq2Seq(nnx.Module):
         self._check_steps(steps)
         self._prepared(source, mask, lengths)  # before `jit` makes 32 bits of everything
         check_count("width", width)
+        check_settings(self.config.target.classes, steps, end, alpha)
         if not self._batch(source):  # some states have leaves of the batch axes alone
             lengths = None if lengths is None else lengths[None]
             how = dict(width=width, end=end, alpha=alpha, mask=mask, lengths=lengths)

@@ -308,6 +308,8 @@ def test_what_does_not_fit_is_named():
         model.greedy(SOURCE, 0)
     with pytest.raises(ValueError, match=r"width: expected an integer from 1 to .* got 0"):
         model.beam(SOURCE, 2, width=0, end=1)
+    with pytest.raises(ValueError, match=r"end: expected an id below 7, got Array\(1,"):
+        model.beam(SOURCE, 2, width=2, end=jnp.array(1))
 
 
 def test_lengths_that_are_no_array_are_named():

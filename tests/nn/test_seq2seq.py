@@ -233,6 +233,8 @@ def test_wrong_tokens_are_refused():
             call()
     with pytest.raises(ValueError, match="prompt: expected at least one"):
         net.prefill(SOURCE, TARGET[:, :0])
+    with pytest.raises(ValueError, match=r"end: expected an id below 5, got Array\(1,"):
+        net.beam(SOURCE, 2, width=2, end=jnp.array(1))
     for call in (net, net.maps):
         match = r"^target_in: expected \[3, 'T'\] to go with source, got \[1, 6\]"
         with pytest.raises(ValueError, match=match):
