@@ -133,9 +133,8 @@ class Decoder(nnx.Module):
         return dict(bias=bias, positions=turned)
 
     def _scores(self, x: Float[Array, "*B 1 W"]) -> Float[Array, "*B classes"]:
-        encoder = self.encoder
-        x = x if encoder.norm is None else encoder.norm(x)
-        return encoder.head(x, jnp.ones((1,) * x.ndim, bool)[..., 0])[..., 0, :]
+        x = self.encoder.normed(x)
+        return self.encoder.head(x, jnp.ones((1,) * x.ndim, bool)[..., 0])[..., 0, :]
 
     def _check(self, name: str, tokens, more: int = 0) -> None:
         """Raise unless these tokens and `more` after them can be decoded."""

@@ -48,9 +48,7 @@ class DualEncoder(nnx.Module):
         """The pooled features of each sequence, without dropout."""
         alone = dataclasses.replace(self.config, head="classification")
         tokens, real, mask = prepare(alone, tokens, mask, lengths)
-        x = self.encoder.layers(tokens, mask, None)
-        x = x if self.encoder.norm is None else self.encoder.norm(x)
-        return pool(x, real, alone.pooling)
+        return pool(self.encoder.layers(tokens, mask, None), real, alone.pooling)
 
     def score(self, a: Float[Array, "*B W"], b: Float[Array, "*B W"]) -> Float[Array, "*B classes"]:
         """Of pairs of vectors, whose leading axes broadcast."""

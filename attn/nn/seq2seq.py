@@ -131,8 +131,7 @@ class Seq2Seq(nnx.Module):
     ) -> Float[Array, "*B S W"]:
         """The encoder's output; what stands in the padding is of no meaning."""
         tokens, _, mask = self._prepared(source, mask, lengths)
-        x = self.encoder.layers(tokens, mask, dropout_key)
-        return x if self.encoder.norm is None else self.encoder.norm(x)
+        return self.encoder.layers(tokens, mask, dropout_key)
 
     def prefill(
         self,
