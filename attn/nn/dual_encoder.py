@@ -51,5 +51,9 @@ class DualEncoder(nnx.Module):
         return pool(self.encoder.layers(tokens, mask, None), real, alone.pooling)
 
     def score(self, a: Float[Array, "*B W"], b: Float[Array, "*B W"]) -> Float[Array, "*B classes"]:
-        """Of pairs of vectors, whose leading axes broadcast."""
+        """Of pairs of vectors, whose leading axes broadcast. Raises ValueError for other widths."""
+        for name, x in (("a", a), ("b", b)):
+            if x.shape[-1:] != (self.config.width,):
+                want = f"a last axis of {self.config.width}"
+                raise ValueError(f"{name}: expected {want}, got {list(x.shape)}")
         return self.encoder.head.score(pair(a, b))

@@ -217,6 +217,8 @@ def test_a_dual_encoder_scores_vectors_that_are_kept():
     np.testing.assert_allclose(every[jnp.arange(3), jnp.array([2, 1, 0])], pairs, **NEAR)
     with pytest.raises(ValueError, match="head: expected 'dual' for a DualEncoder, got 'classif"):
         DualEncoder(config(), key=jax.random.key(0))
+    with pytest.raises(ValueError, match=r"b: expected a last axis of 12, got \[3, 11\]"):
+        dual.score(kept, kept[:, 1:])
 
 
 def test_dual_is_one_encoder_for_both_sequences():
