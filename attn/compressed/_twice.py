@@ -6,20 +6,10 @@ from jaxtyping import Array, Float
 
 from attn._arrays import check_floats
 from attn._blockwise import blockwise
-from attn._core import (
-    check_qkv,
-    dense_attention,
-    dots,
-    isolated_softmax,
-    masked_softmax,
-    refuse_rest,
-    wide,
-)
+from attn._core import dense_attention, dots, isolated_softmax, masked_softmax, wide
 from attn._forms import visited_scores
 from attn._tokens import clean, seen_tokens, to_heads
-from attn.masks import FULL, Mask, Padding
-
-HONOURS = (Padding,)
+from attn.masks import FULL, Padding
 
 
 def check_rows(name: str, rows: Float[Array, "K P H"], k) -> None:
@@ -31,22 +21,18 @@ def check_rows(name: str, rows: Float[Array, "K P H"], k) -> None:
 
 
 def attend(
-    name: str,
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],
     v: Float[Array, "*B S K D"],
     rows: Float[Array, "K P H"],
     keys,
+    padding: Padding | None,
     *,
-    mask: Mask,
-    bias,
     scale: float | None = None,
 ) -> Float[Array, "*B T N D"]:
     """softmax(q keys^T / sqrt(H)) h with h = A v, A = softmax(scale rows k^T), and keys
-    [*B, K, P, H] = keys(h, A, k); `scale` is 1 / sqrt(H). O((T + S) P) time and memory."""
-    mask, bias = check_qkv(q, k, v, mask, bias)
-    (padding,), rest = mask.take(*HONOURS)
-    refuse_rest(name, rest, bias, HONOURS)
+    [*B, K, P, H] = keys(h, A, k), of checked arguments; `scale` is 1 / sqrt(H) unless given.
+    O((T + S) P) time and memory."""
     (*batch, T, N, H), S, D = q.shape, k.shape[-3], v.shape[-1]
     if 0 in (*batch, T, S):
         return jnp.zeros((*batch, T, N, D), q.dtype)
@@ -82,9 +68,8 @@ def averaged_keys(h, w, k):
     return jnp.einsum("...kps,...skh->...kph", w, k)
 
 
-def whole(q, k, v, rows, keys, *, mask: Mask) -> Float[Array, "*B T N D"]:
+def whole(q, k, v, rows, keys, padding: Padding | None) -> Float[Array, "*B T N D"]:
     """The same as two dense attentions; keys(A, k, v) is [*B, P, K, H]."""
-    (padding,), _ = mask.take(*HONOURS)
     batch, T, S = q.shape[:-3], q.shape[-3], k.shape[-3]
     asks, seen = seen_tokens(padding, batch, T, S)
     k, v = (jnp.where(seen[..., None, None], wide(x), 0) for x in (k, v))

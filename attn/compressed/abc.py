@@ -58,9 +58,7 @@ def abc_attention(
     _check_control(control, k)
     if causal is None:
         rows = jnp.swapaxes(control, -1, -2)
-        rest = FULL if padding is None else padding
-        keys = _twice.averaged_keys
-        return _twice.attend("abc", q, k, v, rows, keys, mask=rest, bias=None, scale=1.0)
+        return _twice.attend(q, k, v, rows, _twice.averaged_keys, padding, scale=1.0)
     sizes = k.shape[-2], control.shape[-1], k.shape[-1], v.shape[-1]
     state = _empty(q.shape[:-3], *sizes, q.dtype)
     step = functools.partial(_chunk, control=control)

@@ -49,8 +49,7 @@ def luna_attention(
     refuse_rest("luna", rest, bias, HONOURS)
     _twice.check_rows("packed", packed, k)
     if causal is None:
-        rest = FULL if padding is None else padding
-        return _twice.attend("luna", q, k, v, packed, _twice.averaged_keys, mask=rest, bias=None)
+        return _twice.attend(q, k, v, packed, _twice.averaged_keys, padding)
     sizes = k.shape[-2], packed.shape[-2], k.shape[-1], v.shape[-1]
     state = _luna_causal.empty(q.shape[:-3], *sizes, q.dtype)
     step = functools.partial(_luna_causal.chunk, packed=packed)
@@ -81,7 +80,7 @@ class Luna(Mechanism):
         refuse_rest("luna", rest, bias, HONOURS)
         if causal is None:
             keys = lambda w, k, v: jnp.einsum("...kps,...skh->...pkh", w, k)
-            return _twice.whole(q, k, v, packed, keys, mask=mask)
+            return _twice.whole(q, k, v, packed, keys, padding)
         T, S = q.shape[-3], k.shape[-3]
         seen, (asks, keys) = seen_array(mask, T, S), seen_tokens(padding, q.shape[:-3], T, S)
         hide = lambda x, there: jnp.where(there[..., None, None], x, 0)

@@ -10,8 +10,10 @@ from jaxtyping import Array, Float
 from attn._arrays import check_floats
 from attn._core import check_count, check_qkv, refuse_rest
 from attn.compressed import _twice
-from attn.masks import FULL, Mask
+from attn.masks import FULL, Mask, Padding
 from attn.mechanism import Mechanism
+
+HONOURS = (Padding,)
 
 
 def set_attention(
@@ -35,20 +37,22 @@ def set_attention(
     the rest raise NotImplementedError. Raises ValueError for arrays of the wrong shape.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
+    (padding,), rest = mask.take(*HONOURS)
+    refuse_rest("set", rest, bias, HONOURS)
     _twice.check_rows("inducing_points", inducing_points, k)
     check_floats(key_map=key_map)
     want = [k.shape[-2], v.shape[-1], k.shape[-1]]
     if list(key_map.shape) != want:
         raise ValueError(f"key_map: expected {want}, got {list(key_map.shape)}")
     keys = lambda h, w, k: jnp.einsum("...kpd,kdh->...kph", h, key_map.astype(h.dtype))
-    return _twice.attend("set", q, k, v, inducing_points, keys, mask=mask, bias=bias)
+    return _twice.attend(q, k, v, inducing_points, keys, padding)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Set(Mechanism):
     """Attention through `points` learned inducing points, a Set Transformer's (Lee et al. 2019)."""
 
-    honours: ClassVar = _twice.HONOURS
+    honours: ClassVar = HONOURS
     crosses: ClassVar = True
     points: int = 32
 
@@ -63,9 +67,10 @@ class Set(Mechanism):
     def reference(self, q, k, v, *, mask=FULL, bias=None, inducing_points, key_map):
         self.check_learned(q, k, v, inducing_points=inducing_points, key_map=key_map)
         mask, bias = check_qkv(q, k, v, mask, bias)
-        refuse_rest("set", mask.take(*self.honours)[1], bias, self.honours)
+        (padding,), rest = mask.take(*HONOURS)
+        refuse_rest("set", rest, bias, HONOURS)
         keys = lambda w, k, v: jnp.einsum("...kps,...skd,kde->...pke", w, v, key_map)
-        return _twice.whole(q, k, v, inducing_points, keys, mask=mask)
+        return _twice.whole(q, k, v, inducing_points, keys, padding)
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         # so that scores of points and of found keys have unit variance if keys and values have it

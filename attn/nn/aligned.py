@@ -17,7 +17,7 @@ from attn._varying import vary
 from attn.dense.additive import Additive
 from attn.dense.luong import Luong
 from attn.masks import FULL, Mask, Padding
-from attn.nn.beam import beam_search
+from attn.nn.beam import beam_search, check_settings
 from attn.nn.dropout import dropout
 from attn.nn.embedding import look_up
 from attn.nn.keys import fold
@@ -114,6 +114,7 @@ class Aligned(nnx.Module, abc.ABC):
         """(hypotheses, scores), best first, of `beam_search`; compiled as one program."""
         _check_source(source, lengths)
         check_count("width", width)
+        check_settings(self.out.out_features, steps, end, alpha)
         return _beam(*nnx.split(self), source, (steps, width, end, alpha), lengths)
 
     def _next(self, state, token, h, mask):
@@ -125,6 +126,9 @@ class Aligned(nnx.Module, abc.ABC):
     def _run(self, source, target_in, lengths, key):
         state, h, mask = self._read(source, lengths, key)
         _check("target_in", target_in)
+        if target_in.shape[:-1] != source.shape[:-1]:
+            want, got = [*source.shape[:-1], "T"], list(target_in.shape)
+            raise ValueError(f"target_in: expected {want} to go with source, got {got}")
         y = look_up(self.target_table[...], target_in)
         y = jnp.moveaxis(dropout(y, self.rate, fold(key, "target")), -2, 0)
 

@@ -123,15 +123,10 @@ class Attention(nnx.Module):
         self.q_norm = RMSNorm(part) if qk_norm else None
         self.k_norm = RMSNorm(part) if qk_norm and not mechanism.shared_qk else self.q_norm
         self.head_norm = _head_norm(mechanism, N, H)
-        conv = lambda: ShortConv(
-            self.qkv.shape[1],
-            mechanism.short_conv,
-            bias=mechanism.conv_bias,
-            key=fold(key, "short_conv"),
-        )
-        start = mechanism.bonus
+        start, taps = mechanism.bonus, mechanism.short_conv
         self.bonus = None if start is None else nnx.Param(jnp.full((N, H), start, jnp.float32))
-        self.short_conv = conv() if mechanism.short_conv else None
+        how = dict(bias=mechanism.conv_bias, key=fold(key, "short_conv"))
+        self.short_conv = ShortConv(columns, taps, **how) if taps else None
         blending = mechanism.blending(num_kv_heads=K, head_dim=H)
         blend = lambda: Gates(width, {"v": blending}, key=fold(key, "blend"))
         self.blend = None if blending is None else blend()
@@ -223,6 +218,7 @@ class Attention(nnx.Module):
             raise TypeError(f"state: expected that of `prefill`, got {type(state).__name__}")
         if x.ndim < 2 or x.shape[-2] != 1:
             raise ValueError(f"x: expected one token [*B, 1, W], got {list(x.shape)}")
+        self._check_width(x=x)
         if positions is not None:
             check_positions(positions, x.shape[:-1])
         before = state.last
@@ -273,7 +269,8 @@ class Attention(nnx.Module):
         self, context: Float[Array, "*B S W"]
     ) -> tuple[Float[Array, "*B S K H"], Float[Array, "*B S K H"]]:
         """Keys and values of a context, projected once for any number of `recall`s. Raises
-        ValueError for gates, a short convolution or a token shift."""
+        ValueError for another width, gates, a short convolution or a token shift."""
+        self._check_width(context=context)
         self._check_context(None, self._gates(context, None, None))
         (_, K, H), (_, of_k, of_v) = self.heads, self._columns
         k, v = jnp.split(self._qkv(context, slice(of_k.start, of_v.stop)), 2, axis=-1)
@@ -288,6 +285,7 @@ class Attention(nnx.Module):
         dropout_key: Array | None = None,
     ) -> Float[Array, "*B T W"]:
         """`self(x, context=context, mask=mask)` from `self.memory(context)`."""
+        self._check_width(x=x)
         extra = {**self._learned(), **self._dropping(dropout_key)}
         return self._output(x, self.mechanism(self._q(x), *memory, mask=mask, **extra))
 
@@ -362,11 +360,7 @@ class Attention(nnx.Module):
         return self.mechanism(q, k, v, mask=mask, bias=bias, **extra), exact
 
     def _project(self, x, context, positions, mask, first_values=None):
-        for name, given in (("x", x), ("context", context)):
-            if given is not None and given.shape[-1:] != self.qkv.shape[:1]:
-                raise ValueError(
-                    f"{name}: expected a last axis of {self.qkv.shape[0]}, got {list(given.shape)}"
-                )
+        self._check_width(x=x, context=context)
         if positions is not None:
             check_positions(positions, x.shape[:-1])
             if self.xpos_centre is not None:
@@ -454,6 +448,13 @@ class Attention(nnx.Module):
     def _read(self, name, x, before):
         """What the projection `name` reads of the tokens x."""
         return x if before is None else self.token_shift(name, x, before)
+
+    def _check_width(self, **arrays):
+        """Raise ValueError for tokens of another width."""
+        width = self.qkv.shape[0]
+        for name, x in arrays.items():
+            if x is not None and x.shape[-1:] != (width,):
+                raise ValueError(f"{name}: expected a last axis of {width}, got {list(x.shape)}")
 
     def _check_context(self, positions, gates):
         """Raise ValueError for what needs q and k to come from one sequence."""

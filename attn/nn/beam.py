@@ -32,11 +32,11 @@ def beam_search(
         log P(Y) / ((5 + |Y|) / 6)^alpha
 
     (arXiv:1609.08144, eq. 14, without coverage), |Y| with its `end` token, which also fills what
-    follows it. Width 1 is greedy decoding. Where there are fewer than W hypotheses, the rest
-    score -inf, as do those whose scores are NaN. Each leaf of the state has the axes [*B, W] in
-    front and is gathered by the parent of each hypothesis; a leaf without axes is common to all.
-    One call of `step` fewer than `steps`, O(W steps) memory beside the state's. Raises ValueError
-    for what does not fit.
+    follows it, and alpha from 0 to 4. Width 1 is greedy decoding. Where there are fewer than W
+    hypotheses, the rest score -inf, as do those whose scores are NaN. Each leaf of the state has
+    the axes [*B, W] in front and is gathered by the parent of each hypothesis; a leaf without axes
+    is common to all. One call of `step` fewer than `steps`, O(W steps) memory beside the state's.
+    Raises ValueError for what does not fit.
     """
     _check(state, scores, steps, end, alpha)
     steps, end = int(steps), int(end)  # they may be NumPy's
@@ -98,8 +98,14 @@ def _check(state, scores, steps, end, alpha) -> None:
         shape = jnp.shape(x)
         if shape and shape[: len(rows)] != rows:
             raise ValueError(f"state: expected leaves with the axes {rows} in front, got {shape}")
+    check_settings(scores.shape[-1], steps, end, alpha)
+
+
+def check_settings(vocabulary: int, steps, end, alpha) -> None:
+    """Raise ValueError for settings that `beam_search` refuses."""
     check_count("steps", steps)
-    if not is_integer(end) or not 0 <= end < scores.shape[-1]:
-        raise ValueError(f"end: expected an id below {scores.shape[-1]}, got {end!r}")
-    if not is_number(alpha) or not alpha >= 0:
-        raise ValueError(f"alpha: expected a number >= 0, got {alpha!r}")
+    if not is_integer(end) or not 0 <= end < vocabulary:
+        raise ValueError(f"end: expected an id below {vocabulary}, got {end!r}")
+    # a larger one of 2^30 tokens float32 does not hold, and -inf divided by infinity is NaN
+    if not is_number(alpha) or not 0 <= alpha <= 4:
+        raise ValueError(f"alpha: expected a number from 0 to 4, got {alpha!r}")

@@ -1,7 +1,7 @@
 """EncoderConfig: everything that defines an encoder, in plain values and mechanisms."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 
@@ -11,19 +11,8 @@ from attn.dense.dot_product import Softmax
 from attn.masks import Causal
 from attn.mechanism import Mechanism, wrong_requests
 from attn.nn.mixers.base import Mixer
-from attn.nn.mlp import ACTIVATIONS
-from attn.nn.norm import NORMS
 from attn.positions import Rotary
 
-CHOICES = {
-    "head": ("classification", "token", "dual"),
-    "pooling": ("cls", "last", "mean", "max", "none"),
-    "positions": ("sinusoidal", "grid", "learned", "rotary", "xpos", "alibi", "t5", "none"),
-    "activation": tuple(ACTIVATIONS),
-    "norm": tuple(NORMS),
-    "norm_position": ("pre", "post"),
-    "dtype": ("float32", "bfloat16", "float16"),
-}
 TURNED = ("rotary", "xpos")  # positions that turn queries and keys
 # half of it on either side of the centre scales by up to (1.4 / 0.4)^(half / 512)
 XPOS_LONGEST = {"float32": 70_000, "bfloat16": 70_000, "float16": 8_000}
@@ -92,6 +81,13 @@ class EncoderConfig:
     def positions_held(self) -> int:
         """The longest sequence that the layers see: CLS takes a position of its own."""
         return self.max_length + (self.pooling == "cls")
+
+
+CHOICES = {
+    field.name: get_args(field.type)
+    for field in dataclasses.fields(EncoderConfig)
+    if get_origin(field.type) is Literal
+}
 
 
 def transformer_base(*, vocab_size: int, max_length: int, classes: int, **changes) -> EncoderConfig:

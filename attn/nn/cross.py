@@ -22,8 +22,8 @@ from attn.nn.norm import norm_of
 
 
 def check_cross(mechanism: Mechanism) -> None:
-    """Raise ValueError for a mechanism that cannot attend from one sequence to another."""
-    if not mechanism.crosses:
+    """Raise ValueError for what is no mechanism that can attend from one sequence to another."""
+    if not (isinstance(mechanism, Mechanism) and mechanism.crosses):
         names = ", ".join(name for name, kind in MECHANISMS.items() if kind().crosses)
         raise ValueError(
             f"cross: expected a mechanism in which each query looks at the source by itself "

@@ -68,7 +68,7 @@ class Decoder(nnx.Module):
         that count the keys without a `length`, NotImplementedError for mechanisms and positions
         that do not decode token by token.
         """
-        self._check(prompt)
+        self._check("prompt", prompt)
         if wrong := uncounted(self.config):
             raise ValueError("; ".join(wrong))
         T, longest = prompt.shape[-1], self.config.max_length
@@ -84,8 +84,9 @@ class Decoder(nnx.Module):
         Past `max_length` tokens the scores are NaN."""
         if not isinstance(state, DecoderState):
             raise TypeError(f"state: expected that of `prefill`, got {type(state).__name__}")
+        check_integers("token", token)
+        self._check("token", token[..., None])
         at = state.length
-        self._check(token[..., None])
         x = self.encoder.embedding(token[..., None], dropout_key=None, start=at)
         layers, x = self.encoder.stack.step(state.layers, x, **self._context(at[None]))
         scores = jnp.where(at < self.config.max_length, self._scores(x), jnp.nan)
@@ -119,7 +120,7 @@ class Decoder(nnx.Module):
             )
         check_count("steps", steps, least=0)
         steps = int(steps)
-        self._check(prompt, steps)
+        self._check("prompt", prompt, steps)
         check_sampling(classes, key, temperature, top_k, top_p)
         settings = (("temperature", temperature), ("top_k", top_k), ("top_p", top_p))
         lengths, common = _own_lengths(prompt, lengths)
@@ -132,19 +133,18 @@ class Decoder(nnx.Module):
         return dict(bias=bias, positions=turned)
 
     def _scores(self, x: Float[Array, "*B 1 W"]) -> Float[Array, "*B classes"]:
-        encoder = self.encoder
-        x = x if encoder.norm is None else encoder.norm(x)
-        return encoder.head(x, jnp.ones((1,) * x.ndim, bool)[..., 0])[..., 0, :]
+        x = self.encoder.normed(x)
+        return self.encoder.head(x, jnp.ones((1,) * x.ndim, bool)[..., 0])[..., 0, :]
 
-    def _check(self, tokens, more: int = 0) -> None:
+    def _check(self, name: str, tokens, more: int = 0) -> None:
         """Raise unless these tokens and `more` after them can be decoded."""
-        check_integers("tokens", tokens)
+        check_integers(name, tokens)
         if tokens.ndim == 0 or tokens.shape[-1] == 0:
-            raise ValueError(f"tokens: expected at least one, got {list(tokens.shape)}")
-        check_fits("tokens", tokens)
+            raise ValueError(f"{name}: expected at least one, got {list(tokens.shape)}")
+        check_fits(name, tokens)
         longest, T = self.config.max_length, tokens.shape[-1] + more
         if T > longest:
-            raise ValueError(f"tokens: expected at most max_length={longest} in all, got {T}")
+            raise ValueError(f"{name}: expected at most max_length={longest} in all, got {T}")
 
 
 def _own_lengths(prompt, lengths) -> tuple[Int[Array, "*B"], int]:

@@ -48,10 +48,12 @@ class DualEncoder(nnx.Module):
         """The pooled features of each sequence, without dropout."""
         alone = dataclasses.replace(self.config, head="classification")
         tokens, real, mask = prepare(alone, tokens, mask, lengths)
-        x = self.encoder.layers(tokens, mask, None)
-        x = x if self.encoder.norm is None else self.encoder.norm(x)
-        return pool(x, real, alone.pooling)
+        return pool(self.encoder.layers(tokens, mask, None), real, alone.pooling)
 
     def score(self, a: Float[Array, "*B W"], b: Float[Array, "*B W"]) -> Float[Array, "*B classes"]:
-        """Of pairs of vectors, whose leading axes broadcast."""
+        """Of pairs of vectors, whose leading axes broadcast. Raises ValueError for other widths."""
+        for name, x in (("a", a), ("b", b)):
+            if x.shape[-1:] != (self.config.width,):
+                want = f"a last axis of {self.config.width}"
+                raise ValueError(f"{name}: expected {want}, got {list(x.shape)}")
         return self.encoder.head.score(pair(a, b))

@@ -28,7 +28,7 @@ def documents(
 
 
 def shown(x: Float[Array, "*B T C"], padding: Padding | None) -> Float[Array, "*B T C"]:
-    """x, 0 at the tokens that are hidden."""
+    """x, 0 at the tokens that are hidden, whatever stands there."""
     if padding is None:
         return x
     seen, x = aligned(padding.seen_keys(x.shape[-2])[..., None], x)

@@ -68,7 +68,6 @@ class Encoder(nnx.Module):
                 raise ValueError(f"at: expected None with head={self.config.head!r}, got positions")
             _check_at(at, x.shape[:-1])
             x = jnp.take_along_axis(x, at[..., None], axis=-2)
-        x = x if self.norm is None else self.norm(x)
         return self.head(x, real)
 
     def features(
@@ -81,8 +80,7 @@ class Encoder(nnx.Module):
     ) -> Float[Array, "*B L W"]:
         """What the head is given, before any pooling. Raises as a call does."""
         tokens, _, mask = prepare(self.config, tokens, mask, lengths)
-        x = self.layers(tokens, mask, dropout_key)
-        return x if self.norm is None else self.norm(x)
+        return self.layers(tokens, mask, dropout_key)
 
     def maps(
         self,
@@ -136,8 +134,7 @@ class Encoder(nnx.Module):
         # norms wrong when it is vmapped over many cotangents of one input
         repeated = lambda x: x if x is None else jnp.broadcast_to(x, (count, *jnp.shape(x)))
         tokens, _, mask = prepare(self.config, repeated(tokens), mask, repeated(lengths))
-        norm = (lambda x: x) if self.norm is None else self.norm
-        stack = lambda x: norm(self.stack(x, dropout_key=None, **self._context(x, mask)))
+        stack = lambda x: self.normed(self.stack(x, dropout_key=None, **self._context(x, mask)))
         x = self.embedding(tokens, dropout_key=None)
         *_, L, width = x.shape
         check_range("rows", rows, 0, L - 1)
@@ -154,9 +151,14 @@ class Encoder(nnx.Module):
     def layers(
         self, tokens: Array, mask: Mask, dropout_key: Array | None
     ) -> Float[Array, "*B L W"]:
-        """The residual sum after the last layer, of what `prepare` gives."""
+        """`features` of what `prepare` gives."""
         x = self.embedding(tokens, dropout_key=fold(dropout_key, "embedding"))
-        return self.stack(x, dropout_key=fold(dropout_key, "stack"), **self._context(x, mask))
+        key = fold(dropout_key, "stack")
+        return self.normed(self.stack(x, dropout_key=key, **self._context(x, mask)))
+
+    def normed(self, x: Float[Array, "*B L W"]) -> Float[Array, "*B L W"]:
+        """What the head is given, of the residual sum after the last layer."""
+        return x if self.norm is None else self.norm(x)
 
     def _context(self, x: Float[Array, "*B L W"], mask: Mask) -> dict:
         """What every layer is given beside x."""

@@ -43,7 +43,8 @@ def save(path: str | os.PathLike, encoder: Encoder) -> None:
     arrays = {_name(p): x.get_value() for p, x in nnx.to_flat_state(nnx.state(encoder))}
     if mistakes := _mistakes(_wanted(encoder.config)[1], arrays):
         raise ValueError("encoder: not as its config says\n" + "\n".join(mistakes))
-    arrays = {name: np.ascontiguousarray(x) for name, x in arrays.items()}
+    # not ascontiguousarray, which gives a number an axis
+    arrays = {name: np.asarray(x, order="C") for name, x in arrays.items()}
     data = _safetensors().numpy.save(arrays, metadata={"format": FORMAT, "config": config})
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -116,7 +117,8 @@ def _plain(value: Any) -> Any:
     fields = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, EncoderConfig):
         return fields
-    kind, table = next((k, t) for k, (cls, t) in RECORDS.items() if isinstance(value, cls))
+    found = ((k, t) for k, (cls, t) in RECORDS.items() if isinstance(value, cls))
+    kind, table = next(found, ("", {}))
     names = [name for name, cls in table.items() if cls is type(value)]
     if not names:
         raise ValueError(

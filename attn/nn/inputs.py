@@ -16,29 +16,31 @@ def prepare(
     tokens: Int[Array, "*B T"] | Float[Array, "*B T F"],
     mask: Mask,
     lengths: Int[Array, "*B"] | None,
+    *,
+    name: str = "tokens",
 ) -> tuple[Int[Array, "*B T"] | Float[Array, "*B T F"], Bool[Array, "*#B L"], Mask]:
     """(tokens with padding set to 0, which of the L layer positions are real, the layers' mask).
 
-    Raises TypeError for dtypes and kinds, ValueError for shapes, for numbers that do not fit and
-    for a mask that would mean something else than it says.
+    Raises, of tokens under their `name`, TypeError for dtypes and kinds, ValueError for shapes, for
+    numbers that do not fit and for a mask that would mean something else than it says.
     """
     F = config.token_width
-    check_integers("tokens", tokens) if F is None else check_floats(tokens=tokens)
+    check_integers(name, tokens) if F is None else check_floats(**{name: tokens})
     if lengths is not None:
         check_integers("lengths", lengths)
     last = [*([2] if config.head == "dual" else []), "T", *([] if F is None else [F])]
     fits = lambda expected, got: expected in ("T", got)
     if tokens.ndim < len(last) or not all(map(fits, last, tokens.shape[-len(last) :])):
-        raise ValueError(f"tokens: expected {['...', *last]}, got {list(tokens.shape)}")
+        raise ValueError(f"{name}: expected {['...', *last]}, got {list(tokens.shape)}")
     *batch, T = tokens.shape if F is None else tokens.shape[:-1]
     if config.max_length < T:
         raise ValueError(
-            f"tokens: expected at most max_length={config.max_length} in a row, got {T}; "
+            f"{name}: expected at most max_length={config.max_length} in a row, got {T}; "
             "cut them, or build the encoder with a larger max_length"
         )
     if lengths is not None and list(lengths.shape) != batch:
         raise ValueError(f"lengths: expected shape {batch}, got {list(lengths.shape)}")
-    check_numbers(tokens, lengths)
+    check_numbers(tokens, lengths, name=name)
     L = T + (config.pooling == "cls")
     _check_mask(config, mask, L)
     if lengths is None:
@@ -53,10 +55,10 @@ def prepare(
     return tokens, real, mask & Padding(lengths)
 
 
-def check_numbers(tokens: Array, lengths: Array | None) -> None:
+def check_numbers(tokens: Array, lengths: Array | None, *, name: str = "tokens") -> None:
     """Raise ValueError for lengths below 0, and for ids and lengths that 32 bits do not hold, while
     they are known: `jit` makes 32 bits of everything."""
-    check_fits("tokens", tokens)
+    check_fits(name, tokens)
     if lengths is not None:
         check_lengths(lengths)
 

@@ -13,10 +13,15 @@ def fold(key: Array | None, *path: str | int | Array) -> Array | None:
     """
     if key is None:
         return None
-    if not hasattr(key, "dtype"):
-        raise TypeError(f"key: expected that of jax.random.key(seed), got {key!r}")
+    check_key(key)
     for name in path:
         # crc32, not hash(): the same in every process
         number = zlib.crc32(name.encode()) if isinstance(name, str) else name
         key = jax.random.fold_in(key, number)
     return key
+
+
+def check_key(key) -> None:
+    """Raise TypeError for what is no array, such as a seed."""
+    if not hasattr(key, "dtype"):
+        raise TypeError(f"key: expected that of jax.random.key(seed), got {key!r}")

@@ -68,6 +68,7 @@ class LSTMN(nnx.Module):
         self, tape: Tape, x: Float[Array, "*B I"]
     ) -> tuple[Tape, Float[Array, "*B W"], Float[Array, "*B L"]]:
         """(tape, h_t, a) of one token more; h_t is NaN where the tape has no room for it."""
+        self._check(x, [])
         t, size, dtype, x = tape.length, tape.h.shape[-2], x.dtype, wide(x)
         hidden = jnp.tanh(tape.u + (self.of_x(x) + self.of_r(tape.r))[..., None, :])
         scores = jnp.swapaxes(self.score(hidden), -1, -2)  # [*B, 1, L]
@@ -82,7 +83,15 @@ class LSTMN(nnx.Module):
         tape = Tape(put(tape.h, h), put(tape.u, self.of_h(h)), put(tape.c, c), r, t + 1)
         return tape, h.astype(dtype), a
 
+    def _check(self, x, axes: list[str]) -> None:
+        """Raise ValueError unless x [..., *axes] holds `inputs` numbers."""
+        inputs = self.of_x.in_features
+        if x.ndim <= len(axes) or x.shape[-1] != inputs:
+            raise ValueError(f"x: expected {['...', *axes, inputs]}, got {list(x.shape)}")
+
     def _run(self, x):
+        self._check(x, ["T"])
+
         def one(tape, x):
             tape, h, a = self.step(tape, x)
             return tape, (h, a)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from attn._numbers import is_integer, is_number
 from attn._varying import vary
+from attn.nn.keys import check_key
 
 State = TypeVar("State")
 
@@ -29,7 +30,8 @@ def sample(
     whose probabilities make up at least p (nucleus sampling, Holtzman et al. 2019,
     arXiv:1904.09751); of equal ones the earlier. Infinite scores share what there is. A row that
     holds NaN, or nothing above -inf, gives -1, which is no token. Raises ValueError for settings
-    outside their range, for a key that is missing and for scores of no token.
+    outside their range, for a key that is missing and for scores of no token, TypeError for a seed
+    in place of a key.
     """
     check_sampling(scores.shape[-1], key, temperature, top_k, top_p)
     wide = scores.astype(jnp.float32)
@@ -70,7 +72,7 @@ def greedy(
 
 
 def check_sampling(vocab_size: int, key, temperature, top_k, top_p) -> None:
-    """Raise ValueError for what `sample` refuses."""
+    """Raise what `sample` raises for its settings."""
     if vocab_size < 1:
         raise ValueError("scores: expected those of at least one token, got a last axis of 0")
     number = lambda x: is_number(x) and math.isfinite(x)
@@ -79,6 +81,8 @@ def check_sampling(vocab_size: int, key, temperature, top_k, top_p) -> None:
         raise ValueError(f"temperature: expected a number from 0 to 1e30, got {temperature!r}")
     if temperature > 0 and key is None:
         raise ValueError("key: expected a random key at a temperature above 0, got None")
+    if key is not None:
+        check_key(key)
     if top_k is not None and not (is_integer(top_k) and 1 <= top_k <= vocab_size):
         raise ValueError(f"top_k: expected 1 to {vocab_size}, the vocabulary, got {top_k!r}")
     if top_p is not None and not (number(top_p) and 0 < top_p <= 1):

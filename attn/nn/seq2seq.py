@@ -10,17 +10,18 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from attn._core import check_count
+from attn._integers import check_integers
 from attn._numbers import is_integer
 from attn.dense.dot_product import Softmax
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
-from attn.nn.beam import beam_search
+from attn.nn.beam import beam_search, check_settings
 from attn.nn.config import TURNED, EncoderConfig, check_config, uncounted
 from attn.nn.cross import CrossBlock, check_cross
 from attn.nn.embedding import Embedding
 from attn.nn.encoder import Encoder
 from attn.nn.head import Head
-from attn.nn.inputs import check_numbers, prepare
+from attn.nn.inputs import prepare
 from attn.nn.keys import fold
 from attn.nn.norm import norm_of
 from attn.nn.sampling import greedy
@@ -103,7 +104,7 @@ class Seq2Seq(nnx.Module):
 
     def __call__(
         self,
-        source: Int[Array, "*B S"],
+        source: Int[Array, "*B S"] | Float[Array, "*B S F"],
         target_in: Int[Array, "*B T"],
         *,
         mask: Mask = FULL,
@@ -112,9 +113,9 @@ class Seq2Seq(nnx.Module):
     ) -> Float[Array, "*B T classes"]:
         """Scores of what follows each token of `target_in`, whose first is `bos`; `lengths` are
         the source's. Raises as `Encoder` does."""
-        self._check(target_in)
         key = fold(dropout_key, "encoder")
         source = self.encode(source, mask=mask, lengths=lengths, dropout_key=key)
+        self._check("target_in", target_in, source.shape[:-2])
         x = self.embedding(target_in, dropout_key=fold(dropout_key, "embedding"))
         context = self._context(jnp.arange(x.shape[-2]), lengths)
         key = fold(dropout_key, "stack")
@@ -122,18 +123,19 @@ class Seq2Seq(nnx.Module):
 
     def encode(
         self,
-        source: Int[Array, "*B S"],
+        source: Int[Array, "*B S"] | Float[Array, "*B S F"],
         *,
         mask: Mask = FULL,
         lengths: Int[Array, "*B"] | None = None,
         dropout_key: Array | None = None,
     ) -> Float[Array, "*B S W"]:
         """The encoder's output; what stands in the padding is of no meaning."""
-        return self.encoder.features(source, mask=mask, lengths=lengths, dropout_key=dropout_key)
+        tokens, _, mask = self._prepared(source, mask, lengths)
+        return self.encoder.layers(tokens, mask, dropout_key)
 
     def prefill(
         self,
-        source: Int[Array, "*B S"],
+        source: Int[Array, "*B S"] | Float[Array, "*B S F"],
         prompt: Int[Array, "*B T"],
         *,
         mask: Mask = FULL,
@@ -144,8 +146,8 @@ class Seq2Seq(nnx.Module):
         Raises as `Encoder` does, NotImplementedError for mechanisms that do not decode, or
         not with the target's positions.
         """
-        self._check(prompt)
         source = self.encode(source, mask=mask, lengths=lengths)
+        self._check("prompt", prompt, source.shape[:-2])
         x, T = self.embedding(prompt, dropout_key=None), prompt.shape[-1]
         how = dict(source=source, max_length=self.config.target.max_length)
         layers, x = self.stack.prefill(x, **how, **self._context(jnp.arange(T), lengths))
@@ -159,7 +161,8 @@ class Seq2Seq(nnx.Module):
         Past the target's `max_length` the scores are NaN. Raises TypeError for another's state."""
         if not isinstance(state, Seq2SeqState):
             raise TypeError(f"state: expected that of `prefill`, got {type(state).__name__}")
-        self._check(token[..., None])
+        check_integers("token", token)
+        self._check("token", token[..., None])
         at = state.length
         x = self.embedding(token[..., None], dropout_key=None, start=at)
         layers, x = self.stack.step(state.layers, x, **self._context(at[None], state.lengths))
@@ -169,7 +172,7 @@ class Seq2Seq(nnx.Module):
 
     def greedy(
         self,
-        source: Int[Array, "*B S"],
+        source: Int[Array, "*B S"] | Float[Array, "*B S F"],
         steps: int,
         *,
         mask: Mask = FULL,
@@ -179,12 +182,12 @@ class Seq2Seq(nnx.Module):
         follows an end token is of no meaning, and scores of NaN give -1. Raises as `prefill`, and
         ValueError for more steps than the target's `max_length`."""
         self._check_steps(steps)
-        check_numbers(source, lengths)
+        self._prepared(source, mask, lengths)  # before `jit` makes 32 bits of everything
         return _greedy(*nnx.split(self), source, steps, mask, lengths)
 
     def beam(
         self,
-        source: Int[Array, "*B S"],
+        source: Int[Array, "*B S"] | Float[Array, "*B S F"],
         steps: int,
         *,
         width: int,
@@ -196,9 +199,10 @@ class Seq2Seq(nnx.Module):
         """(hypotheses, scores), best first, of `beam_search`; compiled as one program. Raises what
         `greedy` and `beam_search` raise."""
         self._check_steps(steps)
-        check_numbers(source, lengths)
+        self._prepared(source, mask, lengths)  # before `jit` makes 32 bits of everything
         check_count("width", width)
-        if source.ndim == 1:  # some states have leaves of the batch axes alone
+        check_settings(self.config.target.classes, steps, end, alpha)
+        if not self._batch(source):  # some states have leaves of the batch axes alone
             lengths = None if lengths is None else lengths[None]
             how = dict(width=width, end=end, alpha=alpha, mask=mask, lengths=lengths)
             tokens, scores = self.beam(source[None], steps, **how)
@@ -210,6 +214,7 @@ class Seq2Seq(nnx.Module):
     ) -> tuple[Float[Array, "*B N T S"], ...]:
         """The cross-attention's effective matrix of each layer and head, without dropout."""
         source = self.encode(source, mask=mask, lengths=lengths)
+        self._check("target_in", target_in, source.shape[:-2])
         x = self.embedding(target_in, dropout_key=None)
         context = self._context(jnp.arange(x.shape[-2]), lengths)
         weights = lambda cross, x, **across: cross.weights(x, **across)
@@ -228,10 +233,21 @@ class Seq2Seq(nnx.Module):
         x = x if self.norm is None else self.norm(x)
         return self.head(x, jnp.ones((1,) * (x.ndim - 2) + x.shape[-2:-1], bool))
 
-    def _check(self, tokens) -> None:
-        prepare(self.config.target, tokens, FULL, None)
+    def _prepared(self, source, mask, lengths):
+        return prepare(self.config.source, source, mask, lengths, name="source")
+
+    def _batch(self, source) -> tuple[int, ...]:
+        """The axes in front of a source's tokens."""
+        return source.shape[: -1 if self.config.source.token_width is None else -2]
+
+    def _check(self, name, tokens, batch: tuple[int, ...] | None = None) -> None:
+        """Raise unless these are tokens of the target, with the `batch` axes of the source."""
+        prepare(self.config.target, tokens, FULL, None, name=name)
         if tokens.shape[-1] == 0:
-            raise ValueError(f"tokens: expected at least one, got {list(tokens.shape)}")
+            raise ValueError(f"{name}: expected at least one, got {list(tokens.shape)}")
+        if batch not in (None, tokens.shape[:-1]):
+            want = [*batch, "T"]
+            raise ValueError(f"{name}: expected {want} to go with source, got {list(tokens.shape)}")
 
     def _check_steps(self, steps) -> None:
         most = self.config.target.max_length
@@ -243,7 +259,7 @@ class Seq2Seq(nnx.Module):
 def _greedy(graph, params, source, steps: int, mask, lengths):
     """Compiled once for each model, shape and number of steps."""
     model = nnx.merge(graph, params)
-    first = jnp.full((*source.shape[:-1], 1), model.config.bos, jnp.int32)
+    first = jnp.full((*model._batch(source), 1), model.config.bos, jnp.int32)
     state, scores = model.prefill(source, first, mask=mask, lengths=lengths)
     return greedy(model.step, state, scores, steps)
 
@@ -254,9 +270,9 @@ def _beam(graph, params, source, settings, mask, lengths):
     steps, width, end, alpha = settings
     model = nnx.merge(graph, params)
     model.stack = model.stack.looped()  # a scan has the layers in front of the batch
-    first = jnp.full((*source.shape[:-1], 1), model.config.bos, jnp.int32)
+    first = jnp.full((*model._batch(source), 1), model.config.bos, jnp.int32)
     state, scores = model.prefill(source, first, mask=mask, lengths=lengths)
-    batch = source.ndim - 1
+    batch = len(model._batch(source))
 
     def wide(x):
         shape = (*x.shape[:batch], width, *x.shape[batch:])

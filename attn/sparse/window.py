@@ -55,8 +55,9 @@ class SlidingWindow(Patterned):
 
     def __post_init__(self):
         super().__post_init__()
-        check_count("rate", self.rate)
-        self.patterns(0, 0)  # refuses what is not a window
+        for name, least in {"left": 0, "right": 0, "rate": 1}.items():
+            check_count(name, getattr(self, name), least=least)
+        self.patterns(0, 0)  # refuses a rate at which it is too wide
 
     def patterns(self, T, S):
         window = Window(self.left * self.rate, self.right * self.rate)

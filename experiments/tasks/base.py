@@ -176,10 +176,11 @@ def require_different(
     name: str, values: object, low: int, high: int = 2**31 - 1, *, least: int = 1
 ) -> None:
     """A tuple of at least so many integers, for one slice each."""
-    ok = isinstance(values, tuple) and len(set(values)) == len(values) >= least
-    require(ok, name, "a tuple of different integers, such as (4, 8)", values)
+    what = "a tuple of different integers, such as (4, 8)"
+    require(isinstance(values, tuple) and len(values) >= least, name, what, values)
     for value in values:
         require_int(name, value, low, high)
+    require(len(set(values)) == len(values), name, what, values)
 
 
 def check_split(split: str) -> None:

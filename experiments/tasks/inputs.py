@@ -28,12 +28,15 @@ class Inputs(Task):
 
     def __post_init__(self):
         kind, objective = type(self.task).__name__, self.objective
+        posed = objective in ("masked", "causal")  # 'label' is the task as it is
+        require(posed, "objective", "'masked' or 'causal'", objective)
         require(self.task.head != "dual", "objective", f"'label' with {kind}, of pairs", objective)
         ids = self.task.vocab_size is not None
         require(ids, "objective", f"'label' with {kind}, whose tokens are vectors", objective)
         least = 2 if self.causal else 1
         require(self.length >= least, "task.length", f">= {least} with {objective=}", self.length)
-        require(0 < self.rate <= 1, "mask_rate", "a number in (0, 1]", self.rate)
+        ok = isinstance(self.rate, int | float) and 0 < self.rate <= 1
+        require(ok, "mask_rate", "a number in (0, 1]", self.rate)
 
     @property
     def causal(self) -> bool:

@@ -35,7 +35,8 @@ class Recall(Drawn):
         low = 2 * (most + 1)
         require(self.vocab_size >= low, "vocab_size", f">= {low} for {most} keys", self.vocab_size)
         alpha = self.alpha
-        require(isinstance(alpha, int | float) and 0 < alpha, "alpha", "a number > 0", alpha)
+        ok = isinstance(alpha, int | float) and 0 < alpha < np.inf
+        require(ok, "alpha", "a number > 0", alpha)
         require(isinstance(self.noise, bool), "noise", "True or False", self.noise)
 
     @property

@@ -277,11 +277,19 @@ def test_what_does_not_fit_is_named():
         Bahdanau(**{**SIZES, "width": "8"})
     with pytest.raises(ValueError, match=r"inputs: expected an integer from 1 to .*, got 0"):
         LSTMN(6, inputs=0, key=SIZES["key"])
+    network = LSTMN(4, inputs=3, key=SIZES["key"])
+    for x in (jnp.ones((2, 5, 4)), jnp.ones(3)):
+        with pytest.raises(ValueError, match=r"x: expected \['...', 'T', 3\], got"):
+            network(x)
+    with pytest.raises(ValueError, match=r"x: expected \['...', 3\], got \[2, 4\]"):
+        network.step(network.empty((2,), 5), jnp.ones((2, 4)))
     model = bahdanau()
     with pytest.raises(TypeError, match="source: expected an array of integers"):
         model(SOURCE * 1.0, TARGET)
     with pytest.raises(ValueError, match="target_in: expected at least one token"):
         model(SOURCE, TARGET[:, :0])
+    with pytest.raises(ValueError, match=r"target_in: expected .*'T'\] to go with source"):
+        model(SOURCE, TARGET[:1])
     with pytest.raises(ValueError, match="lengths: expected shape"):
         model(SOURCE, TARGET, lengths=LENGTHS[:2])
     large = np.full((3, 4), 2**32 + 3)
@@ -300,6 +308,8 @@ def test_what_does_not_fit_is_named():
         model.greedy(SOURCE, 0)
     with pytest.raises(ValueError, match=r"width: expected an integer from 1 to .* got 0"):
         model.beam(SOURCE, 2, width=0, end=1)
+    with pytest.raises(ValueError, match=r"end: expected an id below 7, got Array\(1,"):
+        model.beam(SOURCE, 2, width=2, end=jnp.array(1))
 
 
 def test_lengths_that_are_no_array_are_named():

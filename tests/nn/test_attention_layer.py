@@ -200,6 +200,8 @@ def test_a_step_takes_a_state_and_one_token(mechanism):
     for x in (X[:, :2], X[:, :0], X[0, 0]):
         with pytest.raises(ValueError, match=r"x: expected one token \[\*B, 1, W\], got"):
             made.step(state, x)
+    with pytest.raises(ValueError, match=r"x: expected a last axis of 10, got \[3, 1, 9\]"):
+        made.step(state, X[:, :1, :9])
     with pytest.raises(ValueError, match=r"positions: .* broadcasts to \[3, 1\], got \[5\]"):
         made.step(state, X[:, :1], positions=jnp.arange(5))
 
@@ -219,6 +221,10 @@ def test_mistakes_are_named():
         layer(num_kv_heads=3)
     with pytest.raises(ValueError, match=r"context: expected a last axis of 10, got \[3, 7, 9\]"):
         layer()(X, context=C[..., :9])
+    with pytest.raises(ValueError, match=r"context: expected a last axis of 10, got \[3, 7, 9\]"):
+        layer().memory(C[..., :9])
+    with pytest.raises(ValueError, match=r"x: expected a last axis of 10, got \[3, 5, 9\]"):
+        layer().recall(X[..., :9], layer().memory(C))
     with pytest.raises(ValueError, match="positions: two sequences"):
         layer()(X, context=C, positions=jnp.arange(5))
     with pytest.raises(ValueError, match=r"context: Toy gates .*beta, shift"):

@@ -102,6 +102,7 @@ def test_a_wider_beam_than_there_are_sequences_says_so():
         (dict(steps=0), "steps"),
         (dict(end=V), "end"),
         (dict(alpha=-1.0), "alpha"),
+        (dict(alpha=float("inf")), "alpha"),
         (dict(state=jnp.zeros((3, 2))), "state"),
         (dict(scores=jnp.zeros(V)), "scores"),
     ],

@@ -30,7 +30,7 @@ from attn import (
     Softmax,
     StridedPattern,
 )
-from attn.nn import Attention, Decoder, Encoder, Seq2SeqConfig, sample
+from attn.nn import Attention, Decoder, Encoder, Seq2SeqConfig, dropout, sample
 
 RNG = np.random.default_rng(0)
 TOKENS = jnp.asarray(RNG.integers(0, 11, (3, 7)), jnp.int32)
@@ -167,7 +167,7 @@ def test_generate_takes_the_likeliest_and_stays_within_max_length():
     np.testing.assert_array_equal(out[:, :3], prompt)
     whole = run(model, out)
     np.testing.assert_array_equal(out[:, 3:], whole[:, 2:-1].argmax(-1))
-    with pytest.raises(ValueError, match="tokens: expected at most max_length=7 in all, got 8"):
+    with pytest.raises(ValueError, match="prompt: expected at most max_length=7 in all, got 8"):
         model.generate(prompt, 5, temperature=0.0)
     state, _ = run(model, TOKENS, method="prefill")
     _, scores = run(model, state, TOKENS[:, 0], method="step")
@@ -288,6 +288,16 @@ def test_wrong_settings_are_named(settings, named):
         decoder().generate(TOKENS[:, :2], 1, **settings)
 
 
+def test_a_seed_is_no_key():
+    for call in (
+        lambda: sample(jnp.zeros((2, 11)), 3),
+        lambda: decoder().generate(TOKENS[:, :2], 1, key=3),
+        lambda: dropout(jnp.ones(3), 0.5, 3),
+    ):
+        with pytest.raises(TypeError, match=r"key: expected that of jax.random.key\(seed\), got 3"):
+            call()
+
+
 @pytest.mark.parametrize("settings", [{"temperature": 0}, {}, {"top_k": 1}], ids=str)
 def test_no_token_can_be_drawn_of_none(settings):
     with pytest.raises(ValueError, match="scores: expected those of at least one token"):
@@ -304,9 +314,13 @@ def test_what_cannot_decode_is_refused_by_name():
     with pytest.raises(NotImplementedError, match="Toy does not decode"):
         decoder(mechanism=Toy()).prefill(TOKENS)
     model = decoder()
-    with pytest.raises(TypeError, match="tokens: expected an array of integers"):
+    with pytest.raises(TypeError, match="prompt: expected an array of integers"):
         model.prefill(TOKENS * 1.0)
-    with pytest.raises(ValueError, match="tokens: expected at least one"):
+    state, _ = jax.eval_shape(model.prefill, TOKENS)
+    for token in (3, [3, 1, 4]):
+        with pytest.raises(TypeError, match="token: expected an array of integers"):
+            model.step(state, token)
+    with pytest.raises(ValueError, match="prompt: expected at least one"):
         model.prefill(TOKENS[:, :0])
     with pytest.raises(ValueError, match="steps: expected an integer"):
         model.generate(TOKENS[:, :2], -1)
@@ -337,13 +351,13 @@ def test_tokens_in_narrow_integers_do_not_wrap():
 
 def test_tokens_that_32_bits_do_not_hold_are_refused():
     net, large = decoder(), np.array([[1, 2**32 + 3]])
-    for call in (
-        lambda: net(large),
-        lambda: net.prefill(large),
-        lambda: net.generate(large, 2, temperature=0),
-        lambda: net.step(jax.eval_shape(net.prefill, TOKENS)[0], large[:, 1]),
+    for call, name in (
+        (lambda: net(large), "tokens"),
+        (lambda: net.prefill(large), "prompt"),
+        (lambda: net.generate(large, 2, temperature=0), "prompt"),
+        (lambda: net.step(jax.eval_shape(net.prefill, TOKENS)[0], large[:, 1]), "token"),
     ):
-        with pytest.raises(ValueError, match=r"tokens: expected integers from .* got 4294967299"):
+        with pytest.raises(ValueError, match=rf"{name}: expected integers from .* got 4294967299"):
             call()
 
 

@@ -11,6 +11,8 @@ from attn import FULL, MECHANISMS, Array, Causal, Global, Padding, Segments, Win
 from attn.nn import DualEncoder, Encoder, functional, parameter_count
 from attn.nn.config import CHOICES
 from attn.nn.head import pool
+from attn.nn.mlp import ACTIVATIONS
+from attn.nn.norm import NORMS
 from attn.positions import sinusoidal, sinusoidal_grid
 
 RNG = np.random.default_rng(0)
@@ -33,6 +35,8 @@ VARIED = [
 
 
 def test_the_varied_encoders_reach_every_choice():
+    assert set(CHOICES["activation"]) == set(ACTIVATIONS)
+    assert set(CHOICES["norm"]) == set(NORMS)
     for name, choices in CHOICES.items():
         assert {getattr(config(**v), name) for v in VARIED} == set(choices), name
 
@@ -213,6 +217,8 @@ def test_a_dual_encoder_scores_vectors_that_are_kept():
     np.testing.assert_allclose(every[jnp.arange(3), jnp.array([2, 1, 0])], pairs, **NEAR)
     with pytest.raises(ValueError, match="head: expected 'dual' for a DualEncoder, got 'classif"):
         DualEncoder(config(), key=jax.random.key(0))
+    with pytest.raises(ValueError, match=r"b: expected a last axis of 12, got \[3, 11\]"):
+        dual.score(kept, kept[:, 1:])
 
 
 def test_dual_is_one_encoder_for_both_sequences():

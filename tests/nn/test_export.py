@@ -1,5 +1,6 @@
 """An encoder in a file and back: equal, and every file that is not one is a clear error."""
 
+import dataclasses
 import json
 import os
 
@@ -11,6 +12,7 @@ from flax import nnx
 from toy_mechanism import SOFTMAX, Toy, build, config, run
 
 import attn
+from attn.gates import Uniform
 from attn.nn import LSTM, MIXERS, Decoder, export
 from attn.positions import Rotary
 
@@ -47,6 +49,17 @@ def test_arrays_that_layers_share_are_shared_again(tmp_path):
     _, path = saved(tmp_path, layers=2, mechanism=sharing)
     first, second = (block.attention.learned for block in export.load(path).stack.blocks)
     assert all(first[name] is second[name] for name in sharing.shared_by_layers)
+
+
+def test_a_learned_number_keeps_its_shape(tmp_path, monkeypatch):
+    class Sharp(Toy):
+        def init(self, key, **sizes):
+            return {**super().init(key, **sizes), "depth": jnp.float32(2)}
+
+    monkeypatch.setitem(attn.MECHANISMS, "sharp", Sharp)
+    _, path = saved(tmp_path, mechanism=Sharp())
+    (block,) = export.load(path).stack.blocks
+    assert block.attention.learned["depth"][...].shape == ()
 
 
 def test_every_setting_of_every_mechanism_has_a_text():
@@ -110,6 +123,11 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
         assert os.listdir(tmp_path) == [path.name]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Nested(Toy):
+    start: Uniform = dataclasses.field(default_factory=lambda: Uniform(0.5))
+
+
 def test_what_is_no_parameter_or_has_no_name_is_refused(tmp_path):
     path = tmp_path / "x"
     decoder = Decoder(config(head="token", pooling="none"), key=jax.random.key(0))
@@ -126,4 +144,6 @@ def test_what_is_no_parameter_or_has_no_name_is_refused(tmp_path):
     assert "got key<fry>[]" in lines[1]
     with pytest.raises(ValueError, match="mechanism: Toy has no name in a table of attn"):
         export.save(path, build(mechanism=Toy()))
+    with pytest.raises(ValueError, match="mechanism: Uniform has no name in a table of attn"):
+        export.save(path, build(mechanism=Nested()))
     assert not path.exists()

@@ -394,8 +394,14 @@ def test_what_it_cannot_honour_is_refused_by_name(mixer):
         jax.eval_shape(lambda: build(mechanism=(SOFTMAX, mixer), layers=2).maps(TOKENS))
     with pytest.raises(TypeError, match="mask: expected a Mask"):
         made(X, mask=REAL)
-    with pytest.raises(ValueError, match="x: expected a last axis of 4"):
-        made(X[..., :3])
+    calls = [made]
+    if Causal in mixer.honours:
+        state, _ = made.prefill(X[:, :3], max_length=9)
+        calls += [lambda x: made.prefill(x, max_length=9), lambda x: made.step(state, x)]
+    for call in calls:
+        for wrong in (X[..., :3], X[0, 0]):
+            with pytest.raises(ValueError, match=r"x: expected \['...', 'T', 4\], got"):
+                call(wrong)
 
 
 @pytest.mark.parametrize(

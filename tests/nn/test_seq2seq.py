@@ -209,6 +209,7 @@ def test_what_cannot_look_across_is_refused_by_name(cross):
         (dict(source=dict(head="classification", pooling="mean")), "source.head"),
         (dict(source=dict(width=8)), "target.width"),
         (dict(bos=5), "bos"),
+        (dict(cross="softmax"), "cross"),
     ],
 )
 def test_what_does_not_go_together_is_named(changes, named):
@@ -217,11 +218,27 @@ def test_what_does_not_go_together_is_named(changes, named):
 
 
 def test_wrong_tokens_are_refused():
-    net = model()
-    with pytest.raises(TypeError, match="tokens: expected an array of integers"):
-        net(SOURCE, TARGET * 1.0)
-    with pytest.raises(ValueError, match="tokens: expected at least one"):
+    net, listed = model(), [[3, 4, 5]]
+    state, _ = run(net, SOURCE, TARGET[:, :1], method="prefill")
+    for call, name in (
+        (lambda: net(listed, TARGET), "source"),
+        (lambda: net(SOURCE, TARGET * 1.0), "target_in"),
+        (lambda: net.prefill(SOURCE, listed), "prompt"),
+        (lambda: net.step(state, 3), "token"),
+        (lambda: net.greedy(listed, 2), "source"),
+        (lambda: net.beam(listed, 2, width=2, end=1), "source"),
+        (lambda: net.maps(SOURCE, TARGET * 1.5), "target_in"),
+    ):
+        with pytest.raises(TypeError, match=f"^{name}: expected an array of integers"):
+            call()
+    with pytest.raises(ValueError, match="prompt: expected at least one"):
         net.prefill(SOURCE, TARGET[:, :0])
+    with pytest.raises(ValueError, match=r"end: expected an id below 5, got Array\(1,"):
+        net.beam(SOURCE, 2, width=2, end=jnp.array(1))
+    for call in (net, net.maps):
+        match = r"^target_in: expected \[3, 'T'\] to go with source, got \[1, 6\]"
+        with pytest.raises(ValueError, match=match):
+            call(SOURCE, TARGET[:1])
     with pytest.raises(TypeError, match="state: expected that of `prefill`, got NoneType"):
         net.step(None, TARGET[:, 0])
     with pytest.raises(ValueError, match="lengths: expected shape"):
@@ -232,21 +249,23 @@ def test_wrong_tokens_are_refused():
     ):
         with pytest.raises(ValueError, match=r"lengths: expected integers from 0 to .* got -7"):
             call(lengths=-LENGTHS)
-    with pytest.raises(ValueError, match="tokens: expected at most max_length=6"):
-        net(SOURCE, jnp.concatenate([TARGET, TARGET], 1))
+    for call in (net, net.maps):
+        with pytest.raises(ValueError, match="target_in: expected at most max_length=6"):
+            call(SOURCE, jnp.concatenate([TARGET, TARGET], 1))
 
 
 def test_integers_that_32_bits_do_not_hold_are_refused():
     net, large = model(), np.full((3, 6), 2**32 + 3)
     beam = lambda source, **more: net.beam(source, 2, width=2, end=0, **more)
-    for call in (
-        lambda: net(large, TARGET),
-        lambda: net(SOURCE, large),
-        lambda: net.prefill(SOURCE, large),
-        lambda: net.greedy(large, 2),
-        lambda: beam(large),
+    for call, name in (
+        (lambda: net(large, TARGET), "source"),
+        (lambda: net(SOURCE, large), "target_in"),
+        (lambda: net.prefill(SOURCE, large), "prompt"),
+        (lambda: net.greedy(large, 2), "source"),
+        (lambda: beam(large), "source"),
     ):
-        with pytest.raises(ValueError, match=r"tokens: expected integers from .* got 4294967299"):
+        match = rf"{name}: expected integers from .* got 4294967299"
+        with pytest.raises(ValueError, match=match):
             call()
     for call in (
         lambda: net(SOURCE, TARGET, lengths=large[:, 0]),
@@ -269,3 +288,16 @@ def test_a_source_without_batch_has_a_beam():
     one, score = net.beam(source[0], 4, width=2, end=1)
     np.testing.assert_array_equal(one, tokens[0])
     np.testing.assert_allclose(score, scores[0], rtol=1e-6)
+
+
+def test_a_source_of_vectors_is_written_from_too():
+    """Greedy decoding and beams once took the last axis of a source for its tokens."""
+    net = model(source=dict(vocab_size=None, token_width=4))
+    source = jnp.asarray(RNG.normal(size=(2, 7, 4)), jnp.float32)
+    tokens = net.greedy(source, 4, lengths=LENGTHS[:2])
+    given = jnp.concatenate([jnp.full((2, 1), 2), tokens[:, :-1]], 1)
+    scores = run(net, source, given, lengths=LENGTHS[:2])
+    np.testing.assert_array_equal(tokens, scores.argmax(-1))
+    beams, _ = net.beam(source, 4, width=1, end=1, lengths=LENGTHS[:2])
+    one, _ = net.beam(source[0], 4, width=1, end=1, lengths=LENGTHS[0])
+    np.testing.assert_array_equal(one, beams[0])

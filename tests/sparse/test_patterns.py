@@ -163,6 +163,8 @@ def test_a_part_that_nobody_is_about_is_nothing():
         (lambda: attn.Local2DPattern(height=2, width=2, reach=-1), "reach"),
         (lambda: attn.SlidingWindow(rate=0), "rate"),
         (lambda: attn.SlidingWindow(left=-1), "left"),
+        (lambda: attn.SlidingWindow(left=True), "left: expected an integer .* got True"),
+        (lambda: attn.SlidingWindow(right=1.5, rate=2), "right: expected an integer .* got 1.5"),
         (lambda: attn.DilatedSegments(segments=(4,), rates=(1, 2)), "rates"),
         (lambda: attn.DilatedSegments(segments=(0,), rates=(1,)), "segments"),
         (lambda: attn.StridedPattern(heads="both"), "heads"),

@@ -56,6 +56,12 @@ def test_held_out_rows_are_hidden_alike_in_any_batch():
     np.testing.assert_array_equal(one[0], np.concatenate(many)[:47])
 
 
+@pytest.mark.parametrize("objective", ["label", "mask"])
+def test_an_objective_that_is_none_is_not_taken_for_masked(objective):
+    with pytest.raises(ValueError, match=r"^objective: expected 'masked' or 'causal', got"):
+        posed(objective)
+
+
 def test_training_rows_are_drawn_again():
     task = posed("masked")
     np.testing.assert_array_equal(task.batch(0, 1, 8).tokens, task.batch(0, 1, 8).tokens)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from attn._core import refuse_rest
 from attn.biases import Bias
 from attn.masks import FULL, Mask
+from attn.nn.earlier import shown
 from attn.nn.mixers.visible import Visible, visible
 
 
@@ -85,10 +86,9 @@ class MixerLayer(nnx.Module):
 
         Raises ValueError for shapes that do not fit, NotImplementedError for what it cannot honour.
         """
-        if x.shape[-1:] != (self.width,):
-            raise ValueError(f"x: expected a last axis of {self.width}, got {list(x.shape)}")
+        x = self._taken(x)
         seen = visible(self.mixer.name, self.mixer.honours, x, mask, bias)
-        return seen.answered(self.mix(seen.clean(x.astype(self.dtype)), seen))
+        return seen.answered(self.mix(shown(x, seen.padding), seen))
 
     def prefill(
         self,
@@ -102,7 +102,7 @@ class MixerLayer(nnx.Module):
         whatever `max_length`. Raises NotImplementedError if the mixer does not decode, and for a
         bias."""
         refuse_rest(self.mixer.name, FULL, bias, self.mixer.honours)
-        return self.advance(self.empty(x.shape[:-2]), x.astype(self.dtype))
+        return self.advance(self.empty(x.shape[:-2]), self._taken(x))
 
     def step(
         self,
@@ -114,7 +114,13 @@ class MixerLayer(nnx.Module):
     ) -> tuple[Any, Float[Array, "*B 1 W"]]:
         """One token after those of `state`: its output equals that of the whole at once."""
         refuse_rest(self.mixer.name, FULL, bias, self.mixer.honours)
-        return self.advance(state, x.astype(self.dtype))
+        return self.advance(state, self._taken(x))
+
+    def _taken(self, x) -> Float[Array, "*B T W"]:
+        """x in `dtype`. Raises ValueError unless it is tokens of the layer's width."""
+        if x.ndim < 2 or x.shape[-1] != self.width:
+            raise ValueError(f"x: expected ['...', 'T', {self.width}], got {list(x.shape)}")
+        return x.astype(self.dtype)
 
     def weights(self, x, *, mask: Mask = FULL, bias=None, positions=None):
         raise NotImplementedError(f"{self.mixer.name} has no T x S matrix to show")

@@ -20,13 +20,6 @@ class Visible:
     padding: Padding | None
     segments: Segments | None
 
-    def clean(self, x: Float[Array, "*B T W"]) -> Float[Array, "*B T W"]:
-        """x, 0 where a token is hidden, whatever stands there."""
-        if self.padding is None:
-            return x
-        seen, x = aligned(self.padding.seen_keys(x.shape[-2])[..., None], x)
-        return jnp.where(seen, x, 0)
-
     def answered(self, y: Float[Array, "*B T W"]) -> Float[Array, "*B T W"]:
         """y, 0 where a query is to see nothing."""
         if self.padding is None or self.padding.queries is None:
