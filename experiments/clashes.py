@@ -6,6 +6,7 @@ from experiments.fairness import Fairness
 from experiments.mistakes import shorten
 
 LABELS = ("name", "match")  # what a dict of sweep() says of its run, and is no field of it
+RECORDS = ("task", "model.attention", "model.cross")  # which a name alone stands for
 
 
 def wrong(cell: dict) -> list[str]:
@@ -47,11 +48,18 @@ def settled_twice(cells: list[dict], rules: Fairness, overrides: Sequence[str]) 
 def clashes(names: Iterable[str], who: str, others: Iterable[str], where: str = "") -> list[str]:
     """A line for each name that is one of the others, or within one, or holds one."""
     return [
-        f"{where}{one}: {who} {other}; leave one of them out"
+        f"{where}{one}: {who} {other}; leave one of them out{_or(one, other)}"
         for one in names
         for other in others
         if _within(one, other) or _within(other, one)
     ]
+
+
+def _or(a: str, b: str) -> str:
+    """How a record and a field in it can both be set."""
+    record, field = sorted((a, b), key=len)
+    apart = record in RECORDS and field not in (record, f"{record}.name")
+    return f", or give {record}.name alone" if apart else ""
 
 
 def _within(a: str, b: str) -> bool:

@@ -68,14 +68,18 @@ def _sweep(names: dict, raw: dict, config: str, overrides: Sequence[str]) -> Swe
         raise ConfigError(mistakes, f"sweep() of {config}")
     # its labels would be false
     problems = clashes(given(overrides), "sweep() sets", swept(cells), "--config.")
+    # another record before the fields that sweep() sets in it, which would be lost with the old one
+    asked = dict(zip(given(overrides), overrides, strict=True))
+    records = {name: x.partition("=")[2] for name, x in asked.items() if record_of(name) != name}
+    fields = [x for name, x in asked.items() if name not in records]
     experiments = []
     for cell in cells:
         values = _copy(raw)
-        for name, value in cell.items():
+        for name, value in (records | cell).items():
             if name not in LABELS:
                 set_named(values, name, value)
         try:
-            experiments.append(from_dict(override(values, overrides), where=config))
+            experiments.append(from_dict(override(values, fields), where=config))
         except ConfigError as error:
             problems += error.problems
     if problems:

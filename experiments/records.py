@@ -81,12 +81,16 @@ def cores() -> list[int]:
 
 def git_commit() -> str:
     """The commit of this checkout, with `-dirty` if files differ from it; "" outside of git."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty"]
+    # not describe, which writes the index: killed meanwhile, its lock stops the user's own git
+    command = ["git", "--no-optional-locks", "-C", str(ROOT), "status", "--porcelain=v2"]
+    command += ["--branch", "--untracked-files=no"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip()
+    lines = done.stdout.splitlines()
+    commit = "".join(x.split()[2] for x in lines if x.startswith("# branch.oid "))
+    return commit + "-dirty" * any(not x.startswith("#") for x in lines)
 
 
 def _version(package: str) -> str:

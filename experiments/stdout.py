@@ -1,5 +1,6 @@
 """Lines on stdout, for whoever still reads them: who goes away, as `| head` does, stops nothing."""
 
+import io
 import os
 import sys
 
@@ -9,8 +10,9 @@ import rich.console
 def tell(line: str) -> None:
     """The line at once. Raises OSError naming stdout where it cannot be written, as to a full
     disk."""
+    _take_any_letter()
     try:
-        print(line.encode(errors="backslashreplace").decode(), flush=True)  # a path of any bytes
+        print(line, flush=True)
     except BrokenPipeError:
         _lead_nowhere()
     except OSError as error:
@@ -27,6 +29,7 @@ class Console(rich.console.Console):
 
     def __init__(self) -> None:
         super().__init__()
+        _take_any_letter()
         if not self.is_terminal and "COLUMNS" not in os.environ:
             self.width = WIDE
 
@@ -41,6 +44,13 @@ class Console(rich.console.Console):
             _lead_nowhere()
             error.filename = "stdout"
             raise
+
+
+def _take_any_letter() -> None:
+    """One that its encoding lacks is written by its number, as on stderr: a path of any bytes, or
+    the ± of a table where all is ASCII."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _lead_nowhere() -> None:

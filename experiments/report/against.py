@@ -24,6 +24,8 @@ class Against:
     def text(self) -> str:
         """In points of accuracy."""
         p = "p < 0.001" if self.p < 0.001 else f"p {self.p:.2g}"
+        if not self.tie and p == f"p {LEVEL}":  # rounded, it would be one of a tie
+            p = f"p < {LEVEL}"
         what = f"{100 * self.difference:+.1f}, {p}"
         if self.seeds < self.most:  # so it is not the difference of their means
             what += f", over {self.seeds} seeds"

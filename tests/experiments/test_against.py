@@ -189,3 +189,12 @@ def test_only_seeds_that_both_have_count():
 def test_the_first_variant_is_compared_with_nobody():
     assert against({"softmax": dict(enumerate(scored([0.5, 0.6])))}) == {}
     assert Against(0.01, 0.0004, 3, 3).text() == "+1.0, p < 0.001"
+
+
+@pytest.mark.parametrize(
+    ("p", "told"),
+    [(0.0499, "+1.0, p < 0.05"), (0.0494, "+1.0, p 0.049"), (0.05, "tie (+1.0, p 0.05)")],
+)
+def test_a_difference_has_no_p_of_a_tie(p, told):
+    """One just below the level was rounded up to it."""
+    assert Against(0.01, p, 3, 3).text() == told

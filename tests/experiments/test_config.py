@@ -19,7 +19,7 @@ from experiments.config import Experiment, Model, Optimizer, mechanism, task
 from experiments.config_file import override, read, read_sweep
 from experiments.errors import ConfigError
 from experiments.optimizer import SCHEDULES
-from experiments.tasks import Digits
+from experiments.tasks import TASKS, Digits
 from experiments.validation import from_dict, to_dict
 
 ROOT = Path(__file__).parents[2]
@@ -228,6 +228,17 @@ def test_fields_of_another_record_may_be_given_before_its_name(order, tmp_path: 
     assert read(config, overrides[::order]).model.attention == Linear(feature_map="relu")
     path = write_config(tmp_path / "d.py", "sweep = lambda: [{'model.attention.name': 'linear'}]")
     assert read_sweep(str(path))[0][1].model.attention == Linear()
+
+
+def test_another_record_on_the_command_line_keeps_the_fields_of_a_sweep(tmp_path: Path):
+    """Runs of 16 and 18 tokens had 256, the default of the other task, under their names."""
+    sweep = "sweep = lambda: [{'task.length': n, 'seed': n} for n in (16, 18)]"
+    path = str(write_config(tmp_path / "c.py", sweep))
+    cells = read_sweep(path, ["--config.task.name=induction", "--config.task.vocab_size=8"])
+    assert [(type(e.task), e.task.length) for _, e in cells] == [
+        (TASKS["induction"], n) for n in (16, 18)
+    ]
+    assert {e.task.vocab_size for _, e in cells} == {8}
 
 
 def test_sweep_yields_an_experiment_for_each_dict(tmp_path: Path):

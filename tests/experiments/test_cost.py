@@ -1,6 +1,9 @@
 """Costs are those of the compiled program, and what is timed together takes turns."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 import time
 
 import jax
@@ -120,3 +123,22 @@ def test_programs_that_use_other_arguments_are_not_one():
     first, second, again = (cost.build(plus_one[i], 10, 20, known=known) for i in (0, 1, 1))
     assert (first.call(10, 20), second.call(10, 20)) == (11, 21)
     assert again is second
+
+
+HANDED_IN = """
+import jax, jax.numpy as jnp
+from experiments.measure import cost
+
+known, x = {}, jnp.ones(50)
+for c in (jnp.arange(50.0), 2 * jnp.arange(50.0)):
+    print(cost.build(jax.jit(lambda x, c=c: x @ c), x, known=known).call(x))
+"""
+
+
+def test_programs_that_hold_other_arrays_are_not_one():
+    """Where jax is asked to hand in what a function closes over, the text does not say what it is:
+    bigbird with a pattern of another seed was trained by the program of the first."""
+    command = [sys.executable, "-c", HANDED_IN]
+    environment = os.environ | {"JAX_USE_SIMPLIFIED_JAXPR_CONSTANTS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1225.0", "2450.0"]

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import resource
 import shutil
 import signal
@@ -187,6 +188,20 @@ sys.exit(cli.main(lambda values: None, run, usage="", arguments=[]))
     if end == "disk":
         wanted = "error: [Errno 28] No space left on device: 'stdout'\n", 5
     assert (done.stderr, done.returncode) == wanted
+
+
+def test_a_letter_that_stdout_lacks_is_no_error():
+    """A comparison of hours ended in a traceback at the first ± of its table."""
+    program = """
+from experiments import compare
+from experiments.stdout import tell
+for write in (compare._tell, tell):
+    write("3 \u00b1 1")
+"""
+    command = [sys.executable, "-c", program]
+    ascii_alone = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, cwd=ROOT, env=ascii_alone, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("3 \\xb1 1\n" * 2, "")
 
 
 @contextlib.contextmanager

@@ -470,6 +470,12 @@ def test_what_is_searched_is_not_swept(tmp_path):
             "",
             "match solves model.mlp_width",
         ),
+        (
+            "match = 'params'\nfield = {'match': 'model.attention.left'}\n"
+            "sweep = lambda: [{}, {'model.attention': 'window', **field}]",
+            "",
+            r"model.attention: match solves .*\.left; .* or give model.attention.name alone",
+        ),
         ("sweep = lambda: [{'match': 'model.width'}]", "", "no match of the file"),
         ("sweep = lambda: [{'match': 5}]", "", "match: expected a text, got 5"),
         ("sweep = lambda: [{'name': ['a']}]", "", "name: expected a text"),

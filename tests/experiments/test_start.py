@@ -95,6 +95,9 @@ def test_no_run_is_named_before_anything_is_compiled(tmp_path):
     learner.start = lambda: pytest.fail("compiled")
     with pytest.raises(RunDirectoryError, match=str(tmp_path)):
         start(learner)
+    learner = Learner(from_run(digits(), tmp_path / "x"))
+    with pytest.raises(ConfigError, match=r"  init_from=\S+/x: expected the folder of a run"):
+        start(learner)
 
 
 def test_without_a_source_it_is_drawn():
