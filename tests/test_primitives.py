@@ -324,7 +324,7 @@ NONE = {"batch": {"batch": (0,)}, "queries": {"T": 0}, "keys": {"S": 0}, "widths
 
 
 @pytest.mark.parametrize("none", NONE)
-@pytest.mark.parametrize("name", [n for n in attn.MECHANISMS if n not in ("nsa", "abc")])
+@pytest.mark.parametrize("name", attn.MECHANISMS)
 def test_of_nothing_comes_nothing(name, none):
     mechanism = attn.MECHANISMS[name].examples()[0]
     q, k, v, learned = inputs(mechanism, **{**TINY, **NONE[none]})
