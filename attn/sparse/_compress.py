@@ -100,7 +100,7 @@ class Compressed:
         at = jnp.clip((cache.length - length) // stride, 0, runs - 1)
         run = lambda x: lax.dynamic_slice_in_dim(x, at * stride, length, n)
         made = lambda x, name: compress(
-            x.reshape(-1, *x.shape[n:]), stride, *maps(arrays, name, x.dtype)
+            x.reshape(math.prod(x.shape[:n]), *x.shape[n:]), stride, *maps(arrays, name, x.dtype)
         )
         (ck, k_over), (cv, v_over) = (
             made(wide(run(cache.k)), "key"),

@@ -243,7 +243,7 @@ class NSA(Mechanism):
         size = chunk_size(heads * max(3 * self.selected * width, known), T)
         # enough for blocks to meet full tiles, where the scores of runs have room
         least = _sorted.least_queries(blocks, self.selected)
-        return max(size, min(least, 2 * held(BUDGET) // (heads * known)))
+        return max(size, min(least, 2 * held(BUDGET) // max(1, heads * known)))
 
     def _complete(self, runs: Runs, last) -> Bool[Array, "M t runs"]:
         """The runs that lie whole before the query."""
