@@ -93,8 +93,7 @@ def append(cache: Cache, k, v, pinned: int = 0) -> Cache:
     that was made for none.
     """
     *batch, K, L, H = cache.k.shape
-    if L == 0:
-        raise ValueError("state: expected one with room for a token, got one of max_length=0")
+    check_room(cache)
     for name, new, width in (("k", k, H), ("v", v, cache.v.shape[-1])):
         want = [*batch, 1, K, width]
         if list(new.shape) != want:
@@ -110,6 +109,12 @@ def tokens(cache: Cache) -> tuple[Float[Array, "*B L K H"], Float[Array, "*B L K
     k = cache.k + cache.poison[..., None]
     filled = jnp.minimum(cache.length, k.shape[-2])
     return jnp.swapaxes(k, -3, -2), jnp.swapaxes(cache.v, -3, -2), Padding(filled)
+
+
+def check_room(cache: Cache) -> None:
+    """Raise ValueError for a cache that was made for no token."""
+    if cache.k.shape[-2] == 0:
+        raise ValueError("state: expected one with room for a token, got one of max_length=0")
 
 
 def check_one_token(q) -> None:

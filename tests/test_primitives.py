@@ -324,7 +324,7 @@ NONE = {"batch": {"batch": (0,)}, "queries": {"T": 0}, "keys": {"S": 0}, "widths
 
 
 @pytest.mark.parametrize("none", NONE)
-@pytest.mark.parametrize("name", [n for n in attn.MECHANISMS if n not in ("nsa", "abc")])
+@pytest.mark.parametrize("name", attn.MECHANISMS)
 def test_of_nothing_comes_nothing(name, none):
     mechanism = attn.MECHANISMS[name].examples()[0]
     q, k, v, learned = inputs(mechanism, **{**TINY, **NONE[none]})
@@ -340,8 +340,15 @@ def test_of_nothing_comes_nothing(name, none):
     if T == S:
         prefill = functools.partial(mechanism.prefill, max_length=12)
         with contextlib.suppress(NotImplementedError):
-            _, out = jax.eval_shape(lambda q, k, v: prefill(q, k, v, **learned), q, k, v)
+            state, out = jax.eval_shape(lambda q, k, v: prefill(q, k, v, **learned), q, k, v)
             assert out.shape == (*q.shape[:-1], v.shape[-1])
+            one = lambda x: x[:, :1]
+            sizes = {"num_heads": N, "num_kv_heads": k.shape[-2], "head_dim": q.shape[-1]}
+            each = {name: one(learned[name]) for name in mechanism.gate_shapes(**sizes)}
+            given = *map(one, (q, k, v)), {**learned, **each}
+            step = lambda state, q, k, v, arrays: mechanism.step(state, q, k, v, **arrays)
+            _, out = jax.eval_shape(step, state, *given)
+            assert out.shape == (*one(q).shape[:-1], v.shape[-1])
 
 
 @pytest.mark.filterwarnings("error:Explicitly requested dtype")

@@ -112,7 +112,7 @@ def favor(x: Float[Array, "*L H"], projection: Float[Array, "M H"]):
     Each row is divided by its own largest feature, whose logarithm is the weight: no maximum
     over positions, so nothing leaks from the future, and no epsilon.
     """
-    x = jnp.clip(x, -1e30, 1e30)  # where all weight is long on one feature, and none overflows
+    x = jnp.clip(x, -1e18, 1e18)  # where all weight is long on one feature, and no square overflows
     log_phi = jnp.einsum("...h,mh->...m", x, projection.astype(x.dtype))
     top = jax.lax.stop_gradient(log_phi.max(-1, keepdims=True))
     norm = jnp.sum(jnp.square(x), -1) / 2

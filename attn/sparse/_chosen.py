@@ -104,7 +104,7 @@ class Chosen(Mechanism):
         each = jnp.broadcast_to(last[..., None], (M, t, G))
         out = blocks.attend(split(q * H**-0.5)[:, :, None], split(chosen), split(each))
         poison = jnp.where((chosen >= 0).any(-1), poison, 0)
-        return out.reshape(M, t, G, -1) + poison[..., None]
+        return out.reshape(M, t, G, out.shape[-1]) + poison[..., None]
 
     def attend(self, q, k, v, causal: bool, padding, last) -> Float[Array, "*B T N D"]:
         """The output of queries that see keys up to `last` [M, T], of checked arguments."""
@@ -219,7 +219,7 @@ class Chosen(Mechanism):
         new = self.of_key(jnp.swapaxes(isolate(k)[0], -3, -2))  # [*B, K, 1, .]
         summary = tuple(map(grown, state.summary, new, self.joins))
         blocks = Blocks.cached(cache, self.size)
-        known = narrow(*(x.reshape(M, pages, -1) for x in summary))
+        known = narrow(*(x.reshape(M, pages, x.shape[-1]) for x in summary))
         rows, last = by_group(q, K), jnp.broadcast_to(last, (M, 1))
         chosen = self.choose(isolate(wide(rows))[0], known, blocks.some, last, True)
         out = self.of_rows(rows, last, chosen, blocks)

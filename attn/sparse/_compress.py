@@ -1,6 +1,7 @@
 """NSA's compressed keys and values: one of each for every run of l tokens, a stride apart."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +65,7 @@ class Runs:
     @classmethod
     def of(cls, blocks: Blocks, S: int, stride: int, arrays: dict[str, Array]) -> "Runs":
         """Those of the first S tokens of the blocks."""
-        flat = lambda x: x.reshape(x.shape[0], -1, *x.shape[3:])[:, :S]
+        flat = lambda x: x.reshape(len(x), math.prod(x.shape[1:3]), *x.shape[3:])[:, :S]
         k, v, hidden, poison = map(flat, (blocks.k, blocks.v, ~blocks.seen, blocks.poison))
         of_keys = maps(arrays, "key", k.dtype)
         ck, k_over = compress(k, stride, *of_keys)
@@ -99,7 +100,7 @@ class Compressed:
         at = jnp.clip((cache.length - length) // stride, 0, runs - 1)
         run = lambda x: lax.dynamic_slice_in_dim(x, at * stride, length, n)
         made = lambda x, name: compress(
-            x.reshape(-1, *x.shape[n:]), stride, *maps(arrays, name, x.dtype)
+            x.reshape(math.prod(x.shape[:n]), *x.shape[n:]), stride, *maps(arrays, name, x.dtype)
         )
         (ck, k_over), (cv, v_over) = (
             made(wide(run(cache.k)), "key"),

@@ -105,7 +105,7 @@ class Blocks:
             return _sorted.attend(q, chosen, last, *arrays)
         at, size = jnp.maximum(chosen, 0), self.k.shape[2]
         take = lambda x: jax.vmap(lambda x, at: x[at])(x, at)  # [M, t, n, b, *]
-        flat = lambda x: x.reshape(*x.shape[:2], -1, *x.shape[4:])  # [M, t, n b, *]
+        flat = lambda x: x.reshape(*x.shape[:2], math.prod(x.shape[2:4]), *x.shape[4:])
         j = jnp.add(*aligned(at[..., None] * size, jnp.arange(size)))
         seen = (chosen >= 0)[..., None] & (j <= last[..., None, None])
         seen = seen if self.seen is None else seen & take(self.seen)

@@ -152,9 +152,9 @@ class NSA(Mechanism):
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, gate, **arrays):
         mask, padding, last = self._checked(q, k, v, mask, bias, gate, arrays)
-        if 0 in (*v.shape[:-1], q.shape[-3]):
+        if 0 in (*v.shape, q.shape[-3]):
             return jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
-        gate = self._of_queries(gate, q, last)
+        gate = self._of_queries(gate, q, k.shape[-2], last)
         (fine_k, fine_v), near = self._branches(k, v, arrays)
         near = map(wide, near)
         near = blockwise(wide(q), *near, self._window_of(mask), None, scale=None)[0]
@@ -198,11 +198,11 @@ class NSA(Mechanism):
             blocks = Blocks.of(k, v, padding, self.selection_block)
         return Runs.of(blocks, k.shape[-3], self.compression_stride, arrays)
 
-    def _of_queries(self, gate, q, last):
+    def _of_queries(self, gate, q, K: int, last):
         """The gate of the token at which each query stands; 0 where there is none."""
         *batch, T, _, _ = q.shape
         S = gate.shape[-3]
-        at = last.reshape(*batch, -1, T)[..., 0, :, None, None]
+        at = last.reshape(*batch, K, T)[..., 0, :, None, None]
         gate = jnp.take_along_axis(gate, jnp.clip(at, 0, S - 1), axis=-3)
         return jnp.where((at >= 0) & (at < S), gate, 0)
 
@@ -244,7 +244,7 @@ class NSA(Mechanism):
         size = chunk_size(heads * max(3 * self.selected * width, known), T)
         # enough for blocks to meet full tiles, where the scores of runs have room
         least = _sorted.least_queries(blocks, self.selected)
-        return max(size, min(least, 2 * held(BUDGET) // (heads * known)))
+        return max(size, min(least, 2 * held(BUDGET) // max(1, heads * known)))
 
     def _complete(self, runs: Runs, last) -> Bool[Array, "M t runs"]:
         """The runs that lie whole before the query."""
@@ -268,7 +268,7 @@ class NSA(Mechanism):
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, gate, **arrays):
         mask, padding, last = self._checked(q, k, v, mask, bias, gate, arrays)
-        (*batch, T, _, _), (S, K) = q.shape, k.shape[-3:-1]
+        *batch, S, K, _ = k.shape
         (fine_k, fine_v), near = self._branches(k, v, arrays)
         near = dense_attention(q, *near, mask=self._window_of(mask))
         blocks = Blocks.of(fine_k, fine_v, padding, self.selection_block)
@@ -283,9 +283,9 @@ class NSA(Mechanism):
         fine = attend_materialized(s, visible & among, fine_v)
         heads = lambda x: jnp.moveaxis(x.reshape(*batch, K, *x.shape[1:]), -3, -2)
         ck, cv = heads(runs.k), heads(runs.v)
-        seen = seen.reshape(*batch, K, T, -1)[..., :1, :, :]
+        seen = seen.reshape(*batch, K, *seen.shape[1:])[..., :1, :, :]
         coarse = attend_materialized(scores(scaled(q, None), ck), seen, cv)
-        return self._mixed(self._of_queries(gate, q, last), coarse, fine, near)
+        return self._mixed(self._of_queries(gate, q, K, last), coarse, fine, near)
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         arrays, length = {}, self.compression_block

@@ -77,6 +77,18 @@ def test_it_decodes_in_float64_after_hard_gates():
             np.testing.assert_allclose(out, at(attend(q, k, v, log_decay)), atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "room", "told"),
+    [(2, 6, r"q: expected one token .*, got \[1, 2, 1, 8\]"), (1, 0, "state: .* room for a token")],
+)
+def test_a_step_that_cannot_be_is_named(tokens, room, told):
+    q, k, v, log_decay = drawn(tokens)
+    sizes = {"num_heads": 1, "num_kv_heads": 1, "head_dim": 8, "value_dim": 8}
+    state = Forgetting().init_state((1,), **sizes, max_length=room)
+    with pytest.raises(ValueError, match=told):
+        Forgetting().step(state, q, k, v, log_decay=log_decay)
+
+
 def test_gates_that_are_not_floats_are_named():
     q, k, v, log_decay = drawn(3)
     with pytest.raises(TypeError, match="log_decay: expected an array of floats, got int32"):

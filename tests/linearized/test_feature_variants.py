@@ -319,3 +319,11 @@ def test_keys_far_from_a_query_send_finite_gradients(mask):
         exact = jax.tree.map(np.asarray, gradients(performer.reference, *widen(arrays)))
     for a, b in zip(found, exact):
         assert np.linalg.norm(a - b) < 3e-5 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("mask", [FULL, Causal()], ids=str)
+def test_keys_whose_square_overflows_are_still_seen(mask):
+    # the weight of each was exp(-inf), and the output of a query that sees no other key was 0
+    q, k, v, _ = inputs(Performer(), T=5, S=5)
+    out = jax.jit(Performer(features=16, chunk=4))(q, 1e25 * k, jnp.ones_like(v), mask=mask)
+    np.testing.assert_allclose(out, 1, atol=1e-6)
