@@ -384,6 +384,9 @@ class Attention(nnx.Module):
         """The values v of the tokens x with their share of the first layer's."""
         if self.blend is None or first_values is None:
             return v
+        if first_values.shape != v.shape:
+            want, got = list(v.shape), list(first_values.shape)
+            raise ValueError(f"first_values: expected {want}, as the layer's own, got {got}")
         share = self.blend(x.astype(self.dtype), lambda name: self._read(name, x, before))["v"]
         own, first = wide(v), wide(first_values)
         return (own + share.astype(own.dtype) * (first - own)).astype(v.dtype)

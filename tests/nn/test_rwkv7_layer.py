@@ -87,6 +87,10 @@ def test_deeper_layers_take_a_share_of_the_first_layers_values():
     y = run(a, X, mask=Causal(), first_values=first)
     want = [paper(a, x, K, v) for x, v in zip(X, first)]
     np.testing.assert_allclose(y, want, rtol=2e-4, atol=2e-4)
+    with pytest.raises(
+        ValueError, match=r"^first_values: expected \[2, 9, 1, 4\], as .*\[2, 8, 1, 4\]"
+    ):
+        a(X, mask=Causal(), first_values=first[:, 1:])
     own = run(a, X, method="values", mask=Causal())
     np.testing.assert_allclose(
         run(a, X, mask=Causal(), first_values=own), run(a, X, mask=Causal()), rtol=1e-5, atol=1e-5
