@@ -103,7 +103,8 @@ class Encoder(nnx.Module):
         lengths: Int[Array, "*B"] | None = None,
     ) -> tuple:
         """see(layer, x, mask=..., bias=..., positions=...) of each layer that mixes tokens, an
-        `Attention` or a `MixerLayer`, and the x that it is given, without dropout."""
+        `Attention` or a `MixerLayer`, and the x that it is given, without dropout; with
+        first_values=... where it takes a share of them."""
         tokens, _, mask = prepare(self.config, tokens, mask, lengths)
         x = self.embedding(tokens, dropout_key=None)
         return self.stack.look(x, see, **self._context(x, mask))
