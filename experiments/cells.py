@@ -15,11 +15,11 @@ from experiments.fairness import Fairness
 from experiments.lock import held, held_soon
 from experiments.redact import redacted
 from experiments.report.data import Cell
-from experiments.rundir import read_json
+from experiments.rundir import RESULT, read_json
 from experiments.sweep import HASH, Planned
 from experiments.validation import differences
 
-RESULT, FAILURE, CLAIM = "result.json", "failure.json", "claim"
+FAILURE, CLAIM = "failure.json", "claim"
 SHOWN = 20  # lines of differences
 Run = Callable[..., dict[str, Any]]  # experiments.train.run
 
@@ -34,7 +34,9 @@ def begin(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> None:
 def check(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> dict:
     """What `begin` writes, from then on. Raises RunDirectoryError if the directory is a single
     run's, or another comparison's: runs may be added to one, but none taken away or changed; or if
-    it cannot be known whose it is."""
+    it cannot be known whose it is; or if it is no directory."""
+    if workdir.exists() and not workdir.is_dir():
+        raise RunDirectoryError(f"{workdir} is a file; give another --workdir")
     if (workdir / "config.json").exists():
         raise RunDirectoryError(f"{workdir} holds a single training run; name another --workdir")
     before = begun(workdir / "sweep.json")

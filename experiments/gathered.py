@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import records
-from experiments.cells import RESULT, begun, failure
+from experiments.cells import begun, failure
 from experiments.errors import ConfigError, RunDirectoryError
 from experiments.manifest import digest
 from experiments.placed import labelled, placed, seed, without_trials
@@ -17,6 +17,7 @@ from experiments.report import Comparison
 from experiments.report.data import Cell, together
 from experiments.report.sight import Sight
 from experiments.results_file import MEND, Costs, Said, read
+from experiments.rundir import RESULT
 from experiments.sweep import HASH, unlike
 from experiments.validation import from_dict
 

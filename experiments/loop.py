@@ -30,14 +30,14 @@ from experiments.lock import Held
 from experiments.measure.cost import Known
 from experiments.memory import keep_freed_memory
 from experiments.optimizer import learned
-from experiments.rundir import claimed, read_json, write_config
+from experiments.rundir import RESULT, claimed, read_json, write_config
 from experiments.signals import Signals
 from experiments.sinks import Sinks
 from experiments.start import start
 from experiments.tasks import Batch
 from experiments.validation import to_dict
 
-RESULT, METRICS = "result.json", "metrics.jsonl"
+METRICS = "metrics.jsonl"
 AHEAD = 2  # steps that the device may be behind the host
 FRESH = {
     "best": None,

@@ -12,6 +12,7 @@ from experiments.checkpoint import flatten
 from experiments.errors import ConfigError
 from experiments.evaluate import load
 from experiments.learner import Learner, State
+from experiments.rundir import RESULT
 from experiments.validation import differences, to_dict
 
 # what depends on the question that was asked, and not on the inputs that were read
@@ -47,7 +48,8 @@ def start(learner: Learner, *, tell: Callable[[str], None] = print) -> State:
     if wrong:
         raise ConfigError(wrong, f"init_from: {source} is another model's run")
     fresh = [name for name in own if name in differ]
-    tell(f"starting from step {step} of {source}")
+    ended = "" if (Path(source) / RESULT).exists() else ", which has not come to its end"
+    tell(f"starting from step {step} of {source}{ended}")
     for line in [*settings, *(f"{name}: drawn afresh" for name in fresh)]:
         tell(f"  {line}")
     # copies: a state's buffers are donated to the first step

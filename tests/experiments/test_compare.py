@@ -656,6 +656,9 @@ def sweep():
     assert listed.count("to run") == 2
     assert "TFLOP" in listed
     assert not list((tmp_path / "out").glob("cells/*"))
+    (tmp_path / "file").write_text("")
+    assert compare.main([arguments[0], f"--workdir={tmp_path}/file", "--dry_run"]) == 5
+    assert f"{tmp_path}/file is a file; give another --workdir" in capsys.readouterr().err
     assert compare.main(arguments) == 0
     assert "softmax" in capsys.readouterr().out
     assert "Two on digits." in (tmp_path / "out/report.html").read_text()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -88,6 +89,17 @@ def test_other_settings_are_told(pretrained):
     said = []
     start(Learner(from_run(digits(activation="relu"), pretrained)), tell=said.append)
     assert any("model.activation: 'gelu' there, 'relu' here" in line for line in said)
+
+
+def test_a_run_that_has_not_ended_is_told(pretrained, tmp_path):
+    said = []
+    unfinished = shutil.copytree(pretrained, tmp_path / "run")
+    (unfinished / "result.json").unlink()
+    for folder in (pretrained, unfinished):
+        start(Learner(from_run(digits(), folder)), tell=said.append)
+    whole, part = (line for line in said if line.startswith("starting from"))
+    assert whole.endswith(str(pretrained))
+    assert part.endswith(f"{unfinished}, which has not come to its end")
 
 
 def test_no_run_is_named_before_anything_is_compiled(tmp_path):
