@@ -98,7 +98,8 @@ def _mean(alone: list[Costs]) -> Costs:
     for key in alone[0] if alone else ():
         values = [layer[key] for layer in alone]
         words = isinstance(values[0], str)
-        mean[key] = ", ".join({*values} - {""}) if words else sum(values) / len(values)
+        told = ", ".join(sorted({*values} - {""})) if words else None
+        mean[key] = told if words else sum(values) / len(values)
     return mean
 
 
