@@ -61,11 +61,11 @@ class Encoder(nnx.Module):
         Raises ValueError or TypeError for what does not fit the config, NotImplementedError for a
         mask or bias that the mechanism cannot honour.
         """
+        if at is not None and self.config.head != "token":
+            raise ValueError(f"at: expected None with head={self.config.head!r}, got positions")
         tokens, real, mask = prepare(self.config, tokens, mask, lengths)
         x = self.layers(tokens, mask, dropout_key)
         if at is not None:
-            if self.config.head != "token":
-                raise ValueError(f"at: expected None with head={self.config.head!r}, got positions")
             _check_at(at, x.shape[:-1])
             x = jnp.take_along_axis(x, at[..., None], axis=-2)
         return self.head(x, real)
