@@ -26,6 +26,7 @@ from attn.nn.mixers import Conv as Conv
 from attn.nn.mixers import DepthwiseConv as DepthwiseConv
 from attn.nn.mixers import FNet as FNet
 from attn.nn.mixers import Mixer as Mixer
+from attn.nn.mixers import MixerLayer as MixerLayer
 from attn.nn.sampling import sample as sample
 from attn.nn.seq2seq import Seq2Seq as Seq2Seq
 from attn.nn.seq2seq import Seq2SeqConfig as Seq2SeqConfig

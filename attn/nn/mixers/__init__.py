@@ -2,6 +2,7 @@
 
 from attn.nn.mixers.average import Average as Average
 from attn.nn.mixers.base import Mixer as Mixer
+from attn.nn.mixers.base import MixerLayer as MixerLayer
 from attn.nn.mixers.convolution import Conv as Conv
 from attn.nn.mixers.convolution import DepthwiseConv as DepthwiseConv
 from attn.nn.mixers.fourier import FNet as FNet
