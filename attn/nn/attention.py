@@ -128,6 +128,8 @@ class Attention(nnx.Module):
         how = dict(bias=mechanism.conv_bias, key=fold(key, "short_conv"))
         self.short_conv = ShortConv(columns, taps, **how) if taps else None
         blending = mechanism.blending(num_kv_heads=K, head_dim=H)
+        if blending is not None and taps:
+            raise ValueError(f"short_conv: expected 0 with {mechanism.name}'s blending, got {taps}")
         blend = lambda: Gates(width, {"v": blending}, key=fold(key, "blend"))
         self.blend = None if blending is None else blend()
         self.out_gate = _output_gate(mechanism, width, N, H, key=fold(key, "out_gate"))
@@ -221,9 +223,11 @@ class Attention(nnx.Module):
         self._check_width(x=x)
         if positions is not None:
             check_positions(positions, x.shape[:-1])
-        before = state.last
-        conv, (q, k, v) = self._stepped_qkv(state, x)
-        q, k, v = self._heads(q, k, v, positions)
+        before, conv = state.last, state.conv
+        qkv = self._qkv_shifted(x, before)
+        if self.short_conv is not None:
+            conv, qkv = self.short_conv.step(conv, qkv)
+        q, k, v = self._heads(*(qkv[..., columns] for columns in self._columns), positions)
         v = self._blended(v, first_values, x, before)
         extra = {**self._learned(), **self._gates(x, before, positions)}
         own, stepped = self._own(q, k, v, extra), {**extra, **self._stepped(bias)}
@@ -236,17 +240,11 @@ class Attention(nnx.Module):
         self, x: Float[Array, "*B T W"], *, mask: Mask = FULL, state: LayerState | None = None
     ) -> Float[Array, "*B T K H"]:
         """The `first_values` of deeper layers, if this is the first; with a `state`, of the token
-        after it."""
-        if state is None:
-            return self._project(x, None, None, mask)[2]
-        return self._heads(*self._stepped_qkv(state, x)[1], None)[2]
-
-    def _stepped_qkv(self, state: LayerState, x):
-        """(what the convolution is to remember, q, k and v) of one token after `state`."""
-        conv, qkv = state.conv, self._qkv_shifted(x, state.last)
-        if self.short_conv is not None:
-            conv, qkv = self.short_conv.step(conv, qkv)
-        return conv, [qkv[..., columns] for columns in self._columns]
+        after it. Raises ValueError for another width."""
+        self._check_width(x=x)
+        before = self._before(x, mask) if state is None else state.last
+        v = self._qkv(self._read("v", x, before), self._columns[2])
+        return v.reshape(*v.shape[:-1], *self.heads[1:])
 
     def _learned(self) -> dict[str, Array]:
         """The mechanism's learned arrays."""

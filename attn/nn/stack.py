@@ -22,7 +22,7 @@ class Stack(nnx.Module):
     `shared_by_layers` is one parameter for those of one kind and shape, drawn for the first of
     them. `block(config, mechanism, key=key)` makes a layer; what all of them are given beside x is
     its `context`. Where mechanisms take a share of the first layer's values (`blending`), those are
-    of the first layer that does.
+    of the first layer that does, projected once more beside it.
     """
 
     def __init__(

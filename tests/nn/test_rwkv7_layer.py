@@ -15,6 +15,10 @@ RNG = np.random.default_rng(3)
 X = jnp.asarray(RNG.normal(size=(2, T, W)), jnp.float32)
 
 
+class Convolved(RWKV7):
+    short_conv = 3
+
+
 def layer(K=N, **settings):
     sizes = dict(num_heads=N, num_kv_heads=K, max_length=T, mechanism=RWKV7(chunk=4, **settings))
     a = Attention(W, **sizes, key=jax.random.key(2))
@@ -109,6 +113,9 @@ def test_shares_start_as_the_authors_code_does_and_can_be_left_out():
     )
     bias = build().blend.projections["v"]["bias"][...]
     np.testing.assert_allclose(bias, 0.73 - 0.4 * (np.arange(N * H) / (N * H - 1) - 0.5), rtol=1e-6)
+    wrong = r"^short_conv: expected 0 with Convolved's blending, got 3$"
+    with pytest.raises(ValueError, match=wrong):
+        Attention(W, num_heads=N, max_length=T, mechanism=Convolved(), key=jax.random.key(0))
     bare, rest = build(value_residual=False), nnx.state(build())
     del rest["blend"]
     jax.tree.map(np.testing.assert_array_equal, nnx.state(bare), rest)
