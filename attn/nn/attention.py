@@ -15,9 +15,9 @@ from attn.biases import Bias
 from attn.dense.dot_product import dot_product_attention
 from attn.masks import FULL, Causal, Mask
 from attn.mechanism import Mechanism, check_requests
-from attn.nn.gates import Gates
+from attn.nn.gates import Gates, output_gate
 from attn.nn.keys import fold
-from attn.nn.norm import LayerNorm, RMSNorm
+from attn.nn.norm import RMSNorm, head_norm
 from attn.nn.rows import of_rows
 from attn.nn.short_conv import ShortConv
 from attn.nn.token_shift import token_shift
@@ -122,7 +122,7 @@ class Attention(nnx.Module):
         part = H // mechanism.parts
         self.q_norm = RMSNorm(part) if qk_norm else None
         self.k_norm = RMSNorm(part) if qk_norm and not mechanism.shared_qk else self.q_norm
-        self.head_norm = _head_norm(mechanism, N, H)
+        self.head_norm = head_norm(mechanism, N, H)
         start, taps = mechanism.bonus, mechanism.short_conv
         self.bonus = None if start is None else nnx.Param(jnp.full((N, H), start, jnp.float32))
         how = dict(bias=mechanism.conv_bias, key=fold(key, "short_conv"))
@@ -132,7 +132,7 @@ class Attention(nnx.Module):
             raise ValueError(f"short_conv: expected 0 with {mechanism.name}'s blending, got {taps}")
         blend = lambda: Gates(width, {"v": blending}, key=fold(key, "blend"))
         self.blend = None if blending is None else blend()
-        self.out_gate = _output_gate(mechanism, width, N, H, key=fold(key, "out_gate"))
+        self.out_gate = output_gate(mechanism, width, N, H, key=fold(key, "out_gate"))
 
         sizes = dict(num_heads=N, num_kv_heads=K, head_dim=H)
         learned = mechanism.init(
@@ -486,21 +486,3 @@ def _check_causal(mask: Mask) -> None:
             "mask: expected one joined by & with Causal() for xPos, whose scores grow with the "
             f"distance to later keys, got {mask}"
         )
-
-
-def _head_norm(mechanism: Mechanism, N: int, H: int) -> LayerNorm | RMSNorm | None:
-    """The norm of each head's output, or of all together after a gate; None for none."""
-    if mechanism.head_norm is None:
-        return None
-    if mechanism.group_norm:  # RWKV's epsilon: 64e-5 for its heads of 64 (BlinkDL/RWKV-LM)
-        return LayerNorm((N, H), epsilon=1e-5 * H)
-    return RMSNorm(N * H if mechanism.gates_first else H)
-
-
-def _output_gate(mechanism, width: int, N: int, H: int, *, key: Array):
-    """One matrix, or what the mechanism makes it with; None for none."""
-    if mechanism.output_gate is None:
-        return None
-    if (gating := mechanism.gating(num_heads=N, head_dim=H)) is not None:
-        return Gates(width, {"output_gate": gating}, key=key)
-    return nnx.Param(jax.nn.initializers.lecun_normal()(key, (width, N * H), jnp.float32))

@@ -4,10 +4,12 @@ import functools
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
 from attn.gates import Gate, StepDecay, identity
+from attn.mechanism import Mechanism
 from attn.nn.keys import fold
 from attn.nn.rows import of_rows
 
@@ -43,3 +45,13 @@ class Gates(nnx.Module):
             name: of_rows(functools.partial(gate, **arrays(name)), of(name))
             for name, gate in self.gates
         }
+
+
+def output_gate(mechanism: Mechanism, width: int, N: int, H: int, *, key: Array):
+    """What makes the output gate of x: one matrix, or the mechanism's own `gating`; None for
+    none."""
+    if mechanism.output_gate is None:
+        return None
+    if (gating := mechanism.gating(num_heads=N, head_dim=H)) is not None:
+        return Gates(width, {"output_gate": gating}, key=key)
+    return nnx.Param(jax.nn.initializers.lecun_normal()(key, (width, N * H), jnp.float32))

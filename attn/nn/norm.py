@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from attn._axes import aligned
 from attn._core import wide
+from attn.mechanism import Mechanism
 
 EPSILON = 1e-6
 
@@ -45,6 +46,15 @@ class RMSNorm(nnx.Module):
         y = y * lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + self.epsilon)
         y, scale = aligned(y, self.scale[...].astype(y.dtype))
         return (y * scale).astype(x.dtype)
+
+
+def head_norm(mechanism: Mechanism, N: int, H: int) -> LayerNorm | RMSNorm | None:
+    """The norm of each head's output, or of all together after a gate; None for none."""
+    if mechanism.head_norm is None:
+        return None
+    if mechanism.group_norm:  # RWKV's epsilon: 64e-5 for its heads of 64 (BlinkDL/RWKV-LM)
+        return LayerNorm((N, H), epsilon=1e-5 * H)
+    return RMSNorm(N * H if mechanism.gates_first else H)
 
 
 NORMS = {"layer": LayerNorm, "rms": RMSNorm}
