@@ -19,7 +19,8 @@ def with_kv_heads(encoder: Encoder, num_kv_heads: int) -> Encoder:
 
     Raises TypeError for what is no `Encoder` (of a `Decoder`, give its `encoder`), ValueError
     unless `num_kv_heads` divides the key heads it has, NotImplementedError for a mechanism with
-    learned arrays, gates or a short convolution of each key head, which no rule pools.
+    learned arrays, gates or a short convolution of each key head, or a share of the first layer's
+    values in its own, which no rule pools.
     """
     if not isinstance(encoder, Encoder):
         raise TypeError(f"encoder: expected an Encoder, got {type(encoder).__name__}")
@@ -53,6 +54,8 @@ def _shapes_of(mechanism, N, K, H) -> dict:
     learned = dict(learned_shapes(mechanism, **heads, value_dim=H))
     if mechanism.short_conv:
         learned["short_conv"] = (mechanism.short_conv, (N + 2 * K) * H)
+    if (blending := mechanism.blending(num_kv_heads=K, head_dim=H)) is not None:
+        learned["blending"] = blending.shape
     return {**learned, **mechanism.gate_shapes(**heads)}
 
 

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 from toy_mechanism import SOFTMAX, Toy, build, run
 
-from attn import Differential, Linformer, pool_heads
+from attn import RWKV7, Differential, Linformer, pool_heads
 from attn.nn import Decoder, parameter_count, with_kv_heads
 
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 11, (2, 6)), jnp.int32)
@@ -93,3 +93,7 @@ def test_what_cannot_be_pooled_is_named():
         with_kv_heads(Decoder(causal, key=jax.random.key(0)), 2)
     with pytest.raises(NotImplementedError, match="mechanism: Linformer learns key_projection"):
         with_kv_heads(trained(mechanism=Linformer(features=3)), 2)
+    with pytest.raises(NotImplementedError, match="mechanism: RWKV7 learns blending for each key"):
+        with_kv_heads(trained(mechanism=RWKV7(chunk=4)), 2)
+    bare = trained(mechanism=RWKV7(chunk=4, value_residual=False))
+    assert with_kv_heads(bare, 2).config.kv_heads == 2
