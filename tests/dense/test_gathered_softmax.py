@@ -44,7 +44,8 @@ def both(q, k, v, bias=None, learned=(0, 1, 2), **options):
             return total, (out, lse)
 
         grad = jax.jit(jax.value_and_grad(loss, learned, has_aux=True))
-        return jax.tree.leaves(grad(q, k, v, bias))
+        # without the loss, a sum of what is compared, whose terms cancel
+        return jax.tree.leaves(grad(q, k, v, bias))[1:]
 
     return run("materialized"), run("blockwise")
 
@@ -121,7 +122,7 @@ def test_narrow_dtypes(dtype):
     want, got = both(q, k, v, mask=Causal())
     for x, y in zip(want, got):
         assert x.dtype == y.dtype
-    assert_near(want[1:], got[1:], room=2 * float(jnp.finfo(dtype).eps))
+    assert_near(want, got, room=2 * float(jnp.finfo(dtype).eps))
 
 
 @pytest.mark.optimised
