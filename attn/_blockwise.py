@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from attn._core import number_of, scaled, wide
 from attn._dropout import Dropout
-from attn._forms import FORMS, Form, choose
+from attn._forms import FORMS, Form, form_of
 from attn._tiles import LOG2E, Tiling
 from attn._varying import vary
 from attn.biases import Bias
@@ -49,12 +49,8 @@ def blockwise(
         return out, jnp.full((*batch, T, N), -jnp.inf, wide(q).dtype)
     if D == 0:  # no output, but log-sum-exps all the same
         v = jnp.zeros_like(k[..., :1])
-    name = "loops"
     known = B if isinstance(B, int) else 1  # `jax.export` may keep the batch as a symbol
-    if block is None:
-        name, block = choose(mask, T, S, N, known)
-    form = FORMS[name]
-    block_q, block_k = block if isinstance(block, tuple) else (block, block)
+    form, (block_q, block_k) = form_of(mask, T, S, N, known, block=block)
     # score tiles of about 2 MB stay in cache
     fits = [r for r in range(1, known + 1) if B % r == 0 and r * N * block_q * block_k <= 2**19]
     number = number_of(scale, H)

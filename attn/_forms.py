@@ -57,6 +57,16 @@ SHORT = 512  # up to this length, rows of SHORT_ROWS queries against all keys th
 SHORT_ROWS = 128
 
 
+def form_of(
+    mask: Mask, T: int, S: int, N: int, B: int = 1, *, block: int | tuple[int, int] | None
+) -> tuple[Form, tuple[int, int]]:
+    """What runs, with its block sizes: as `choose` says, or loops over a `block` that is given."""
+    if block is not None:
+        return FORMS["loops"], block if isinstance(block, tuple) else (block, block)
+    name, sizes = choose(mask, T, S, N, B)
+    return FORMS[name], sizes
+
+
 def choose(mask: Mask, T: int, S: int, N: int, B: int = 1) -> tuple[str, tuple[int, int]]:
     """The form and the block sizes that visit the least, weighed by how fast those run; for short
     sequences, rows of queries and all keys."""
@@ -116,10 +126,8 @@ def visited_scores(mask: Mask, T: int, S: int, N: int, block=None) -> int:
     """How many scores are computed for a mask: those of all visited blocks."""
     if 0 in (T, S):
         return 0
-    name = "loops"
-    if block is None:
-        name, block = choose(mask, T, S, N)
-    return FORMS[name].scores(mask, T, S, *(block if isinstance(block, tuple) else (block, block)))
+    form, sizes = form_of(mask, T, S, N, block=block)
+    return form.scores(mask, T, S, *sizes)
 
 
 def _even_block(length: int, most: int) -> int:

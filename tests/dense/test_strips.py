@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import attn
-from attn import Causal, Padding, Window, _blockwise, _forms, _strips
+from attn import Causal, Padding, Window, _forms, _strips
 from attn.testing import check, inputs
 
 OF_ARITHMETIC = ["any_length_works", "transforms_agree"]
@@ -29,7 +29,7 @@ def by_strips(monkeypatch):
     def choose(mask, T, S, N, B=1):
         return "strips", (8, _strips.strips(mask, T, S, 8)[1])
 
-    monkeypatch.setattr(_blockwise, "choose", choose)
+    monkeypatch.setattr(_forms, "choose", choose)
     monkeypatch.setattr(_strips, "STEP", 4)
     monkeypatch.setattr(_strips, "LONG", 5)  # turns of several strips too
 
