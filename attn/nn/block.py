@@ -56,17 +56,15 @@ class Block(nnx.Module):
         context = self._taking(first_values, **context)
         return self._advance(x, lambda y: self.attention.step(state, y, **context))
 
-    def values(self, x, **context) -> Float[Array, "*B T K H"] | None:
-        """The `first_values` of deeper layers; None where the attention hands none on."""
-        if self.attention.blend is None:
-            return None
+    def values(self, x, **context) -> Float[Array, "*B T K H"]:
+        """The `first_values` of deeper layers, as `Attention.values`."""
         return self.attention.values(self.attention_norm(x) if self.pre else x, **context)
 
     def _taking(self, first_values, **context) -> dict:
         """What the attention is given: the first layer's values if it takes a share of them."""
-        return (
-            context if self.attention.blend is None else {**context, "first_values": first_values}
-        )
+        if self.attention.blend is None:
+            return context
+        return {**context, "first_values": first_values}
 
     def _advance(self, x, attend):
         state, y = attend(self.attention_norm(x) if self.pre else x)

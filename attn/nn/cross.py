@@ -106,7 +106,7 @@ class CrossBlock(nnx.Module):
         own, x = self.own.step(state.own, x, **context)
         return CrossState(own, state.memory), self._look(x, state.memory, mask, None)
 
-    def values(self, x, *, mask=None, state=None) -> Float[Array, "*B T K H"] | None:
+    def values(self, x, *, mask=None, state=None) -> Float[Array, "*B T K H"]:
         """As `Block.values`, of the self-attention, which the source's `mask` says nothing of."""
         return self.own.values(x, mask=Causal(), state=None if state is None else state.own)
 

@@ -56,14 +56,14 @@ class Stack(nnx.Module):
             block = wrap(block) if self.remat else block
             return block(params, x, {**context, "first_values": first}, fold(dropout_key, i))
 
-        first, values = None, lambda layer: nnx.merge(*layer).values(x, mask=context["mask"])
+        first, values = None, lambda *layer: nnx.merge(*layer).values(x, mask=context["mask"])
         if not self.scan:
             for i, layer in enumerate(self._layers()):
-                first = values(layer) if first is None else first
+                first = values(*layer) if i == self._handing_on else first
                 x = run(*layer, x, i, first)
             return x
         graph, params = nnx.split(self.blocks[0])
-        first = values(self._layers()[0])
+        first = None if self._handing_on is None else values(graph, self._opening(params))
         if self.tied:
             step = lambda x, i: (run(graph, params, x, i, first), None)
             return jax.lax.scan(step, x, jnp.arange(self.layers))[0]
@@ -73,9 +73,9 @@ class Stack(nnx.Module):
     def look(self, x, see, **context) -> tuple:
         """What the `look` of each layer gives, without dropout."""
         found, first = [], None
-        for layer in self._layers():
+        for i, layer in enumerate(self._layers()):
             block = nnx.merge(*layer)
-            first = block.values(x, mask=context["mask"]) if first is None else first
+            first = block.values(x, mask=context["mask"]) if i == self._handing_on else first
             found.append(block.look(x, see, **context, first_values=first))
             x = block(x, **context, first_values=first, dropout_key=None)
         return tuple(found)
@@ -101,14 +101,16 @@ class Stack(nnx.Module):
         first, values = None, lambda block, state: block.values(x, mask=Causal(), state=state)
         if not self.scan:
             after, layers = [], self._layers()
-            for layer, state in zip(layers, states or (None,) * len(layers)):
-                block = nnx.merge(*layer)
-                first = values(block, state) if first is None else first
+            for i, state in enumerate(states or (None,) * len(layers)):
+                block = nnx.merge(*layers[i])
+                first = values(block, state) if i == self._handing_on else first
                 state, x = run(block, state, x, first)
                 after.append(state)
             return tuple(after), x
         graph, params = nnx.split(self.blocks[0])
-        first = values(nnx.merge(*self._layers()[0]), jax.tree.map(lambda x: x[0], states))
+        if self._handing_on is not None:
+            opening = nnx.merge(graph, self._opening(params))
+            first = values(opening, jax.tree.map(lambda x: x[0], states))
 
         def layer(x, given):
             own, state = given
@@ -118,6 +120,16 @@ class Stack(nnx.Module):
         given = None if self.tied else params, states
         x, states = jax.lax.scan(layer, x, given, length=self.layers)
         return states, x
+
+    @property
+    def _handing_on(self) -> int | None:
+        """The first layer that takes a share of the first layer's values: those are its own."""
+        blends = (i for i, block in enumerate(self.blocks) if block.attention.blend is not None)
+        return next(blends, None)
+
+    def _opening(self, params):
+        """The parameters of the first layer of a scan."""
+        return params if self.tied else jax.tree.map(lambda x: x[0], params)
 
     def _layers(self):
         """(graph, parameters) of each layer, whatever the form they are held in."""
