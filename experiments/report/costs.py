@@ -97,9 +97,10 @@ def _mean(alone: list[Costs]) -> Costs:
     mean = {}
     for key in alone[0] if alone else ():
         values = [layer[key] for layer in alone]
-        words = isinstance(values[0], str)
-        told = ", ".join(sorted({*values} - {""})) if words else None
-        mean[key] = told if words else sum(values) / len(values)
+        if isinstance(values[0], str):
+            mean[key] = ", ".join(sorted({*values} - {""}))
+        else:
+            mean[key] = sum(values) / len(values)
     return mean
 
 
