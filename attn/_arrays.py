@@ -57,6 +57,13 @@ def is_floats(x) -> bool:
     return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
 
 
+def check_width(width: int, **arrays) -> None:
+    """Raise ValueError, by name, for arrays that have not so many numbers a token, None apart."""
+    for name, x in arrays.items():
+        if x is not None and x.shape[-1:] != (width,):
+            raise ValueError(f"{name}: expected a last axis of {width}, got {list(x.shape)}")
+
+
 def check_floats(**arrays) -> None:
     """Raise TypeError, by name, for what is no array of floats."""
     for name, x in arrays.items():

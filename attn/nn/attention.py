@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from attn._arrays import check_width
 from attn._axes import aligned
 from attn._core import check_count, wide
 from attn._rotary import check_positions
@@ -220,7 +221,7 @@ class Attention(nnx.Module):
             raise TypeError(f"state: expected that of `prefill`, got {type(state).__name__}")
         if x.ndim < 2 or x.shape[-2] != 1:
             raise ValueError(f"x: expected one token [*B, 1, W], got {list(x.shape)}")
-        self._check_width(x=x)
+        check_width(self.qkv.shape[0], x=x)
         if positions is not None:
             check_positions(positions, x.shape[:-1])
         before, conv = state.last, state.conv
@@ -241,7 +242,7 @@ class Attention(nnx.Module):
     ) -> Float[Array, "*B T K H"]:
         """The `first_values` of deeper layers, if this is the first; with a `state`, of the token
         after it. Raises ValueError for another width."""
-        self._check_width(x=x)
+        check_width(self.qkv.shape[0], x=x)
         before = self._before(x, mask) if state is None else state.last
         v = self._qkv(self._read("v", x, before), self._columns[2])
         return v.reshape(*v.shape[:-1], *self.heads[1:])
@@ -268,7 +269,7 @@ class Attention(nnx.Module):
     ) -> tuple[Float[Array, "*B S K H"], Float[Array, "*B S K H"]]:
         """Keys and values of a context, projected once for any number of `recall`s. Raises
         ValueError for another width, gates, a short convolution or a token shift."""
-        self._check_width(context=context)
+        check_width(self.qkv.shape[0], context=context)
         self._check_context(None, self._gates(context, None, None))
         (_, K, H), (_, of_k, of_v) = self.heads, self._columns
         k, v = jnp.split(self._qkv(context, slice(of_k.start, of_v.stop)), 2, axis=-1)
@@ -283,7 +284,7 @@ class Attention(nnx.Module):
         dropout_key: Array | None = None,
     ) -> Float[Array, "*B T W"]:
         """`self(x, context=context, mask=mask)` from `self.memory(context)`."""
-        self._check_width(x=x)
+        check_width(self.qkv.shape[0], x=x)
         extra = {**self._learned(), **self._dropping(dropout_key)}
         return self._output(x, self.mechanism(self._q(x), *memory, mask=mask, **extra))
 
@@ -358,7 +359,7 @@ class Attention(nnx.Module):
         return self.mechanism(q, k, v, mask=mask, bias=bias, **extra), exact
 
     def _project(self, x, context, positions, mask, first_values=None):
-        self._check_width(x=x, context=context)
+        check_width(self.qkv.shape[0], x=x, context=context)
         if positions is not None:
             check_positions(positions, x.shape[:-1])
             if self.xpos_centre is not None:
@@ -449,13 +450,6 @@ class Attention(nnx.Module):
     def _read(self, name, x, before):
         """What the projection `name` reads of the tokens x."""
         return x if before is None else self.token_shift(name, x, before)
-
-    def _check_width(self, **arrays):
-        """Raise ValueError for tokens of another width."""
-        width = self.qkv.shape[0]
-        for name, x in arrays.items():
-            if x is not None and x.shape[-1:] != (width,):
-                raise ValueError(f"{name}: expected a last axis of {width}, got {list(x.shape)}")
 
     def _check_context(self, positions, gates):
         """Raise ValueError for what needs q and k to come from one sequence."""

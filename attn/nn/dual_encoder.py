@@ -5,6 +5,7 @@ import dataclasses
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from attn._arrays import check_width
 from attn.masks import FULL, Mask
 from attn.nn.config import EncoderConfig, check_config
 from attn.nn.encoder import Encoder
@@ -52,8 +53,5 @@ class DualEncoder(nnx.Module):
 
     def score(self, a: Float[Array, "*B W"], b: Float[Array, "*B W"]) -> Float[Array, "*B classes"]:
         """Of pairs of vectors, whose leading axes broadcast. Raises ValueError for other widths."""
-        for name, x in (("a", a), ("b", b)):
-            if x.shape[-1:] != (self.config.width,):
-                want = f"a last axis of {self.config.width}"
-                raise ValueError(f"{name}: expected {want}, got {list(x.shape)}")
+        check_width(self.config.width, a=a, b=b)
         return self.encoder.head.score(pair(a, b))

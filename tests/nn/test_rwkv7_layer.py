@@ -28,6 +28,10 @@ def layer(K=N, **settings):
     return nnx.merge(graph, jax.tree.map(draw, params))
 
 
+def start(**how):
+    return Attention(W, num_heads=N, max_length=T, mechanism=RWKV7(**how), key=jax.random.key(0))
+
+
 def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
@@ -108,15 +112,12 @@ def test_shares_start_as_the_authors_code_does_and_can_be_left_out():
         "up": (32, N * H),
         "bias": (N * H,),
     }
-    build = lambda **how: Attention(
-        W, num_heads=N, max_length=T, mechanism=RWKV7(**how), key=jax.random.key(0)
-    )
-    bias = build().blend.projections["v"]["bias"][...]
+    bias = start().blend.projections["v"]["bias"][...]
     np.testing.assert_allclose(bias, 0.73 - 0.4 * (np.arange(N * H) / (N * H - 1) - 0.5), rtol=1e-6)
     wrong = r"^short_conv: expected 0 with Convolved's blending, got 3$"
     with pytest.raises(ValueError, match=wrong):
         Attention(W, num_heads=N, max_length=T, mechanism=Convolved(), key=jax.random.key(0))
-    bare, rest = build(value_residual=False), nnx.state(build())
+    bare, rest = start(value_residual=False), nnx.state(start())
     del rest["blend"]
     jax.tree.map(np.testing.assert_array_equal, nnx.state(bare), rest)
 
@@ -126,9 +127,6 @@ def test_steps_go_on_where_the_prompt_ends():
 
 
 def test_it_starts_where_it_is_told_and_can_be_left_out():
-    start = lambda **how: Attention(
-        W, num_heads=N, max_length=T, mechanism=RWKV7(**how), key=jax.random.key(0)
-    )
     np.testing.assert_array_equal(start().bonus[...], np.full((N, H), -0.04, np.float32))
     bare = start(bonus=None)
     assert bare.bonus is None
