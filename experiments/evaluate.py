@@ -66,8 +66,9 @@ class Answers:
         return {"right": words(self.right), "of": words(asked)}
 
 
-def load(workdir: str | Path):
-    """(learner, parameters of the best checkpoint, its step) of a run directory.
+def load(workdir: str | Path, *, named: str = "--workdir"):
+    """(learner, parameters of the best checkpoint, its step) of a run directory; errors say by what
+    it was `named`.
 
     Raises ConfigError where there is none, RunDirectoryError and CheckpointError.
     """
@@ -76,7 +77,7 @@ def load(workdir: str | Path):
     from experiments.rundir import read_experiment
 
     workdir = Path(workdir)
-    learner = Learner(read_experiment(workdir))
+    learner = Learner(read_experiment(workdir, named=named))
     checkpoints = Checkpoints.of(workdir, learner.experiment)
     step = checkpoints.best()
     return learner, checkpoints.load(step, learner.shapes).params, step

@@ -43,12 +43,12 @@ def _check_config(workdir: Path, experiment: Experiment) -> None:
         )
 
 
-def read_experiment(workdir: Path) -> Experiment:
-    """What the directory is a run of. Raises ConfigError where there is none, RunDirectoryError if
-    it is no run directory."""
+def read_experiment(workdir: Path, *, named: str = "--workdir") -> Experiment:
+    """What the directory, `named` so in errors, is a run of. Raises ConfigError where there is
+    none, RunDirectoryError if it is no run directory."""
     if not workdir.is_dir():
         what = "expected the folder of a run, and there is no such folder"
-        raise ConfigError([f"--workdir={workdir}: {what}"])
+        raise ConfigError([f"{named}={workdir}: {what}"])
     there = read_json(workdir / CONFIG)
     if there is None:
         if (cells := workdir / "cells").is_dir():

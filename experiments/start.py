@@ -30,10 +30,8 @@ def start(learner: Learner, *, tell: Callable[[str], None] = print) -> State:
     source = learner.experiment.init_from
     if not source:
         return learner.start()
-    if not Path(source).is_dir():
-        what = "expected the folder of a run, and there is no such folder"
-        raise ConfigError([f"init_from={source}: {what}"])
-    other, params, step = load(source)  # before anything is compiled: it may have none
+    # before anything is compiled: it may not be there
+    other, params, step = load(source, named="init_from")
     state = learner.start()
     settings = _settings(other, learner)
     own, given = flatten(state.params), _placed(flatten(params), flatten(state.params))
