@@ -158,14 +158,29 @@ class Uniform:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ramp:
-    """A bias that grows evenly from `low` to `high` over all channels, plus `zigzag` times s |s|
-    with s from -1 to 1 over the channels of each head: as RWKV starts its gates."""
+    """A bias that grows from `low` to `high` over all channels, evenly or by the power `bend`, plus
+    `zigzag` times s |s| with s from -1 to 1 over the channels of each head: as RWKV starts its
+    gates."""
 
     low: float
     high: float
+    bend: float = 1.0
     zigzag: float = 0.0
 
     def __call__(self, key: Array, shape: tuple[int, int], dtype) -> Float[Array, "N H"]:
         s = jnp.linspace(-1, 1, shape[-1], dtype=dtype)[None]
-        ramp = jnp.linspace(self.low, self.high, math.prod(shape), dtype=dtype)
+        ramp = jnp.linspace(0, 1, math.prod(shape), dtype=dtype) ** self.bend
+        ramp = self.low + (self.high - self.low) * ramp
         return ramp.reshape(shape) + self.zigzag * s * jnp.abs(s)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fading:
+    """1 - (c / C)^power - less in channel c of C: as RWKV starts the share of the token before in
+    what a projection reads, from that token alone to almost the token alone."""
+
+    power: float
+    less: float = 0.0
+
+    def __call__(self, key: Array, shape: tuple[int], dtype) -> Float[Array, " C"]:
+        return 1 - (jnp.arange(*shape, dtype=dtype) / shape[0]) ** self.power - self.less

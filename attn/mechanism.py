@@ -12,8 +12,9 @@ from attn._arrays import check_arrays, learned_shapes
 from attn._core import check_qkv
 from attn._numbers import is_integer, is_number
 from attn.biases import Bias
-from attn.gates import Gate
+from attn.gates import Gate, Initializer
 from attn.masks import FULL, Mask
+from attn.norms import HeadNorm
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,8 +39,7 @@ class Mechanism(abc.ABC):
     # convolution with SiLU on q, k and v; "silu" or "sigmoid" of a projection of x on the output
     short_conv: ClassVar[int] = 0
     output_gate: ClassVar[str | None] = None
-    # whether that convolution has a bias, and the gate comes before the norm, which is of all heads
-    # together then
+    # whether that convolution has a bias, and the gate comes before the norm
     conv_bias: ClassVar[bool] = False
     gates_first: ClassVar[bool] = False
     # a layer adds a token's `own` share of its value to each head's output, after the norm, by
@@ -57,8 +57,6 @@ class Mechanism(abc.ABC):
     crosses: ClassVar[bool] = False
     # whether a layer projects one array for q and k
     shared_qk: ClassVar[bool] = False
-    # whether the layer's norm of each head is a group norm, with a scale and bias for each channel
-    group_norm: ClassVar[bool] = False
     # whether every head does the same: one alone gives what it gives beside the others
     heads_alike: ClassVar[bool] = True
     # whether the query heads of one key head choose keys together
@@ -97,10 +95,11 @@ class Mechanism(abc.ABC):
         return True
 
     @property
-    def shifts(self) -> dict[str, float]:
+    def shifts(self) -> dict[str, Initializer]:
         """What the layer projects from a mixture of a token and the one before it, of "q", "k",
-        "v", the names of `gates` and "output_gate": the power p by which the share of the token
-        before starts, 1 - (c / C)^p in channel c of C. {} mixes nothing."""
+        "v", the names of `gates` and "output_gate": how the share of the token before starts in
+        each channel, as `attn.gates.Fading` does. {} mixes nothing. With a `shift_rank`, "shares"
+        is what the networks of the shares read."""
         return {}
 
     @property
@@ -119,8 +118,8 @@ class Mechanism(abc.ABC):
         return None
 
     @property
-    def head_norm(self) -> float | None:
-        """If not None, the layer puts a norm on each head's output and multiplies by this."""
+    def head_norm(self) -> HeadNorm | None:
+        """The norm that a layer puts on the output, None for none."""
         return None
 
     def init(
@@ -197,14 +196,16 @@ OUTPUT_GATES = ("silu", "sigmoid")  # functions of jax.nn
 
 
 def wrong_requests(mechanism: Mechanism) -> list[str]:
-    """A line for each of `short_conv`, `output_gate` and `bonus` that a mechanism asks its layer
-    for and that there is not."""
+    """A line for each of `short_conv`, `output_gate`, `head_norm` and `bonus` that a mechanism asks
+    its layer for and that there is not."""
     taps, gate, bonus = mechanism.short_conv, mechanism.output_gate, mechanism.bonus
+    norm, norms = mechanism.head_norm, "an attn.norms.HeadNorm, or None"
     number = is_number(bonus) and math.isfinite(bonus)
     gates = f"{' or '.join(map(repr, OUTPUT_GATES))}, or None"
     rules = [
         (is_integer(taps) and taps >= 0, "short_conv", "a number of taps, 0 for none", taps),
         (gate in (None, *OUTPUT_GATES), "output_gate", gates, gate),
+        (norm is None or isinstance(norm, HeadNorm), "head_norm", norms, norm),
         (bonus is None or number, "bonus", "a finite number, or None", bonus),
     ]
     return [f"{name}: expected {what}, got {x!r}" for right, name, what, x in rules if not right]

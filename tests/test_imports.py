@@ -36,7 +36,7 @@ CORE = {
     "_rotary",
     "_running",
 }
-CORE |= {"_varying", "_blockwise", "kernels", "mechanism", "gates"}
+CORE |= {"_varying", "_blockwise", "kernels", "mechanism", "gates", "norms"}
 
 
 def modules_imported(path):

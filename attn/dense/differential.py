@@ -17,6 +17,7 @@ from attn.biases import Bias
 from attn.kernels.call import Call
 from attn.kernels.dispatch import keep_names, run
 from attn.masks import FULL, TERMS, Mask
+from attn.norms import HeadNorm
 
 NAMES = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 
@@ -113,8 +114,8 @@ class Differential(Cached):
         return tuple(cls(lambda_init=depth(layer), **settings) for layer in range(layers))
 
     @property
-    def head_norm(self):
-        return 1 - float(self.lambda_init)
+    def head_norm(self) -> HeadNorm:
+        return HeadNorm(times=1 - float(self.lambda_init))
 
     @property
     def linear_memory(self):

@@ -26,6 +26,7 @@ from attn._running import between, followed, running
 from attn.biases import Decay
 from attn.masks import FULL, TERMS, And, Causal, Mask, Or
 from attn.mechanism import Mechanism, check_requests
+from attn.norms import HeadNorm
 
 
 def forgetting_attention(
@@ -129,8 +130,8 @@ class Forgetting(Mechanism):
     output_norm: bool = False
 
     @property
-    def head_norm(self) -> float | None:
-        return 1.0 if self.output_norm else None
+    def head_norm(self) -> HeadNorm | None:
+        return HeadNorm() if self.output_norm else None
 
     def __post_init__(self):
         check_flags(self)

@@ -35,6 +35,7 @@ from attn.linearized import _dense, _scan, _work
 from attn.linearized._terms import Sizes, State, Terms, empty_state, sizes
 from attn.masks import FULL, Causal, Padding, Segments
 from attn.mechanism import Mechanism, check_requests
+from attn.norms import HeadNorm
 
 
 def fixed(log_decay: Float[np.ndarray, "N"], k: Float[Array, "*L K H"]) -> Float[Array, "*L N 1"]:
@@ -55,8 +56,9 @@ class Linearized(Mechanism):
     reads_before: ClassVar[bool] = False
     adds_own: ClassVar[bool] = False
     squares: ClassVar[bool] = False  # features may overflow where q and k do not
-    # a field of the variants with a norm of their output, here on each head before its gate
+    # a field of the variants with a norm of their output, and which it is
     output_norm: ClassVar[bool] = False
+    published_norm: ClassVar[HeadNorm] = HeadNorm()
     chunk: int | None = None
 
     def __post_init__(self):
@@ -66,8 +68,8 @@ class Linearized(Mechanism):
         check_requests(self)
 
     @property
-    def head_norm(self) -> float | None:
-        return 1.0 if self.output_norm else None
+    def head_norm(self) -> HeadNorm | None:
+        return self.published_norm if self.output_norm else None
 
     @abc.abstractmethod
     def terms(self, q: Float[Array, "*L N H"], k: Float[Array, "*S K H"], **arrays: Array) -> Terms:

@@ -1,6 +1,7 @@
 """HGRN2 (Qin et al. 2024, arXiv:2404.07904): a gated RNN that writes what it forgets. O(T)."""
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +10,11 @@ from jaxtyping import Array, Float
 
 from attn._arrays import check_floats
 from attn._axes import aligned
-from attn._core import check_count
-from attn._numbers import is_integer, is_number
-from attn.linearized._family import Linearized
+from attn._numbers import is_number
+from attn.linearized._depth import OfLayer
 from attn.linearized._terms import Terms
 from attn.masks import FULL, Mask
+from attn.norms import HeadNorm
 
 
 def hgrn2_attention(
@@ -52,38 +53,28 @@ def hgrn2_attention(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HGRN2(Linearized):
+class HGRN2(OfLayer):
     """A gated linear RNN whose key is what its gate forgets, 1 - f (HGRN2, Qin et al. 2024).
 
     `lower_bound` is that of all channels. A `layer` after the first of `layers` learns one for each
     channel instead, above those of the layers before it: the sum over layers 1 to `layer` of a
-    softmax over all layers, of one parameter that they have in common. `for_layers` makes them. A
-    layer normalises each head's output, where the authors normalise all heads together.
+    softmax over all layers, of one parameter that they have in common, which starts so that layer l
+    of L forgets all but l / L at most. `for_layers` makes them.
     """
 
+    published_norm: ClassVar = HeadNorm(together=True)
     lower_bound: float = 0.0
-    layer: int = 0
-    layers: int = 1
     output_norm: bool = True
 
     def __post_init__(self):
         super().__post_init__()
         if not is_number(self.lower_bound) or not 0 <= self.lower_bound < 1:
             raise ValueError(f"lower_bound: expected 0 to 1, less than 1, got {self.lower_bound!r}")
-        check_count("layers", self.layers)
-        if not is_integer(self.layer) or not 0 <= self.layer < self.layers:
-            raise ValueError(f"layer: expected 0 to {self.layers - 1}, got {self.layer!r}")
         if self.lower_bound and self.layers > 1:
             raise ValueError(
                 f"lower_bound: expected 0 with layers={self.layers}, which learn theirs, got "
                 f"{self.lower_bound!r}"
             )
-
-    @classmethod
-    def for_layers(cls, layers: int, **settings) -> tuple["HGRN2", ...]:
-        """One for each layer with the authors' learned lower bounds: layer l of L starts to forget
-        all but l / L at most."""
-        return tuple(cls(layer=layer, layers=layers, **settings) for layer in range(layers))
 
     @property
     def shared_by_layers(self):

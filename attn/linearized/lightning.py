@@ -11,6 +11,7 @@ from attn._numbers import is_number
 from attn.linearized._family import Linearized, fixed
 from attn.linearized._terms import Terms
 from attn.masks import FULL, Mask
+from attn.norms import HeadNorm
 
 
 def lightning_attention(
@@ -40,12 +41,10 @@ lightning_attention.heads_alike = False
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lightning(Linearized):
-    """Linear attention with fixed decays that slow down with depth (Lightning, Qin et al. 2024).
-
-    A layer normalises each head, where the authors normalise all together.
-    """
+    """Linear attention with fixed decays that slow down with depth (Lightning, Qin et al. 2024)."""
 
     heads_alike: ClassVar = False  # each has a decay of its own
+    published_norm: ClassVar = HeadNorm(together=True)
     layer_fraction: float = 0.0
     output_gate: str | None = "sigmoid"
     output_norm: bool = True

@@ -13,6 +13,7 @@ from attn.gates import time_step
 from attn.linearized._family import Linearized
 from attn.linearized._terms import Terms
 from attn.masks import FULL, Mask
+from attn.norms import HeadNorm
 
 
 def mamba2_attention(
@@ -49,6 +50,7 @@ class Mamba2(Linearized):
     adds_own: ClassVar = True
     conv_bias: ClassVar = True
     gates_first: ClassVar = True
+    published_norm: ClassVar = HeadNorm(together=True)
     short_conv: int = 4
     output_gate: str | None = "silu"
     output_norm: bool = True

@@ -8,10 +8,11 @@ from jaxtyping import Array, Float
 
 from attn._axes import aligned
 from attn._tokens import to_heads
-from attn.gates import ZEROS, Gate, LowRank, Ramp, Uniform, minus_exp
-from attn.linearized._family import Linearized
+from attn.gates import ZEROS, Fading, Gate, LowRank, Ramp, Uniform, minus_exp
+from attn.linearized._depth import OfLayer
 from attn.linearized._terms import Terms
 from attn.masks import FULL, Mask
+from attn.norms import HeadNorm
 
 
 def rwkv6_attention(
@@ -38,37 +39,45 @@ def rwkv6_attention(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RWKV6(Linearized):
+class RWKV6(OfLayer):
     """A decay for each channel and a bonus for the present token (RWKV-6, Peng et al. 2024); a
-    layer shifts its tokens, by shares that follow the token."""
+    layer shifts its tokens, by shares that follow the token.
+
+    All starts as the authors' first of several layers does; `for_layers` makes one for each layer,
+    with which decays, bonus, shares and the scale of the norm start otherwise.
+    """
 
     reads_before: ClassVar = True
     adds_own: ClassVar = True
     shift_rank: ClassVar = 32
     output_gate: str | None = "silu"
     output_norm: bool = True
-    group_norm: ClassVar = True
     token_shift: bool = True
 
     @property
+    def published_norm(self):
+        return HeadNorm(centred=True, start=((1 + self.layer) / self.layers) ** 0.7)
+
+    @property
     def shifts(self):
-        # as the authors start their first layer; deeper ones start with smaller powers there
-        powers = {"q": 0.5, "k": 1.0, "v": 1.0, "log_decay": 1.0}
-        gated = {} if self.output_gate is None else {"output_gate": 0.5}
-        return {**powers, **gated} if self.token_shift else {}
+        whole, half = Fading(power=self.remaining), Fading(power=0.5 * self.remaining)
+        values = Fading(power=self.remaining, less=0.3 * self.depth)
+        shares = {"shares": whole, "q": half, "k": whole, "v": values, "log_decay": whole}
+        gated = {} if self.output_gate is None else {"output_gate": half}
+        return {**shares, **gated} if self.token_shift else {}
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
-        # the authors' zigzag, as in their first layer
-        n = jnp.arange(num_heads * head_dim, dtype=jnp.float32)
-        return {"bonus": (((n + 1) % 3 - 1) * 0.1).reshape(num_heads, head_dim)}
+        width = num_heads * head_dim
+        zigzag = ((jnp.arange(width, dtype=jnp.float32) + 1) % 3 - 1) * 0.1
+        falling = self.depth * jnp.linspace(1, 0, width, dtype=jnp.float32)
+        return {"bonus": (falling + zigzag).reshape(num_heads, head_dim)}
 
     def gates(self, *, num_heads, num_kv_heads, head_dim):
-        # the authors bend this ramp, more so the deeper the layer
         decay = Gate(
             shape=(num_heads, head_dim),
             activation=minus_exp,
             project=LowRank(rank=64, between=jnp.tanh, down=ZEROS, up=Uniform(0.01)),
-            bias=Ramp(low=-6.0, high=-1.0),
+            bias=Ramp(low=-6.0, high=-1.0, bend=0.7 + 1.3 * self.depth),
         )
         return {"log_decay": decay}
 

@@ -10,11 +10,12 @@ from jaxtyping import Array, Float
 
 from attn._axes import aligned
 from attn._tokens import to_heads
-from attn.gates import ZEROS, Gate, LowRank, Ramp, identity
-from attn.linearized._family import Linearized
+from attn.gates import ZEROS, Fading, Gate, LowRank, Ramp, identity
+from attn.linearized._depth import OfLayer
 from attn.linearized._terms import Terms
 from attn.linearized.feature_maps import unit
 from attn.masks import FULL, Causal, Mask
+from attn.norms import HeadNorm
 
 
 def rwkv7_attention(
@@ -48,36 +49,41 @@ TENTH = jax.nn.initializers.orthogonal(0.1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RWKV7(Linearized):
+class RWKV7(OfLayer):
     """The delta rule with a removal key and a rate for each channel (RWKV-7, Peng et al. 2025); a
     layer shifts its tokens, takes a share of the first layer's values and adds its bonus.
 
-    The first layer has weights of a share too, which change nothing there.
+    All starts as the first of several layers does in the authors' later training code
+    (BlinkDL/RWKV-LM); `for_layers` makes one for each layer, with which decays, shares and the
+    scale of the norm start otherwise. The first layer has weights of a share of its own values too,
+    which change nothing there.
     """
 
     requires: ClassVar = (Causal,)
-    bonus: float | None = -0.04  # as the authors' later training code starts it
+    bonus: float | None = -0.04
     output_gate: str | None = "sigmoid"
     output_norm: bool = True
-    group_norm: ClassVar = True
     token_shift: bool = True
     value_residual: bool = True
 
     @property
+    def published_norm(self):
+        return HeadNorm(centred=True, start=((1 + self.layer) / self.layers) ** 0.7)
+
+    @property
     def shifts(self):
-        # as that code starts its first layer; deeper ones start with smaller powers there
         powers = {"q": 0.2, "k": 0.7, "v": 0.7, "log_decay": 0.9, "a": 0.9}
-        gated = {} if self.output_gate is None else {"output_gate": 0.2}
-        return {**powers, **gated} if self.token_shift else {}
+        powers |= {} if self.output_gate is None else {"output_gate": 0.2}
+        starts = {name: Fading(power=power * self.remaining) for name, power in powers.items()}
+        return starts if self.token_shift else {}
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
-        # as the authors' later training code does, from the first channel to the last
         k_k = jnp.linspace(0.76, 0.66, num_heads * head_dim, dtype=jnp.float32)
         k_a = jnp.full((num_heads, head_dim), 1.02, jnp.float32)
         return {"k_k": k_k.reshape(num_heads, head_dim), "k_a": k_a}
 
     def gating(self, *, num_heads, head_dim):
-        # what bends it stands inside; rank and start as in that code
+        # what bends it stands inside
         width, between = num_heads * head_dim, getattr(jax.nn, self.output_gate)
         rank = max(32, 32 * round(5 * math.sqrt(width) / 32))
         project = LowRank(rank=rank, between=between, down=ZEROS, up=TENTH)
@@ -96,7 +102,6 @@ class RWKV7(Linearized):
         )
 
     def gates(self, *, num_heads, num_kv_heads, head_dim):
-        # as that code starts its first layer
         shape, width = (num_heads, head_dim), num_heads * head_dim
         rank = max(32, 32 * round(2.5 * math.sqrt(width) / 32))
         low_rank = lambda between: LowRank(rank=rank, between=between, down=ZEROS, up=TENTH)
@@ -106,7 +111,7 @@ class RWKV7(Linearized):
                 activation=jax.nn.sigmoid,
                 scale=-math.exp(-0.5),
                 project=low_rank(jnp.tanh),
-                bias=Ramp(low=-5.5, high=0.5, zigzag=2.5),
+                bias=Ramp(low=-5.5, high=0.5, bend=1 + self.depth**0.3, zigzag=2.5),
             ),
             "a": Gate(
                 shape=shape,

@@ -63,13 +63,12 @@ class Attention(nnx.Module):
     With `blending`, each value is v + s (v_1 - v) of the first layer's value v_1, if these
     `first_values` are given, and a share s of each channel that follows the token, as v does (after
     Zhou et al. 2024, arXiv:2410.17897).
-    `head_norm` is an RMSNorm with a learned scale on each head's output, or with `group_norm` one
-    about the mean with a scale and bias for each channel, times that number; with
-    `bonus`, the mechanism's `own` share of the token's value is added to it, by weights that start
-    at that number; `output_gate` then multiplies by "silu" or "sigmoid" of x W_g, or by the
-    mechanism's own `gating`, and with `gates_first` before the norm, which is of all heads together
-    then. What is None there, or 0 taps, adds nothing. Parameters are float32; products and the
-    output are in `dtype`. Raises ValueError for sizes that do not fit.
+    `head_norm` (an `attn.norms.HeadNorm`) normalises the heads' outputs; with `bonus`, the
+    mechanism's `own` share of the token's value is added to them, by weights that start at that
+    number; `output_gate` then multiplies by "silu" or "sigmoid" of x W_g, or by the mechanism's own
+    `gating`, and with `gates_first` before the norm. What is None there, or 0 taps, adds nothing.
+    Parameters are float32; products and the output are in `dtype`. Raises ValueError for sizes that
+    do not fit.
     """
 
     def __init__(
@@ -123,7 +122,7 @@ class Attention(nnx.Module):
         part = H // mechanism.parts
         self.q_norm = RMSNorm(part) if qk_norm else None
         self.k_norm = RMSNorm(part) if qk_norm and not mechanism.shared_qk else self.q_norm
-        self.head_norm = head_norm(mechanism, N, H)
+        self.head_norm = head_norm(mechanism.head_norm, N, H)
         start, taps = mechanism.bonus, mechanism.short_conv
         self.bonus = None if start is None else nnx.Param(jnp.full((N, H), start, jnp.float32))
         how = dict(bias=mechanism.conv_bias, key=fold(key, "short_conv"))
@@ -146,6 +145,7 @@ class Attention(nnx.Module):
         self.gates = Gates(width, gates, key=fold(key, "gates"))
         parts = ("q", "v") if mechanism.shared_qk else ("q", "k", "v")
         known = {*parts, *gates, *(() if self.out_gate is None else ("output_gate",))}
+        known |= {"shares"} if mechanism.shift_rank else set()
         if unknown := sorted(mechanism.shifts.keys() - known):
             raise ValueError(
                 f"shifts: expected names out of {', '.join(sorted(known))} from {mechanism.name}, "
@@ -310,16 +310,18 @@ class Attention(nnx.Module):
 
     def _output(self, x, y, own=None):
         """Heads [*B, T, N, H] of the tokens x back to the width."""
-        flat = lambda y: y.reshape(*y.shape[:-2], self.out.shape[0])
-        gated = lambda y: flat(y) if self.out_gate is None else flat(y) * self._gating(x)
+        gated = lambda y: y if self.out_gate is None else y * self._gating(x).reshape(y.shape)
         y = gated(y) if self.mechanism.gates_first else y
-        if self.head_norm is not None:
-            y = self.head_norm(y) * self.mechanism.head_norm
-        if own is not None:
-            y = y + own.astype(y.dtype)
+        y = y if self.head_norm is None else self._normed(y)
+        y = y if own is None else y + own.astype(y.dtype)
         y = y if self.mechanism.gates_first else gated(y)
-        y = self._times(y, self.out[...])
+        y = self._times(y.reshape(*y.shape[:-2], self.out.shape[0]), self.out[...])
         return y if self.bias is None else self._plus(y, self.bias.out[...])
+
+    def _normed(self, y):
+        norm = self.mechanism.head_norm
+        normed = self.head_norm(y.reshape(*y.shape[:-2], -1) if norm.together else y)
+        return normed.reshape(y.shape) * norm.times
 
     def _gating(self, x) -> Float[Array, "*B T NH"]:
         """The output gate of the tokens x."""

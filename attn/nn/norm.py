@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from attn._axes import aligned
 from attn._core import wide
-from attn.mechanism import Mechanism
+from attn.norms import HeadNorm
 
 EPSILON = 1e-6
 
@@ -20,9 +20,11 @@ class LayerNorm(nnx.Module):
 
     # not nnx.LayerNorm: it raises in bfloat16 under strict promotion, and its variance is
     # E[x^2] - E[x]^2, which cancels
-    def __init__(self, width: int | tuple[int, int], *, epsilon: float = EPSILON):
+    def __init__(
+        self, width: int | tuple[int, int], *, epsilon: float = EPSILON, start: float = 1.0
+    ):
         self.epsilon = epsilon
-        self.scale = nnx.Param(jnp.ones(width, jnp.float32))
+        self.scale = nnx.Param(jnp.full(width, start, jnp.float32))
         self.bias = nnx.Param(jnp.zeros(width, jnp.float32))
 
     def __call__(self, x: Float[Array, "*B W"]) -> Float[Array, "*B W"]:
@@ -37,9 +39,9 @@ class LayerNorm(nnx.Module):
 class RMSNorm(nnx.Module):
     """x / sqrt(mean(x^2) + eps) * scale (Zhang & Sennrich 2019, arXiv:1910.07467)."""
 
-    def __init__(self, width: int, *, epsilon: float = EPSILON):
+    def __init__(self, width: int, *, epsilon: float = EPSILON, start: float = 1.0):
         self.epsilon = epsilon
-        self.scale = nnx.Param(jnp.ones(width, jnp.float32))
+        self.scale = nnx.Param(jnp.full(width, start, jnp.float32))
 
     def __call__(self, x: Float[Array, "*B W"]) -> Float[Array, "*B W"]:
         y = wide(x)
@@ -48,13 +50,13 @@ class RMSNorm(nnx.Module):
         return (y * scale).astype(x.dtype)
 
 
-def head_norm(mechanism: Mechanism, N: int, H: int) -> LayerNorm | RMSNorm | None:
-    """The norm of each head's output, or of all together after a gate; None for none."""
-    if mechanism.head_norm is None:
+def head_norm(norm: HeadNorm | None, N: int, H: int) -> LayerNorm | RMSNorm | None:
+    """What an `attn.norms.HeadNorm` learns, for N heads of H numbers."""
+    if norm is None:
         return None
-    if mechanism.group_norm:  # RWKV's epsilon: 64e-5 for its heads of 64 (BlinkDL/RWKV-LM)
-        return LayerNorm((N, H), epsilon=1e-5 * H)
-    return RMSNorm(N * H if mechanism.gates_first else H)
+    if norm.centred:
+        return LayerNorm((N, H), epsilon=1e-5 * H, start=norm.start)
+    return RMSNorm(N * H if norm.together else H, start=norm.start)
 
 
 NORMS = {"layer": LayerNorm, "rms": RMSNorm}

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from attn._axes import aligned
 from attn._core import wide
-from attn.gates import ZEROS, LowRank, Uniform
+from attn.gates import ZEROS, Initializer, LowRank, Uniform
 from attn.masks import Mask
 from attn.mechanism import Mechanism
 from attn.nn.earlier import back, documents, latest, shown
@@ -20,14 +20,13 @@ class TokenShift(nnx.Module):
     """x_t + (x_{t-1} - x_t) mu for each named projection, with a share mu of its own for each
     channel (RWKV-7, Peng et al. 2025, arXiv:2503.14456).
 
-    x_{t-1} is 0 before the first token of a document and where `Padding` hides it. Channel c of C
-    starts with mu = 1 - (c / C)^power, the power by the projection's name, as in the first layer
-    of the authors' training code (BlinkDL/RWKV-LM): from the token before alone to almost the token
-    alone. Arithmetic is float32, the mixture in x's dtype.
+    x_{t-1} is 0 before the first token of a document and where `Padding` hides it. Each mu starts
+    as `starts` says by the projection's name. Arithmetic is float32, the mixture in x's dtype.
     """
 
-    def __init__(self, width: int, powers: dict[str, float]):
-        self.mu = nnx.Dict({name: nnx.Param(_start(width, p)) for name, p in powers.items()})
+    def __init__(self, width: int, starts: dict[str, Initializer], *, key: Array):
+        mu = lambda name: starts[name](fold(key, name), (width,), jnp.float32)
+        self.mu = nnx.Dict({name: nnx.Param(mu(name)) for name in starts})
 
     def before(self, x: Float[Array, "*B T W"], mask: Mask) -> Float[Array, "*B T W"]:
         """The token before each. Raises NotImplementedError for a mask whose arrays say otherwise
@@ -59,14 +58,16 @@ class DataDependentShift(TokenShift):
     """The shares of `TokenShift` follow the token: mu + W_up tanh(W_down y) for each projection, of
     y = x_t + (x_{t-1} - x_t) mu_x (RWKV-6's ddlerp, Peng et al. 2024, arXiv:2404.05892).
 
-    As the authors start it, mu_x has power 1 and W_down is 0, so that all shares start at mu.
+    mu_x starts as `starts` says of "shares". As the authors start it, W_down is 0, so that all
+    shares start at mu.
     """
 
-    def __init__(self, width: int, powers: dict[str, float], *, rank: int, key: Array):
-        super().__init__(width, powers)
-        self.mu_x = nnx.Param(_start(width, 1.0))
+    def __init__(self, width: int, starts: dict[str, Initializer], *, rank: int, key: Array):
+        named = {name: start for name, start in starts.items() if name != "shares"}
+        super().__init__(width, named, key=key)
+        self.mu_x = nnx.Param(starts["shares"](fold(key, "shares"), (width,), jnp.float32))
         self.low_rank = LowRank(rank=rank, between=jnp.tanh, down=ZEROS, up=Uniform(0.01))
-        drawn = {name: self.low_rank.init(fold(key, name), width, width) for name in powers}
+        drawn = {name: self.low_rank.init(fold(key, name), width, width) for name in named}
         parameters = lambda arrays: nnx.Dict({name: nnx.Param(x) for name, x in arrays.items()})
         self.more = nnx.Dict({name: parameters(arrays) for name, arrays in drawn.items()})
 
@@ -82,12 +83,8 @@ def token_shift(mechanism: Mechanism, width: int, *, key: Array) -> TokenShift |
     if not mechanism.shifts:
         return None
     if not mechanism.shift_rank:
-        return TokenShift(width, mechanism.shifts)
+        return TokenShift(width, mechanism.shifts, key=key)
     return DataDependentShift(width, mechanism.shifts, rank=mechanism.shift_rank, key=key)
-
-
-def _start(width: int, power: float) -> Float[Array, " W"]:
-    return 1 - (jnp.arange(width, dtype=jnp.float32) / width) ** power
 
 
 def _mixed(x, before, share) -> Float[Array, "*B T W"]:

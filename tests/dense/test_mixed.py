@@ -118,7 +118,7 @@ def test_lambda_init_follows_the_depth():
     layers = attn.Differential.for_layers(3, dropout_rate=0.1)
     got = [m.lambda_init for m in layers]
     np.testing.assert_allclose(got, [0.2, 0.8 - 0.6 * np.exp(-0.3), 0.8 - 0.6 * np.exp(-0.6)])
-    assert [m.head_norm for m in layers] == [1 - x for x in got]
+    assert [m.head_norm.times for m in layers] == [1 - x for x in got]
     assert {m.dropout_rate for m in layers} == {0.1}
 
 

@@ -14,6 +14,7 @@ from attn import Array, Causal, Padding, Segments, Softmax
 from attn.linearized.gated_delta_net import GatedDeltaNet
 from attn.linearized.rwkv7 import RWKV7
 from attn.nn import Attention, functional, with_kv_heads
+from attn.norms import HeadNorm
 
 W, N, K, H, T = 10, 4, 2, 6, 11
 RNG = np.random.default_rng(0)
@@ -34,7 +35,7 @@ class Both(Softmax):
 
     @property
     def head_norm(self):
-        return 1.0
+        return HeadNorm()
 
 
 MECHANISMS = pytest.mark.parametrize(

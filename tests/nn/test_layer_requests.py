@@ -22,6 +22,7 @@ from attn import (
 )
 from attn.nn import Attention, dropout
 from attn.nn.keys import fold
+from attn.norms import HeadNorm
 
 W, N, K, H = 10, 4, 2, 8
 RNG = np.random.default_rng(0)
@@ -56,6 +57,10 @@ def test_head_norm_normalises_each_head_and_multiplies():
     want = y.reshape(3, 5, N * H) @ a.out[...]
     np.testing.assert_allclose(run(a, X, mask=Causal()), want, **NEAR)
     assert layer(Softmax()).head_norm is None
+    with pytest.raises(ValueError, match=r"^head_norm: expected an attn.norms.HeadNorm, .*0.7"):
+        layer(type("Times", (Softmax,), {"head_norm": 0.7})())
+    with pytest.raises(ValueError, match=r"^together: expected False with centred"):
+        HeadNorm(together=True, centred=True)
 
 
 def test_the_parts_of_a_head_are_rotated_and_normalised_by_themselves():

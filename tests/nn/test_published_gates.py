@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attn import KDA, RWKV7, Causal, Mamba2
+from attn import HGRN2, KDA, RWKV7, Causal, Lightning, Mamba2
 from attn.nn import Attention
 
 N, K, H, W, T = 4, 2, 3, 10, 7
@@ -50,6 +50,19 @@ def test_mamba2_gates_first_and_norms_all_heads_together():
     a = layer(Mamba2(chunk=4))
     want = [mamba2(a, np.asarray(x, np.float64)) for x in X]
     np.testing.assert_allclose(at_once(a, X), want, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("kind", [HGRN2, Lightning])
+def test_some_norm_all_heads_together_before_the_gate(kind):
+    a = layer(kind(chunk=4))
+    assert a.head_norm.scale.shape == (N * H,)
+    q, k, v = np.split(np.asarray(X, np.float64) @ of(a.qkv), (N * H, (N + K) * H), -1)
+    heads = lambda y, n: jnp.asarray(y.reshape(2, T, n, H), jnp.float32)
+    y = kind(chunk=4)(heads(q, N), heads(k, K), heads(v, K), mask=Causal())
+    y = np.asarray(y, np.float64).reshape(2, T, N * H)
+    y = y / np.sqrt(np.square(y).mean(-1, keepdims=True) + 1e-6) * of(a.head_norm.scale)
+    gate = 1 if a.out_gate is None else sigmoid(np.asarray(X, np.float64) @ of(a.out_gate))
+    np.testing.assert_allclose(at_once(a, X), (y * gate) @ of(a.out), rtol=2e-4, atol=2e-4)
 
 
 def test_kdas_gate_is_of_low_rank_and_has_a_bias():

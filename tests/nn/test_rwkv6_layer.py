@@ -106,6 +106,29 @@ def test_it_starts_as_published_and_can_be_left_out():
     assert "output_gate" not in start(RWKV6(output_gate=None)).token_shift.mu
 
 
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_each_layer_starts_as_published(layer):
+    """As BlinkDL/RWKV-LM, RWKV-v5/src/model.py starts its Tmix_x060 of layer `layer` of 3."""
+    form = RWKV6.for_layers(3, chunk=4)[layer]
+    assert form == RWKV6(chunk=4, layer=layer, layers=3)
+    a, up, left, C = start(form), layer / 2, 1 - layer / 3, N * H
+    mu = {name: np.empty(W) for name in ("q", "k", "v", "log_decay", "output_gate")}
+    for c in range(W):
+        whole = (c / W) ** left
+        mu["k"][c] = mu["log_decay"][c] = 1 - whole
+        mu["v"][c] = 1 - (whole + 0.3 * up)
+        mu["q"][c] = mu["output_gate"][c] = 1 - (c / W) ** (0.5 * left)
+    for name, want in mu.items():
+        np.testing.assert_allclose(a.token_shift.mu[name][...], want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(a.token_shift.mu_x[...], mu["k"], rtol=1e-5, atol=1e-6)
+    decay = [-6 + 5 * (n / (C - 1)) ** (0.7 + 1.3 * up) for n in range(C)]
+    bias = a.gates.projections["log_decay"]["bias"][...]
+    np.testing.assert_allclose(bias, decay, rtol=1e-5, atol=1e-6)
+    bonus = [up * (1 - n / (C - 1)) + ((n + 1) % 3 - 1) * 0.1 for n in range(C)]
+    np.testing.assert_allclose(a.learned["bonus"][...].ravel(), bonus, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(a.head_norm.scale[...], ((1 + layer) / 3) ** 0.7, rtol=1e-6)
+
+
 def test_every_form_of_depth_is_the_same_encoder():
     settings = dict(mechanism=RWKV6(chunk=4), head="token", pooling="none", positions="none")
     tokens = jnp.asarray(RNG.integers(0, 11, (3, 6)), jnp.int32)

@@ -122,6 +122,28 @@ def test_shares_start_as_the_authors_code_does_and_can_be_left_out():
     jax.tree.map(np.testing.assert_array_equal, nnx.state(bare), rest)
 
 
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_each_layer_starts_as_published(layer):
+    """As BlinkDL/RWKV-LM, RWKV-v7/train_temp/src/model.py starts its Tmix_x070 of `layer` of 3."""
+    assert RWKV7.for_layers(3)[layer] == RWKV7(layer=layer, layers=3)
+    a, C = start(layer=layer, layers=3), N * H
+    powers = {"q": 0.2, "log_decay": 0.9, "k": 0.7, "v": 0.7, "a": 0.9, "output_gate": 0.2}
+    assert a.token_shift.mu.keys() == powers.keys()
+    for name, power in powers.items():
+        mu = [1 - (c / W) ** (power * (1 - layer / 3)) for c in range(W)]
+        np.testing.assert_allclose(a.token_shift.mu[name][...], mu, rtol=1e-5, atol=1e-6)
+    w, rate = np.empty(C), np.empty(C)
+    for n in range(C):
+        zigzag = ((n % H) - (H - 1) / 2) / ((H - 1) / 2)
+        zigzag *= abs(zigzag)
+        w[n] = -6 + 6 * (n / (C - 1)) ** (1 + (layer / 2) ** 0.3) + 0.5 + 2.5 * zigzag
+        rate[n] = -0.19 + 0.3 * zigzag + 0.4 * (n / (C - 1) - 0.5)
+    for name, want in (("log_decay", w), ("a", rate)):
+        got = a.gates.projections[name]["bias"][...]
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(a.head_norm.scale[...], ((1 + layer) / 3) ** 0.7, rtol=1e-6)
+
+
 def test_steps_go_on_where_the_prompt_ends():
     steps_go_on(layer(), X, prompt=4, near=dict(rtol=1e-4, atol=1e-4))
 

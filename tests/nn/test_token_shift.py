@@ -11,6 +11,7 @@ from flax import nnx
 from toy_mechanism import Toy, build, jit, run
 
 from attn import RWKV7, Array, Causal, Padding, Segments, Softmax, Window
+from attn.gates import Fading
 from attn.nn import Attention
 from attn.nn.token_shift import TokenShift
 
@@ -24,7 +25,8 @@ POWERS = {"q": 0.2, "k": 0.7, "far": 3.0}
 
 
 def mixture(x, mask, name="k"):
-    layer = TokenShift(W, POWERS)
+    starts = {name: Fading(power=power) for name, power in POWERS.items()}
+    layer = TokenShift(W, starts, key=jax.random.key(0))
     return layer(name, x, layer.before(x, mask))
 
 
@@ -120,7 +122,7 @@ class Shifted(Softmax):
 
     @property
     def shifts(self):
-        return {name: 0.3 + 0.4 * n for n, name in enumerate(self.names)}
+        return {name: Fading(power=0.3 + 0.4 * n) for n, name in enumerate(self.names)}
 
 
 def layer(mechanism, **settings):
@@ -200,7 +202,7 @@ def test_every_form_of_depth_is_the_same_encoder():
 
 def test_mistakes_are_named():
     class Wrong(Toy):
-        shifts: ClassVar = {"query": 0.2, "beta": 0.5, "output_gate": 0.1}
+        shifts: ClassVar = dict.fromkeys(("query", "beta", "output_gate"), Fading(power=0.2))
 
     expected = "shifts: expected names out of beta, k, q, shift, v from Wrong, got output_gate, qu"
     with pytest.raises(ValueError, match=expected):

@@ -1,0 +1,36 @@
+"""OfLayer: a variant that differs with the layer it is in."""
+
+import dataclasses
+
+from attn._core import check_count
+from attn._numbers import is_integer
+from attn.linearized._family import Linearized
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfLayer(Linearized):
+    """That of `layer`, counted from 0, in a stack of `layers`."""
+
+    layer: int = 0
+    layers: int = 1
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_count("layers", self.layers)
+        if not is_integer(self.layer) or not 0 <= self.layer < self.layers:
+            raise ValueError(f"layer: expected 0 to {self.layers - 1}, got {self.layer!r}")
+
+    @classmethod
+    def for_layers(cls, layers: int, **settings) -> tuple["OfLayer", ...]:
+        """One for each layer, as published."""
+        return tuple(cls(layer=layer, layers=layers, **settings) for layer in range(layers))
+
+    @property
+    def depth(self) -> float:
+        """From 0 in the first layer to 1 in the last."""
+        return self.layer / max(1, self.layers - 1)
+
+    @property
+    def remaining(self) -> float:
+        """The share of the layers that this and later ones are: 1 in the first."""
+        return 1 - self.layer / self.layers
