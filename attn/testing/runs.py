@@ -12,7 +12,7 @@ from attn.mechanism import Mechanism
 from attn.positions import alibi_slopes
 from attn.testing.cases import SHAPE, base_mask, inputs, masks_for, widen
 from attn.testing.contract import BrokenLaw, assert_close
-from attn.testing.trying import buffer_shapes, error_of, expect, precise, with_gradients
+from attn.testing.trying import error_of, expect, holds_no_square, precise, with_gradients
 
 
 def transforms_agree(mechanism: Mechanism) -> None:
@@ -114,10 +114,7 @@ def memory_is_linear(mechanism: Mechanism) -> None:
         return jax.jit(lambda a: with_gradients(mechanism)(a, mask, None)), arrays
 
     run, arrays = traced(4096)
-    most = 4096 * 4096 // 2
-    for shape in buffer_shapes(jax.make_jaxpr(run)(arrays).jaxpr):
-        if np.prod(shape, dtype=float) >= most:
-            raise BrokenLaw(f"at T = S = 4096 the program holds an array of shape {list(shape)}")
+    holds_no_square(run, (arrays,), 4096, what="the program")
     sizes = []
     for T in (2048, 4096):
         run, arrays = traced(T)
