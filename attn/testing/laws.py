@@ -11,11 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attn.biases import Alibi, Bias
+from attn.biases import Bias
 from attn.masks import FULL, Causal, Padding, Segments
 from attn.mechanism import Mechanism
-from attn.positions import alibi_slopes
-from attn.testing.cases import SHAPE, base_mask, inputs, masks_for, term_examples
+from attn.testing.cases import base_mask, bias_for, inputs, masks_for, term_examples
 from attn.testing.contract import BrokenLaw, assert_close, assert_same_bits, assert_zero
 from attn.testing.trying import compare, error_of, expect, precise, with_gradients
 
@@ -41,8 +40,7 @@ def equals_reference(mechanism: Mechanism) -> None:
                     arrays = inputs(mechanism, dtype=dtype, scale=scale, **shape)
                     what = f"mask {name}, logit scale {scale:g}, {jnp.dtype(dtype).name}"
                     compare(mechanism, run, arrays, named[name], None, dtype=dtype, what=what)
-        if Bias in mechanism.honours:
-            bias = Alibi(jnp.asarray(alibi_slopes(SHAPE["N"])))
+        if (bias := bias_for(mechanism)) is not None:
             arrays = inputs(mechanism, **shape)
             mask = named.get("Padding", base_mask(mechanism))
             compare(mechanism, run, arrays, mask, bias, dtype=jnp.float32, what="ALiBi bias")

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attn.biases import Alibi, Bias
+from attn.biases import Bias
 from attn.masks import FULL, Causal
 from attn.mechanism import Mechanism
-from attn.positions import alibi_slopes
-from attn.testing.cases import SHAPE, base_mask, inputs, masks_for, widen
+from attn.testing.cases import base_mask, bias_for, inputs, joined_mask, masks_for, widen
 from attn.testing.contract import BrokenLaw, assert_close
 from attn.testing.trying import error_of, expect, holds_no_square, precise, with_gradients
 
@@ -19,8 +18,7 @@ def transforms_agree(mechanism: Mechanism) -> None:
     """7. Grouped heads equal repeated ones; leading axes equal vmap; jit equals eager; remat,
     scan over layers and shard_map over batch and heads work."""
     q, k, v, learned = inputs(mechanism, T=11, S=11)
-    named = masks_for(mechanism, T=11, S=11)
-    mask = named.get("all joined", named.get("Padding", base_mask(mechanism)))
+    mask = joined_mask(mechanism, T=11, S=11)
     close = functools.partial(assert_close, dtype=jnp.float32, room=mechanism.room)
     call = jax.jit(lambda q, k, v, g, mask: mechanism(q, k, v, mask=mask, **g))
     with precise():
@@ -133,8 +131,8 @@ def steps_equal_parallel(mechanism: Mechanism) -> None:
     """9. Decoding token by token equals the causal parallel form, where the variant decodes; with
     ALiBi too, where it honours a bias. A prompt past `max_length` raises ValueError."""
     _decode(mechanism)
-    if Bias in mechanism.honours:
-        _decode(mechanism, bias=Alibi(jnp.asarray(alibi_slopes(SHAPE["N"]))))
+    if (bias := bias_for(mechanism)) is not None:
+        _decode(mechanism, bias=bias)
 
 
 def _decode(mechanism: Mechanism, **bias: Bias) -> None:
@@ -263,9 +261,7 @@ def _promotes_aloud(mechanism):
 def _forms(mechanism, dtype):
     """Each way to call a mechanism, by name, on arrays of one dtype."""
     q, k, v, learned = inputs(mechanism, dtype=dtype)
-    named = masks_for(mechanism, T=q.shape[1], S=k.shape[1])
-    mask = named.get("all joined", named.get("Padding", base_mask(mechanism)))
-    bias = Alibi(jnp.asarray(alibi_slopes(SHAPE["N"]))) if Bias in mechanism.honours else None
+    mask, bias = joined_mask(mechanism, T=q.shape[1], S=k.shape[1]), bias_for(mechanism)
     sizes = {"num_heads": q.shape[-2], "num_kv_heads": k.shape[-2], "head_dim": q.shape[-1]}
     gates = set(mechanism.gates(**sizes))
     sizes |= {"value_dim": v.shape[-1], "max_length": k.shape[1] + 1}
