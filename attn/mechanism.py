@@ -12,7 +12,7 @@ from attn._arrays import check_arrays, learned_shapes
 from attn._core import check_qkv
 from attn._numbers import is_integer, is_number
 from attn.biases import Bias
-from attn.gates import Gate
+from attn.gates import Gate, StepDecay
 from attn.masks import FULL, Mask
 
 
@@ -149,8 +149,11 @@ class Mechanism(abc.ABC):
         widths = {"head_dim": q.shape[-1], "value_dim": v.shape[-1]}
         check_arrays(self.name, learned, learned_shapes(self, **heads, **widths))
 
-    def gates(self, *, num_heads: int, num_kv_heads: int, head_dim: int) -> dict[str, tuple]:
-        """Shapes after [*B, T] of per-token inputs that the layer projects from x."""
+    def gates(
+        self, *, num_heads: int, num_kv_heads: int, head_dim: int
+    ) -> dict[str, Gate | StepDecay | tuple[int, ...]]:
+        """Per-token inputs that the layer projects from x, by name: how, or their bare shapes after
+        [*B, T]."""
         return {}
 
     def gate_shapes(self, *, num_heads, num_kv_heads, head_dim) -> dict[str, tuple[int, ...]]:
