@@ -22,9 +22,10 @@ class Mechanism(abc.ABC):
 
     Calling it maps q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D] to [*B, T, N, D] in q's
     dtype; N is a multiple of K. What is not in `honours` (a mask term, a bias) is refused with
-    NotImplementedError. Learned arrays (`init`) and per-token gates (`gates`) come back as keyword
-    arguments under the names they were given out; a variant with a `dropout_rate` above 0 takes a
-    `dropout_key` too, None for none. Subclass it once per variant, never deeper.
+    NotImplementedError, as is what it does not offer (`weights`, decoding). Learned arrays (`init`)
+    and per-token gates (`gates`) come back as keyword arguments under the names they were given
+    out; a variant with a `dropout_rate` above 0 takes a `dropout_key` too, None for none. Subclass
+    it once per variant, never deeper.
     """
 
     honours: ClassVar[tuple[type[Mask] | type[Bias], ...]] = ()
