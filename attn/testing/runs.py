@@ -26,9 +26,9 @@ def transforms_agree(mechanism: Mechanism) -> None:
         close(mechanism(q, k, v, mask=mask, **learned), out, what="eager against jit")
 
         grouped_equals_repeated(mechanism, call, (q, k, v, learned), mask)
-        shapes = mechanism.gates(num_heads=4, num_kv_heads=2, head_dim=8)
-        gates = {name: learned[name] for name in shapes}
-        learned = {name: x for name, x in learned.items() if name not in shapes}
+        names = mechanism.gates(num_heads=4, num_kv_heads=2, head_dim=8)
+        gates = {name: learned[name] for name in names}
+        learned = {name: x for name, x in learned.items() if name not in names}
 
         base = base_mask(mechanism)
         plain = jax.jit(lambda q, k, v, g: mechanism(q, k, v, mask=base, **g, **learned))
@@ -146,10 +146,8 @@ def _decode(mechanism: Mechanism, **bias: Bias) -> None:
         )
     except NotImplementedError:
         return
-    step, prefill = (
-        jax.jit(mechanism.step),
-        jax.jit(mechanism.prefill, static_argnames="max_length"),
-    )
+    step = jax.jit(mechanism.step)
+    prefill = jax.jit(mechanism.prefill, static_argnames="max_length")
 
     def tokens(start, stop):
         cut = lambda x: x[:, start:stop]
@@ -217,7 +215,8 @@ def traces_once_and_keeps_dtype(mechanism: Mechanism) -> None:
         return call(q, k, v, **learned)
 
     run = jax.jit(counted)
-    run(q, k, v), run(v.repeat(2, -2)[..., :1].repeat(8, -1) * q, k, v)
+    for values in (q, q + 1):
+        run(values, k, v)
     if count != 1:
         raise BrokenLaw(f"expected one trace for one shape, got {count}")
     for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
