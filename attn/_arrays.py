@@ -42,14 +42,19 @@ def check_arrays(
         raise TypeError(f"{array}: {name} takes {takes} with these settings")
     for array in sorted(wanted.keys() - arrays.keys()):
         raise ValueError(f"{array}: expected {list(wanted[array])}, got nothing")
+    check_shapes(arrays, known)
+
+
+def check_shapes(arrays: dict[str, Array], shapes: dict[str, Shape]) -> None:
+    """Raise, by name, TypeError for what is no array of floats, ValueError for another shape."""
     check_floats(**arrays)
-    for array, x in arrays.items():
-        shape = known[array]
+    for name, x in arrays.items():
+        shape = shapes[name]
         fits = len(x.shape) == len(shape) and all(
             want in (size, GROWS) for want, size in zip(shape, x.shape)
         )
         if not fits:
-            raise ValueError(f"{array}: expected {list(shape)}, got {list(x.shape)}")
+            raise ValueError(f"{name}: expected {list(shape)}, got {list(x.shape)}")
 
 
 def is_floats(x) -> bool:

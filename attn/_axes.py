@@ -1,6 +1,7 @@
 """Broadcasting said aloud, as `jax.numpy_rank_promotion("raise")` asks: axes of 1, never copies."""
 
 import functools
+import math
 import operator
 from typing import Any
 
@@ -18,6 +19,15 @@ def aligned(*arrays: Any) -> tuple[Any, ...]:
 def conjunction(*seen: Bool[Any, "..."]) -> Bool[Any, "..."]:
     """Where all of them are True, `aligned`."""
     return functools.reduce(operator.and_, aligned(*seen))
+
+
+def merged_batch(x: Any, batch: tuple[int, ...], rank: int) -> Any:
+    """x with the batch axes before its last `rank` as one, of 1 if nothing varies along them, else
+    of prod(batch)."""
+    lead, event = x.shape[: x.ndim - rank], x.shape[x.ndim - rank :]
+    if math.prod(lead) != 1:
+        lead, x = batch, jnp.broadcast_to(x, (*batch, *event))
+    return x.reshape(math.prod(lead), *event)
 
 
 def namespace(*arrays: Any):

@@ -263,8 +263,8 @@ def dense_attention(
 def softmax_part(
     s: Float[Array, "*B N T S"], seen: Bool[Array, "*#B #N #T S"], v: Float[Array, "*B S K D"]
 ) -> tuple[Float[Array, "*B T N D"], Float[Array, "*B T N"]]:
-    """softmax(s) v over the seen keys of a part, and its log-sum-exp: what `merged` takes. q, k and
-    v were finite, please."""
+    """softmax(s) v over the seen keys of a part, and its log-sum-exp: what `merged` takes. q, k
+    and v were finite: here nothing is isolated."""
     w, lse = part_weights(s, seen)
     return mix(w, v), jnp.swapaxes(lse, -1, -2)
 

@@ -5,7 +5,6 @@ differentiable. The blockwise engine evaluates it on the visited block only.
 """
 
 import dataclasses
-import math
 from typing import Any, dataclass_transform
 
 import jax
@@ -15,6 +14,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from attn._arrays import is_floats
+from attn._axes import merged_batch
 from attn._integers import apart
 from attn._places import Places
 from attn._running import between
@@ -240,7 +240,7 @@ class ArrayBias(Bias):
         return self if x.shape[-3] == 1 else ArrayBias(jnp.take(x, heads, axis=-3))
 
     def prepare(self, batch, T, S, block):
-        x = _merged(self.values, batch, 3)
+        x = merged_batch(self.values, batch, 3)
         more = [0 if size == 1 else want - size for size, want in zip(x.shape[-2:], (T, S))]
         return ArrayBias(jnp.pad(x, ((0, 0), (0, 0), (0, more[0]), (0, more[1]))))
 
@@ -290,8 +290,11 @@ class Decay(Bias):
         return jax.tree.map(lambda x: x[..., heads, :], self)
 
     def prepare(self, batch, T, S, block):
-        pad = lambda x, to: jnp.pad(x, ((0, 0), (0, to - x.shape[1]), (0, 0), (0, 0)))
-        return Decay(pad(_merged(self.queries, batch, 3), T), pad(_merged(self.keys, batch, 3), S))
+        def padded(x, length):
+            x = merged_batch(x, batch, 3)
+            return jnp.pad(x, ((0, 0), (0, length - x.shape[1]), (0, 0), (0, 0)))
+
+        return Decay(padded(self.queries, T), padded(self.keys, S))
 
     def rows(self, start, count):
         return jax.tree.map(lambda x: _take(x, start, count, 0), self)
@@ -318,14 +321,6 @@ class Decay(Bias):
 
 def _heads_first(x: Float[Array, "*B S N 3"]) -> Float[Array, "3 *B N S"]:
     return jnp.moveaxis(jnp.swapaxes(x, -3, -2), -1, 0)
-
-
-def _merged(x, batch, rank):
-    """x with its batch axes as one, of size 1 if nothing varies along them."""
-    event = x.shape[x.ndim - rank :]
-    if math.prod(x.shape[: x.ndim - rank]) != 1:
-        x = jnp.broadcast_to(x, (*batch, *event))
-    return x.reshape(-1, *event)
 
 
 def _take(x, start, size, axis):

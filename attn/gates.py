@@ -63,15 +63,8 @@ class LowRank:
         return self.between(x @ down) @ up
 
 
-class Shaped:
-    """Unpacks as the bare shape that it stands for."""
-
-    def __iter__(self):
-        return iter(self.shape)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Gate(Shaped):
+class Gate:
     """scale * activation(project(x) + b), of `shape` after the axes of tokens; `bias` says how b
     starts, None leaves it out."""
 
@@ -97,7 +90,7 @@ class Gate(Shaped):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StepDecay(Shaped):
+class StepDecay:
     """-exp(a_log) step(x): a log decay from how long the token's `step` is (Dao & Gu 2024,
     arXiv:2405.21060). Each head, the first axis, learns a rate exp(a_log), which starts uniform
     in `rates`, its lower end left out."""

@@ -12,7 +12,7 @@ from attn._arrays import check_arrays, learned_shapes
 from attn._core import check_qkv
 from attn._numbers import is_integer, is_number
 from attn.biases import Bias
-from attn.gates import Gate, Initializer
+from attn.gates import Gate, Initializer, StepDecay
 from attn.masks import FULL, Mask
 from attn.norms import HeadNorm
 
@@ -23,9 +23,10 @@ class Mechanism(abc.ABC):
 
     Calling it maps q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D] to [*B, T, N, D] in q's
     dtype; N is a multiple of K. What is not in `honours` (a mask term, a bias) is refused with
-    NotImplementedError. Learned arrays (`init`) and per-token gates (`gates`) come back as keyword
-    arguments under the names they were given out; a variant with a `dropout_rate` above 0 takes a
-    `dropout_key` too, None for none. Subclass it once per variant, never deeper.
+    NotImplementedError, as is what it does not offer (`weights`, decoding). Learned arrays (`init`)
+    and per-token gates (`gates`) come back as keyword arguments under the names they were given
+    out; a variant with a `dropout_rate` above 0 takes a `dropout_key` too, None for none. Subclass
+    it once per variant, never deeper.
     """
 
     honours: ClassVar[tuple[type[Mask] | type[Bias], ...]] = ()
@@ -148,8 +149,11 @@ class Mechanism(abc.ABC):
         widths = {"head_dim": q.shape[-1], "value_dim": v.shape[-1]}
         check_arrays(self.name, learned, learned_shapes(self, **heads, **widths))
 
-    def gates(self, *, num_heads: int, num_kv_heads: int, head_dim: int) -> dict[str, tuple]:
-        """Shapes after [*B, T] of per-token inputs that the layer projects from x."""
+    def gates(
+        self, *, num_heads: int, num_kv_heads: int, head_dim: int
+    ) -> dict[str, Gate | StepDecay | tuple[int, ...]]:
+        """Per-token inputs that the layer projects from x, by name: how, or their bare shapes after
+        [*B, T]."""
         return {}
 
     def gate_shapes(self, *, num_heads, num_kv_heads, head_dim) -> dict[str, tuple[int, ...]]:

@@ -14,7 +14,8 @@ from attn._rotary import xpos_scale as xpos_scale
 
 def sinusoidal(length: int, width: int) -> Float[np.ndarray, "length width"]:
     """PE[t, 2c] = sin(t / 10000^(2c/width)), PE[t, 2c+1] = cos(same) (Vaswani et al. 2017,
-    arXiv:1706.03762), float32. An odd width drops the last cosine."""
+    arXiv:1706.03762), float32. An odd width drops the last cosine. Raises ValueError for a width
+    below 1."""
     if width < 1:
         raise ValueError(f"width: expected at least 1, got {width}")
     rate = 10000.0 ** (-np.arange(0, width, 2) / width)
@@ -39,7 +40,8 @@ def sinusoidal_grid(length: int, columns: int, width: int) -> Float[np.ndarray, 
 
 def alibi_slopes(num_heads: int) -> Float[np.ndarray, " num_heads"]:
     """2^(-8 n / N) for n = 1..N; for N not a power of two, those of the power below and every
-    other one of the power above (Press et al. 2021, arXiv:2108.12409, and its code)."""
+    other one of the power above (Press et al. 2021, arXiv:2108.12409, and its code). Raises
+    ValueError for no heads."""
     if num_heads < 1:
         raise ValueError(f"num_heads: expected at least 1, got {num_heads}")
     below = 2 ** int(math.log2(num_heads))
@@ -56,9 +58,11 @@ def t5_bucket(
     max_distance: int,
     bidirectional: bool,
 ) -> Int[Array, "..."]:
-    """The bucket of the distance j - i: exact up to half the buckets, then logarithmic up to
-    max_distance (Raffel et al. 2019, arXiv:1910.10683). With `bidirectional`, the upper half of
-    the buckets is for keys after the query; without, those share bucket 0."""
+    """The bucket of the distance j - i: exact up to half of a side's buckets, then logarithmic up
+    to max_distance (Raffel et al. 2019, arXiv:1910.10683). With `bidirectional`, the upper half of
+    the buckets is the side of keys after the query; without, those share bucket 0. Raises
+    ValueError for fewer than 2 buckets a side, an odd number of them for two, and a `max_distance`
+    within what is exact."""
     least = 4 if bidirectional else 2
     if num_buckets < least or (bidirectional and num_buckets % 2):
         what = "an even number" if bidirectional else "a number"

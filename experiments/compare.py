@@ -36,7 +36,7 @@ from experiments.report import Comparison, write
 from experiments.report.costs import costs
 from experiments.report.data import failures, variants
 from experiments.report.merge import apart
-from experiments.report.table import terminal
+from experiments.report.table import plural, terminal
 from experiments.search import chosen, search
 from experiments.sinks import define_sinks
 from experiments.stdout import Console
@@ -193,8 +193,7 @@ def _about(path: str) -> str:
 
 def _shape(x: Experiment) -> str:
     """What every millisecond, byte and FLOP of the report depends on."""
-    count = lambda n, what: f"{n} {what}{'' if n == 1 else 's'}"
-    layers, heads = count(x.model.layers, "layer"), count(x.model.heads, "head")
+    layers, heads = plural(x.model.layers, "layer"), plural(x.model.heads, "head")
     return (
         f"Sequences of {x.posed.length}, batch {x.train.batch_size}; "
         f"{layers} of width {x.model.width} with {heads}."

@@ -16,6 +16,7 @@ from experiments.records import read_object
 from experiments.report import Comparison
 from experiments.report.data import Cell, together
 from experiments.report.sight import Sight
+from experiments.report.table import plural
 from experiments.results_file import MEND, Costs, Said, read
 from experiments.rundir import RESULT
 from experiments.sweep import HASH, unlike
@@ -103,9 +104,9 @@ def machine(environment: dict[str, Any]) -> str:
     hardware = environment.get("hardware") or {}
     if hardware.get("platform") in (None, "cpu"):
         used = hardware.get("cores_used", hardware.get("cores"))  # not in the first records
-        what, count = hardware.get("processor", ""), f"{used} core{'' if used == 1 else 's'}"
+        what, count = hardware.get("processor", ""), plural(used, "core")
     else:
-        what, count = hardware.get("device", ""), f"{hardware.get('devices')} devices"
+        what, count = hardware.get("device", ""), plural(hardware.get("devices"), "device")
     return f"{what}, {count}" if hardware else ""
 
 
@@ -198,8 +199,7 @@ def _cell(folder: Path, label: str, config: dict[str, Any], notes: dict[str, str
 
 
 def _not_begun(count: int, of: int) -> str:
-    runs = "run" if of == 1 else "runs"
-    return f"Of the {of} {runs} of its sweep {count} not begun yet." if count else ""
+    return f"Of the {plural(of, 'run')} of its sweep {count} not begun yet." if count else ""
 
 
 def _others(count: int) -> str:

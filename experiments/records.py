@@ -24,8 +24,8 @@ def environment(command: str = "") -> dict[str, Any]:
         "command": command,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "git": git_commit(),
-        "python": platform.python_version(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "python": platform.pythonversion(),
+        "versions": {name: version(name) for name in PACKAGES},
         "hardware": hardware(),
     }
 
@@ -93,7 +93,8 @@ def git_commit() -> str:
     return commit + "-dirty" * any(not x.startswith("#") for x in lines)
 
 
-def _version(package: str) -> str:
+def version(package: str) -> str:
+    """That which is installed, "" for none."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

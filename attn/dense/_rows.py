@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from attn._arrays import check_floats
+from attn._arrays import check_shapes
 from attn._axes import aligned
 from attn._core import (
     apply_weights,
@@ -225,10 +225,7 @@ def check_arrays(given: dict[str, Array | None], wanted: dict[str, tuple[int, ..
         if (x is None) != (name not in wanted):
             want, got = ("None", "an array") if name not in wanted else ("an array", "None")
             raise ValueError(f"{name}: expected {want} with these settings, got {got}")
-    check_floats(**{name: given[name] for name in wanted})
-    for name, shape in wanted.items():
-        if given[name].shape != shape:
-            raise ValueError(f"{name}: expected {list(shape)}, got {list(given[name].shape)}")
+    check_shapes({name: given[name] for name in wanted}, wanted)
 
 
 def last_sizes(x: Array | None, count: int) -> tuple[int, ...]:

@@ -198,10 +198,6 @@ class Luong(Mechanism):
     def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **a):
         self.check_learned(q, k, v, **a)
         q, k, v = wide(q), wide(k), wide(v)
-        keys, j = (
-            jnp.repeat(k, q.shape[-2] // k.shape[-2], axis=-2),
-            jnp.arange(k.shape[-3]).astype(q.dtype),
-        )
         if self.score == "concat":
             u = jnp.einsum("...tnh,nha->...nta", q, a["query_projection"])
             x = jnp.einsum("...skh,kha->...ksa", k, a["key_projection"])
@@ -210,16 +206,14 @@ class Luong(Mechanism):
             s = jnp.einsum("...ntsa,na->...nts", hidden, a["score_vector"])
         else:
             W = a.get("score_projection", jnp.eye(q.shape[-1], dtype=q.dtype)[None])
-            s = jnp.einsum(
-                "...tnh,nhg,...sng->...nts",
-                q,
-                jnp.broadcast_to(W, (q.shape[-2], *W.shape[1:])),
-                keys,
-            )
+            W = jnp.broadcast_to(W, (q.shape[-2], *W.shape[1:]))
+            keys = jnp.repeat(k, q.shape[-2] // k.shape[-2], axis=-2)
+            s = jnp.einsum("...tnh,nhg,...sng->...nts", q, W, keys)
         weigh = masked_softmax
         if self.local == "p":
             hidden = jnp.tanh(jnp.einsum("...tnh,nhp->...ntp", q, a["position_projection"]))
             p = jax.nn.sigmoid(jnp.einsum("...ntp,np->...nt", hidden, a["position_vector"]))
+            j = jnp.arange(k.shape[-3]).astype(p.dtype)
             ends = (x.astype(p.dtype)[..., None, None] for x in _real_keys(mask, len(j)))
             first, length, p = aligned(*ends, p)
             p = (first + length * p)[..., None]  # [*B, N, T, 1]

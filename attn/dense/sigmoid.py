@@ -31,7 +31,8 @@ def sigmoid_attention(
     """sum_j sigmoid(q_i . k_j / sqrt(H) + bias - log n) v_j over the keys that `mask` shows.
 
     n is `length`, by default S, so that weights sum to about 1 at first, as those of softmax. S
-    counts padding: give `length` to make results independent of it.
+    counts padding: give `length` to make results independent of it. Raises ValueError for a length
+    below 1.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     form = _form(k, length)

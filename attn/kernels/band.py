@@ -81,6 +81,10 @@ class Band:
             return None if near.all() else jnp.asarray(near)
         return conjunction(self.padding.seen_keys(self.S), near)
 
+    def rows(self) -> tuple[Bool[jax.Array, "*#B T"] | None, Bool[jax.Array, "*#B S"] | None]:
+        """`queries` and `keys`."""
+        return self.queries(), self.keys()
+
 
 def split(mask: Mask, T: int, S: int) -> Band:
     """The mask as a band and a rest; a bound that hides nothing of T x S is none."""

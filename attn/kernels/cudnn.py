@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from attn.kernels.band import Band, split
 from attn.kernels.call import Call
-from attn.kernels.guard import flat, guarded
+from attn.kernels.guard import guarded
 from attn.kernels.refuse import common_refusal, first_reason, scale_refusal
 from attn.kernels.scale import positive_scale
 from attn.masks import FULL
@@ -56,11 +56,7 @@ class Cudnn:
         )
 
     def __call__(self, call: Call):
-        merged = flat(call)
-        band = split(merged.mask, call.q.shape[-3], call.k.shape[-3])
-        run = lambda q, k, v: self._run(merged, band, q, k, v)
-        out = guarded(run, merged, band.queries(), band.keys())
-        return out.reshape(*call.q.shape[:-1], call.v.shape[-1]), None
+        return guarded(self._run, call), None
 
     def _run(self, call: Call, band: Band, q, k, v):
         q, scale = positive_scale(call, q)

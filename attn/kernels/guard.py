@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float
 from attn._axes import aligned
 from attn._core import isolate
 from attn._varying import vary
+from attn.kernels.band import Band, split
 from attn.kernels.call import Call
 from attn.masks import Mask
 
@@ -27,7 +28,7 @@ LARGEST = 1e18  # of a query's and a key's numbers: 256 products of two are with
 LARGEST_VALUE = 1e36  # and 256 products of a value's and a gradient's below 1
 
 
-def flat(call: Call) -> Call:
+def _flat(call: Call) -> Call:
     """The call with its batch axes merged into one, B; an array in its mask or bias has B or 1."""
     batch = call.q.shape[:-3]
     merge = lambda x: x.reshape(math.prod(batch), *x.shape[-3:])
@@ -39,19 +40,21 @@ def flat(call: Call) -> Call:
 
 
 def guarded(
-    kernel: Callable[[Array, Array, Array], Float[Array, "B T N D"]],
+    kernel: Callable[[Call, Band, Array, Array, Array], Float[Array, "B T N D"]],
     call: Call,
-    queries: Bool[Array, "#B T"] | None,
-    keys: Bool[Array, "#B S"] | None,
-) -> Float[Array, "B T N D"]:
-    """kernel(q, k, v) of a flat call. `queries` are those that see a key, exactly; `keys` are all
-    those that are seen, or more; None for all."""
+    rows: Callable[[Band], tuple] = Band.rows,
+) -> Float[Array, "*B T N D"]:
+    """kernel(call, band, q, k, v) of the call as a flat one and of its mask as a band. `rows` says
+    of a band which queries see a key, exactly, and which keys are seen, or more; None for all."""
+    shape, call = (*call.q.shape[:-1], call.v.shape[-1]), _flat(call)
+    band = split(call.mask, call.q.shape[1], call.k.shape[1])
+    queries, keys = rows(band)
     q, k, v = _shown(call.q, queries), _shown(call.k, keys), _shown(call.v, keys)
     bounded = _bounded(q, LARGEST), _bounded(k, LARGEST), _bounded(v, LARGEST_VALUE)
     (q, bad_q), (k, bad_k), (v, bad_v) = map(isolate, bounded)
     bad_keys = jax.lax.stop_gradient(jnp.isnan(bad_k) | jnp.isnan(bad_v))
     bad = jnp.isnan(bad_q) | _sees(call.mask, bad_keys, call.q.shape[1:3])
-    return _shown(_poisoned(kernel(q, k, v), bad), queries)
+    return _shown(_poisoned(kernel(call, band, q, k, v), bad), queries).reshape(shape)
 
 
 def _shown(x, rows):

@@ -20,7 +20,7 @@ from attn._numbers import is_number
 from attn._varying import varying
 from attn.kernels.band import Band, split
 from attn.kernels.call import Call
-from attn.kernels.guard import flat, guarded
+from attn.kernels.guard import guarded
 from attn.kernels.refuse import common_refusal, first_reason
 from attn.masks import FULL, Mask
 from attn.masks.language import spelled
@@ -48,14 +48,7 @@ class Splash:
         )
 
     def __call__(self, call: Call):
-        merged = flat(call)
-        T, S = call.q.shape[-3], call.k.shape[-3]
-        band = split(merged.mask, T, S)
-        regular = band.rest == FULL
-        queries, keys = (band.queries(), band.keys()) if regular else _rows(band)
-        run = functools.partial(self._run, merged, band)
-        out = guarded(run, merged, queries, keys)
-        return out.reshape(*call.q.shape[:-1], call.v.shape[-1]), None
+        return guarded(self._run, call, _rows), None
 
     def _run(self, call: Call, band: Band, q, k, v):
         from jax.experimental.pallas.ops.tpu import splash_attention as splash
@@ -138,7 +131,9 @@ def _ranks(queries, keys):
 
 
 def _rows(band: Band):
-    """Which queries see a key and which keys are seen, of a static mask and lengths."""
+    """`Band.rows`, also of a static mask and lengths."""
+    if band.rest == FULL:
+        return band.rows()
     first, reached = seen_first(band.others, band.T, band.S)
     keys = jnp.ones(band.S, bool) if band.padding is None else band.padding.seen_keys(band.S)
     past = keys.sum(-1, keepdims=True)  # lengths: the real keys are the first ones

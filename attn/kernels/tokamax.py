@@ -6,7 +6,6 @@ TPU yet. Which GPUs have a backward pass only tokamax knows: `jax.grad` may stil
 """
 
 import dataclasses
-import functools
 import importlib.util
 
 import jax
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 from attn.biases import ArrayBias
 from attn.kernels.band import Band, split
 from attn.kernels.call import Call
-from attn.kernels.guard import flat, guarded
+from attn.kernels.guard import guarded
 from attn.kernels.plain import Blockwise
 from attn.kernels.refuse import common_refusal, first_reason, scale_refusal
 from attn.kernels.scale import positive_scale
@@ -63,11 +62,7 @@ class Tokamax:
         return None
 
     def __call__(self, call: Call):
-        merged = flat(call)
-        band = split(merged.mask, call.q.shape[-3], call.k.shape[-3])
-        run = functools.partial(self._run, merged, band)
-        out = guarded(run, merged, band.queries(), band.keys())
-        return out.reshape(*call.q.shape[:-1], call.v.shape[-1]), None
+        return guarded(self._run, call), None
 
     def _run(self, call: Call, band: Band, q, k, v):
         if call.bias is None:

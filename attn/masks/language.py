@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
-from attn._axes import aligned, conjunction
+from attn._axes import aligned, conjunction, merged_batch
 
 
 class Mask:
@@ -108,11 +108,7 @@ class Mask:
             elif isinstance(value, tuple):
                 value = tuple(v.merge_batch(batch) if isinstance(v, Mask) else v for v in value)
             elif value is not None and rank is not None:
-                lead, event = value.shape[: value.ndim - rank], value.shape[value.ndim - rank :]
-                if math.prod(lead) != 1:
-                    lead = batch
-                    value = jnp.broadcast_to(value, batch + event)
-                value = value.reshape(math.prod(lead), *event)
+                value = merged_batch(value, batch, rank)
             values.append(value)
         return self._build(values)
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from attn.masks.language import LARGEST, Mask, keep, term
-from attn.masks.strided import has_multiple
+from attn.masks.strided import has_multiple, same_block
 
 
 @term
@@ -19,13 +19,12 @@ class Local2D(Mask):
         keep(self, height=1, width=1, reach=0)
 
     def sees(self, i, j):
-        w, size = self.width, min(self.height * self.width, LARGEST)
-        inside = (i >= 0) & (i < size) & (j >= 0) & (j < size)
+        w, inside = self.width, _inside(self, i, j)
         near = (abs(i // w - j // w) <= self.reach) & (abs(i % w - j % w) <= self.reach)
         return inside & near
 
     def tiles(self, i0, i1, j0, j1):
-        w, size = self.width, min(self.height * self.width, LARGEST)
+        w, size = self.width, _pixels(self)
         apart = np.maximum(i0 // w - j1 // w, j0 // w - i1 // w)
         some = (apart <= self.reach) & (i0 < size) & (j0 < size)
         return some, some & False
@@ -43,14 +42,21 @@ class Axial(Mask):
         keep(self, height=1, width=1)
 
     def sees(self, i, j):
-        w, size = self.width, min(self.height * self.width, LARGEST)
-        inside = (i >= 0) & (i < size) & (j >= 0) & (j < size)
-        return inside & ((i // w == j // w) | ((i - j) % w == 0))
+        w = self.width
+        return _inside(self, i, j) & ((i // w == j // w) | ((i - j) % w == 0))
 
     def tiles(self, i0, i1, j0, j1):
-        w, size = self.width, min(self.height * self.width, LARGEST)
+        w, size = self.width, _pixels(self)
+        some, every = same_block(i0, i1, j0, j1, w)
+        some = some | has_multiple(i0 - j1, i1 - j0, w)
         inside = (i1 < size) & (j1 < size)
-        row = (i0 // w <= j1 // w) & (j0 // w <= i1 // w)
-        same = (i0 // w == i1 // w) & (j0 // w == j1 // w) & (i0 // w == j0 // w)
-        some = row | has_multiple(i0 - j1, i1 - j0, w)
-        return some & (i0 < size) & (j0 < size), (same | (w == 1)) & inside
+        return some & (i0 < size) & (j0 < size), (every | (w == 1)) & inside
+
+
+def _pixels(raster: Local2D | Axial) -> int:
+    return min(raster.height * raster.width, LARGEST)  # indices are 32 bits
+
+
+def _inside(raster: Local2D | Axial, i, j):
+    size = _pixels(raster)
+    return (i >= 0) & (i < size) & (j >= 0) & (j < size)

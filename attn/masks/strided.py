@@ -62,12 +62,10 @@ class Fixed(Mask):
     def sees(self, i, j):
         return (i // self.block == j // self.block) | (j % self.block >= self.block - self.summary)
 
-    def tiles(self, i0, i1, j0, j1):
-        b = self.block
-        overlap = (i0 // b <= j1 // b) & (j0 // b <= i1 // b)
-        same = (i0 // b == i1 // b) & (j0 // b == j1 // b) & (i0 // b == j0 // b)
-        some, every = Summary(b, self.summary).tiles(i0, i1, j0, j1)
-        return overlap | some, same | every
+    def tiles(self, *bounds):
+        some, every = same_block(*bounds, self.block)
+        summary, all_summary = Summary(self.block, self.summary).tiles(*bounds)
+        return some | summary, every | all_summary
 
 
 @term
@@ -111,6 +109,12 @@ def _keep_block(mask: Fixed | Summary) -> None:
     keep(mask, block=1, summary=0)
     if mask.summary > mask.block:
         raise ValueError(f"summary: expected at most block={mask.block}, got {mask.summary}")
+
+
+def same_block(i0, i1, j0, j1, size):
+    """`tiles` of i // size == j // size."""
+    i0, i1, j0, j1 = (x // size for x in (i0, i1, j0, j1))
+    return (i0 <= j1) & (j0 <= i1), (i0 == i1) & (j0 == j1) & (i0 == j0)
 
 
 def has_multiple(lo, hi, n):

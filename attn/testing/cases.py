@@ -6,8 +6,10 @@ import numpy as np
 
 from attn import masks
 from attn._arrays import is_floats
+from attn.biases import Alibi, Bias
 from attn.masks import FULL, Mask
 from attn.mechanism import Mechanism
+from attn.positions import alibi_slopes
 
 # an odd length that no block divides, fewer key heads than query heads, its own value width
 SHAPE = {"batch": (2,), "T": 19, "S": 19, "N": 4, "K": 2, "H": 8, "D": 6}
@@ -48,6 +50,19 @@ def inputs(mechanism: Mechanism, *, dtype=jnp.float32, scale=1.0, seed=0, **shap
 def base_mask(mechanism: Mechanism) -> Mask:
     """The least mask it takes: FULL, or what it requires."""
     return masks.Causal() if masks.Causal in mechanism.requires else FULL
+
+
+def joined_mask(mechanism: Mechanism, *, T: int, S: int) -> Mask:
+    """Those of `Causal`, `Padding` and `Segments` that it honours as one mask; `base_mask` where
+    that is neither two of them nor `Padding`."""
+    named = masks_for(mechanism, T=T, S=S)
+    return named.get("all joined", named.get("Padding", base_mask(mechanism)))
+
+
+def bias_for(mechanism: Mechanism) -> Bias | None:
+    """ALiBi, where it honours a bias."""
+    honoured = Bias in mechanism.honours
+    return Alibi(jnp.asarray(alibi_slopes(SHAPE["N"]))) if honoured else None
 
 
 def masks_for(mechanism: Mechanism, *, T: int, S: int, batch=(2,)) -> dict[str, Mask]:

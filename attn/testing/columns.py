@@ -13,7 +13,7 @@ from attn.biases import Bias
 from attn.masks import FULL, Causal, Padding, Segments
 from attn.mechanism import Mechanism
 from attn.testing import runs
-from attn.testing.cases import base_mask, inputs, masks_for, widen
+from attn.testing.cases import base_mask, inputs, joined_mask, widen
 from attn.testing.contract import BrokenLaw, assert_close, assert_same_bits, rms
 from attn.testing.trying import compare, error_of, expect, with_gradients
 
@@ -141,8 +141,7 @@ def in_dtype(name):
 
 
 def gradient(mechanism):
-    named = masks_for(mechanism, T=TINY["T"], S=TINY["S"])
-    mask = named.get("all joined", named.get("Padding", base_mask(mechanism)))
+    mask = joined_mask(mechanism, T=TINY["T"], S=TINY["S"])
     _equals(mechanism, mask, scales=(1.0, 8.0))
 
 

@@ -6,21 +6,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attn.biases import Alibi, Bias
+from attn.biases import Bias
 from attn.masks import FULL, Causal
 from attn.mechanism import Mechanism
-from attn.positions import alibi_slopes
-from attn.testing.cases import SHAPE, base_mask, inputs, masks_for, widen
+from attn.testing.cases import base_mask, bias_for, inputs, joined_mask, masks_for, widen
 from attn.testing.contract import BrokenLaw, assert_close
-from attn.testing.trying import buffer_shapes, error_of, expect, precise, with_gradients
+from attn.testing.trying import error_of, expect, holds_no_square, precise, with_gradients
 
 
 def transforms_agree(mechanism: Mechanism) -> None:
     """7. Grouped heads equal repeated ones; leading axes equal vmap; jit equals eager; remat,
     scan over layers and shard_map over batch and heads work."""
     q, k, v, learned = inputs(mechanism, T=11, S=11)
-    named = masks_for(mechanism, T=11, S=11)
-    mask = named.get("all joined", named.get("Padding", base_mask(mechanism)))
+    mask = joined_mask(mechanism, T=11, S=11)
     close = functools.partial(assert_close, dtype=jnp.float32, room=mechanism.room)
     call = jax.jit(lambda q, k, v, g, mask: mechanism(q, k, v, mask=mask, **g))
     with precise():
@@ -28,9 +26,9 @@ def transforms_agree(mechanism: Mechanism) -> None:
         close(mechanism(q, k, v, mask=mask, **learned), out, what="eager against jit")
 
         grouped_equals_repeated(mechanism, call, (q, k, v, learned), mask)
-        shapes = mechanism.gates(num_heads=4, num_kv_heads=2, head_dim=8)
-        gates = {name: learned[name] for name in shapes}
-        learned = {name: x for name, x in learned.items() if name not in shapes}
+        names = mechanism.gates(num_heads=4, num_kv_heads=2, head_dim=8)
+        gates = {name: learned[name] for name in names}
+        learned = {name: x for name, x in learned.items() if name not in names}
 
         base = base_mask(mechanism)
         plain = jax.jit(lambda q, k, v, g: mechanism(q, k, v, mask=base, **g, **learned))
@@ -114,10 +112,7 @@ def memory_is_linear(mechanism: Mechanism) -> None:
         return jax.jit(lambda a: with_gradients(mechanism)(a, mask, None)), arrays
 
     run, arrays = traced(4096)
-    most = 4096 * 4096 // 2
-    for shape in buffer_shapes(jax.make_jaxpr(run)(arrays).jaxpr):
-        if np.prod(shape, dtype=float) >= most:
-            raise BrokenLaw(f"at T = S = 4096 the program holds an array of shape {list(shape)}")
+    holds_no_square(run, (arrays,), 4096, what="the program")
     sizes = []
     for T in (2048, 4096):
         run, arrays = traced(T)
@@ -136,8 +131,8 @@ def steps_equal_parallel(mechanism: Mechanism) -> None:
     """9. Decoding token by token equals the causal parallel form, where the variant decodes; with
     ALiBi too, where it honours a bias. A prompt past `max_length` raises ValueError."""
     _decode(mechanism)
-    if Bias in mechanism.honours:
-        _decode(mechanism, bias=Alibi(jnp.asarray(alibi_slopes(SHAPE["N"]))))
+    if (bias := bias_for(mechanism)) is not None:
+        _decode(mechanism, bias=bias)
 
 
 def _decode(mechanism: Mechanism, **bias: Bias) -> None:
@@ -151,10 +146,8 @@ def _decode(mechanism: Mechanism, **bias: Bias) -> None:
         )
     except NotImplementedError:
         return
-    step, prefill = (
-        jax.jit(mechanism.step),
-        jax.jit(mechanism.prefill, static_argnames="max_length"),
-    )
+    step = jax.jit(mechanism.step)
+    prefill = jax.jit(mechanism.prefill, static_argnames="max_length")
 
     def tokens(start, stop):
         cut = lambda x: x[:, start:stop]
@@ -222,7 +215,8 @@ def traces_once_and_keeps_dtype(mechanism: Mechanism) -> None:
         return call(q, k, v, **learned)
 
     run = jax.jit(counted)
-    run(q, k, v), run(v.repeat(2, -2)[..., :1].repeat(8, -1) * q, k, v)
+    for values in (q, q + 1):
+        run(values, k, v)
     if count != 1:
         raise BrokenLaw(f"expected one trace for one shape, got {count}")
     for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
@@ -266,9 +260,7 @@ def _promotes_aloud(mechanism):
 def _forms(mechanism, dtype):
     """Each way to call a mechanism, by name, on arrays of one dtype."""
     q, k, v, learned = inputs(mechanism, dtype=dtype)
-    named = masks_for(mechanism, T=q.shape[1], S=k.shape[1])
-    mask = named.get("all joined", named.get("Padding", base_mask(mechanism)))
-    bias = Alibi(jnp.asarray(alibi_slopes(SHAPE["N"]))) if Bias in mechanism.honours else None
+    mask, bias = joined_mask(mechanism, T=q.shape[1], S=k.shape[1]), bias_for(mechanism)
     sizes = {"num_heads": q.shape[-2], "num_kv_heads": k.shape[-2], "head_dim": q.shape[-1]}
     gates = set(mechanism.gates(**sizes))
     sizes |= {"value_dim": v.shape[-1], "max_length": k.shape[1] + 1}

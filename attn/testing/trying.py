@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attn._core import wide
 from attn.testing.cases import widen
 from attn.testing.contract import BrokenLaw, assert_close
 
@@ -19,8 +20,8 @@ def with_gradients(call):
             out = call(q, k, v, mask=mask, bias=bias, **learned)
             # odd weights that no symmetry of the output can cancel
             direction = np.sin(np.arange(out.size) * 0.7 + 0.3).astype(np.float32)
-            wide = out.astype(jnp.float64 if out.dtype == jnp.float64 else jnp.float32)
-            return (wide * jnp.asarray(direction, wide.dtype).reshape(out.shape)).sum(), out
+            y = wide(out)
+            return (y * jnp.asarray(direction, y.dtype).reshape(out.shape)).sum(), out
 
         grad = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
         (_, out), gradients = grad(arrays, bias)
@@ -75,6 +76,14 @@ def expect(kind, error, name, what):
         raise BrokenLaw(f"{what}: expected {kind.__name__}, got {error!r}")
     if name not in str(error):
         raise BrokenLaw(f"{what}: the message does not name {name!r}: {error}")
+
+
+def holds_no_square(run, arguments, T: int, *, what: str):
+    """Raise BrokenLaw if the program traced for T queries and keys holds an array of T x S, or half
+    of it."""
+    for shape in buffer_shapes(jax.make_jaxpr(run)(*arguments).jaxpr):
+        if np.prod(shape, dtype=float) >= T * T // 2:
+            raise BrokenLaw(f"{what} at T = S = {T} holds an array of shape {list(shape)}")
 
 
 def buffer_shapes(jaxpr):

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib.metadata
 import os
 import time
 from collections.abc import Callable
@@ -12,6 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from experiments.records import version
 
 PEERS = ("torch", "triton", "fla-core", "tokamax")
 
@@ -90,22 +91,14 @@ def device() -> dict[str, Any]:
         return {}
     gpu, copy = jax.devices()[0], DeviceCopy()
     speed = copy.bytes / _best(lambda: copy(0), 8)
-    versions = {name: _version(name) for name in PEERS}
     return {
         "device": gpu.device_kind,
         "compute capability": getattr(gpu, "compute_capability", "?"),
         "multiprocessors": getattr(gpu, "core_count", "?"),
         "device memory": f"{memory_bytes() / 1e9:.1f} GB for JAX",
         "device copy": f"{speed / 1e9:.0f} GB/s read and written",
-        "peers": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "peers": ", ".join(f"{name} {version(name) or 'not installed'}" for name in PEERS),
     }
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def _best(run: Callable, rounds: int) -> float:

@@ -22,8 +22,8 @@ from experiments.measure.verdict import Verdict, worst
 @dataclasses.dataclass(frozen=True)
 class Sparse:
     """`variants` give each name its settings at T tokens, the first of them `attn`; `claims` are
-    the exponents p of T^p that their papers claim, `longest` how far a variant goes if not all the
-    way. A variant is judged up to `judged` tokens."""
+    how their papers say that it grows with T, `longest` how far a variant goes if not all the way.
+    A variant is judged up to `judged` tokens."""
 
     title: str
     variants: Mapping[str, Callable[[int], Mechanism]]

@@ -44,7 +44,8 @@ CONTENT = {
     "abc": lambda T: MECHANISMS["abc"](slots=64),
 }
 CONTENT_CLAIMS = {
-    **dict.fromkeys(("reformer", "hierarchical", "linformer", "nystrom", "luna", "abc"), "T"),
+    "reformer": "T log(T)",
+    **dict.fromkeys(("hierarchical", "linformer", "nystrom", "luna", "abc"), "T"),
     "routing": "T^1.5",
     "moba": "T and a router of T^2 / 128",
     "nsa": "T and a compressed branch of T^2 / 16",

@@ -17,7 +17,7 @@ from experiments.report.pictures import Captioned, pictures
 from experiments.report.plots import drawn_files
 from experiments.report.sight import ATTENDING, Sight, attending, is_sight
 from experiments.report.sortable import hypertext
-from experiments.report.table import comma_separated, markdown
+from experiments.report.table import comma_separated, markdown, plural
 from experiments.validation import flat
 
 
@@ -117,9 +117,8 @@ def _scope(comparison: Comparison) -> str:
     cells = comparison.cells
     done = sum(cell.result is not None for cell in cells)
     names, seeds = {c.variant for c in cells}, {c.seed for c in cells}
-    count = lambda n, what: f"{n} {what}{'' if n == 1 else 's'}"
-    scope = f"{count(len(names), 'variant')}, {count(len(seeds), 'seed')}: "
-    return scope + f"{done} of {count(len(cells), 'run')} finished. {comparison.dates}."
+    scope = f"{plural(len(names), 'variant')}, {plural(len(seeds), 'seed')}: "
+    return scope + f"{done} of {plural(len(cells), 'run')} finished. {comparison.dates}."
 
 
 def _scaling(comparison: Comparison) -> Iterator[str]:

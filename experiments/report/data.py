@@ -83,10 +83,7 @@ def variants(
 ) -> list[Variant]:
     """Cells by variant, in the order in which the variants first come. `firsts` names those that
     variants are compared with, by default the first of the same task."""
-    by_name: dict[str, list[Cell]] = {}
-    for cell in cells:
-        by_name.setdefault(cell.variant, []).append(cell)
-    found: dict[str, Against] = {}
+    by_name, found = _by_variant(cells), {}
     for names in by_task(cells).values():
         score = lambda name: {c.seed: c.scores["test"] for c in by_name[name] if c.result}
         own = {name: (firsts or {}).get(name, names[0]) for name in names}
@@ -99,13 +96,18 @@ def variants(
     ]
 
 
+def _by_variant(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """In the order in which the variants first come."""
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(cell.variant, []).append(cell)
+    return found
+
+
 def by_task(cells: Sequence[Cell]) -> dict[str, list[str]]:
     """The variants that are asked the same questions."""
     found: dict[str, list[str]] = {}
-    by_name: dict[str, list[Cell]] = {}
-    for cell in cells:
-        by_name.setdefault(cell.variant, []).append(cell)
-    for name, own in by_name.items():
+    for name, own in _by_variant(cells).items():
         config = settings(own)
         asked = [config.get(key) for key in ("task", "objective", "mask_rate")]
         found.setdefault(json.dumps(asked, sort_keys=True), []).append(name)

@@ -686,6 +686,7 @@ def test_a_result_is_sealed_against_edits_and_for_its_configuration():
 def test_machines_are_told_apart_by_what_times_depend_on():
     gpu = HARDWARE | {"platform": "gpu", "device": "H100", "devices": 8, "host": "n1"}
     assert gathered.machine({"hardware": gpu}) == "H100, 8 devices"
+    assert gathered.machine({"hardware": gpu | {"devices": 1}}) == "H100, 1 device"
     assert gathered.machine({"hardware": HARDWARE}) == "EPYC, 2 cores"
     pinned = HARDWARE | {"cores_used": 1}
     assert gathered.machine({"hardware": pinned}) == "EPYC, 1 core"
