@@ -24,7 +24,7 @@ def environment(command: str = "") -> dict[str, Any]:
         "command": command,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "git": git_commit(),
-        "python": platform.pythonversion(),
+        "python": platform.python_version(),
         "versions": {name: version(name) for name in PACKAGES},
         "hardware": hardware(),
     }
