@@ -320,6 +320,21 @@ def test_a_state_of_another_kind_is_refused_by_name(name):
         mechanism.step(None, q, k, v, **learned)
 
 
+@pytest.mark.parametrize(("held", "came"), [("float32", "float64"), ("float64", "bfloat16")])
+@pytest.mark.parametrize("name", DECODES)
+def test_a_state_of_another_width_is_refused_by_name(name, held, came):
+    """Some lost the digits of float64, others blamed k, or a scan within."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    sizes = dict(num_heads=4, num_kv_heads=2, head_dim=4, value_dim=3, max_length=4)
+    with jax.enable_x64(True):
+        q, k, v, learned = inputs(mechanism, dtype=jnp.dtype(came), **{**TINY, "T": 1, "S": 1})
+        begun = lambda dtype: mechanism.init_state((2,), **sizes, dtype=dtype)
+        step = lambda state: jax.eval_shape(mechanism.step, state, q, k, v, **learned)[1]
+        with pytest.raises(TypeError, match=f"^state: expected .* with dtype=.*, got {held}"):
+            step(begun(held))
+        assert step(begun(came)).dtype == q.dtype
+
+
 NONE = {"batch": {"batch": (0,)}, "queries": {"T": 0}, "keys": {"S": 0}, "widths": {"D": 0}}
 
 

@@ -213,7 +213,7 @@ class Forgetting(Mechanism):
         return State(_cache.fill(k, v, max_length), jnp.pad(total, after)), out
 
     def step(self, state, q, k, v, *, log_decay):
-        check_state(state, State)
+        check_state(state, State, q)
         check_qkv(q, k, v, FULL)
         _check_decay(q, k, log_decay)
         _cache.check_room(state.cache)
