@@ -29,6 +29,6 @@ class Cached(Mechanism):
         return _cache.fill(k, v, max_length), out
 
     def step(self, state, q, k, v, *, bias=None, **learned):
-        check_state(state, _cache.Cache)
+        check_state(state, _cache.Cache, q)
         attend = functools.partial(self.reference, **learned)
         return _cache.decode(state, attend, q, k, v, bias)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from attn._arrays import is_floats
 from attn._axes import aligned
 from attn._dropout import Dropout
 from attn._numbers import is_integer, is_number
@@ -305,10 +306,17 @@ def check_count(name: str, value, *, least: int = 1) -> None:
         raise ValueError(f"{name}: expected an integer from {least} to 2^30, got {value!r}")
 
 
-def check_state(state, kind: type) -> None:
-    """Raise TypeError unless `state` is of the kind that a variant's `init_state` makes."""
+def check_state(state, kind: type, q=None) -> None:
+    """Raise TypeError unless `state` is of the kind that a variant's `init_state` makes, and as
+    wide as the tokens q: 16 and 32 bits go together, and 64 with 64 alone."""
     if not isinstance(state, kind):
         raise TypeError(f"state: expected that of `init_state`, got {type(state).__name__}")
+    for x in filter(is_floats, jax.tree.leaves(state) if is_floats(q) else ()):
+        if wide_dtype(x.dtype) != wide_dtype(q.dtype):
+            raise TypeError(
+                f"state: expected that of `init_state` with dtype={jnp.dtype(q.dtype).name!r}, as "
+                f"the tokens are, got {x.dtype}"
+            )
 
 
 def check_cap(logit_cap: float | None) -> None:

@@ -163,6 +163,29 @@ def test_traced_under_strict_promotions_it_leaks_no_tracer(name):
     assert {x.dtype for x in jax.tree.leaves(found)} == {q.dtype}
 
 
+# how much these do at once depends on the batch
+BATCH_IS_KNOWN = (
+    *("additive", "luong", "sigmoid", "synthesizer", "linformer"),
+    *("reformer", "sinkhorn", "topk", "moba", "quest", "nsa"),
+)
+
+
+@pytest.mark.parametrize(
+    "name", tiers(("softmax", "kda", "bigbird"), sorted(attn.MECHANISMS.keys() - BATCH_IS_KNOWN))
+)
+def test_it_is_exported_for_any_batch(name):
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, v, learned = inputs(mechanism, **TINY)
+    gates = mechanism.gate_shapes(num_heads=4, num_kv_heads=2, head_dim=4)
+    call = jax.jit(functools.partial(mechanism, mask=base_mask(mechanism)))
+    (b,) = jax.export.symbolic_shape("b")
+    any_batch = lambda x: jax.ShapeDtypeStruct((b, *x.shape[1:]), x.dtype)
+    shapes = {name: any_batch(x) if name in gates else x for name, x in learned.items()}
+    exported = jax.export.export(call)(*map(any_batch, (q, k, v)), **shapes)
+    out, want = exported.call(q, k, v, **learned), call(q, k, v, **learned)
+    assert_close(out, want, dtype=out.dtype, what=name, room=mechanism.room)
+
+
 @pytest.mark.parametrize("name", attn.MECHANISMS)
 def test_a_narrow_state_is_made_under_strict_promotions(name):
     mechanism = attn.MECHANISMS[name].examples()[0]
@@ -318,6 +341,21 @@ def test_a_state_of_another_kind_is_refused_by_name(name):
         pytest.raises(TypeError, match=r"^state: expect"),
     ):
         mechanism.step(None, q, k, v, **learned)
+
+
+@pytest.mark.parametrize(("held", "came"), [("float32", "float64"), ("float64", "bfloat16")])
+@pytest.mark.parametrize("name", DECODES)
+def test_a_state_of_another_width_is_refused_by_name(name, held, came):
+    """Some lost the digits of float64, others blamed k, or a scan within."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    sizes = dict(num_heads=4, num_kv_heads=2, head_dim=4, value_dim=3, max_length=4)
+    with jax.enable_x64(True):
+        q, k, v, learned = inputs(mechanism, dtype=jnp.dtype(came), **{**TINY, "T": 1, "S": 1})
+        begun = lambda dtype: mechanism.init_state((2,), **sizes, dtype=dtype)
+        step = lambda state: jax.eval_shape(mechanism.step, state, q, k, v, **learned)[1]
+        with pytest.raises(TypeError, match=f"^state: expected .* with dtype=.*, got {held}"):
+            step(begun(held))
+        assert step(begun(came)).dtype == q.dtype
 
 
 NONE = {"batch": {"batch": (0,)}, "queries": {"T": 0}, "keys": {"S": 0}, "widths": {"D": 0}}

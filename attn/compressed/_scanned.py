@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from attn._core import isolate, wide
+from attn._core import check_state, isolate, wide
 from attn._prompt import state_for
 from attn._tokens import seen_tokens, to_heads
 from attn._varying import vary
@@ -63,6 +63,7 @@ def go_on(chunk: Chunk, mechanism: Mechanism, state: Any, q, k, v) -> tuple[Any,
     got, want = (jax.tree.map(jnp.shape, x) for x in (state, empty))
     if got != want:
         raise ValueError(f"state: expected that of `init_state`, {want}, got {got}")
+    check_state(state, type(empty), q)
     if 0 in q.shape[:-2]:
         return state, jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
     seen = jnp.ones(q.shape[:-2], bool)

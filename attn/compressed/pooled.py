@@ -209,7 +209,7 @@ class Pooled(Mechanism):
         return PooledState.empty(batch, *sizes, **how)
 
     def step(self, state, q, k, v, **kernels):
-        check_state(state, PooledState)
+        check_state(state, PooledState, q)
         self.check_learned(q, k, v, **kernels)
         check_one_token(q)
         return state.step(q, k, v, _checked(self.stride, k, v, **kernels), self.stride)

@@ -190,7 +190,7 @@ class Poolingformer(Mechanism):
         return TwoLevels(_cache.fill(k, v, self.window + 1), far), out.astype(jnp.result_type(q))
 
     def step(self, state, q, k, v, **learned):
-        check_state(state, TwoLevels)
+        check_state(state, TwoLevels, q)
         self.check_learned(q, k, v, **learned)
         near, y = _cache.step(state.near, q, k, v)
         far_q, far_k, far_v = _projected(y, learned)

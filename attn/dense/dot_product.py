@@ -251,7 +251,7 @@ class Softmax(Cached):
         return _cache.fill(self._options(q, k, **learned)[1], v, max_length), out
 
     def step(self, state, q, k, v, *, bias=None, **learned):
-        check_state(state, _cache.Cache)
+        check_state(state, _cache.Cache, q)
         q, k, options = self._options(q, k, **learned)
         bias = _cache.bias_row(bias, state, q)
         state, out = _cache.step(state, q, k, v, bias=bias, **options)

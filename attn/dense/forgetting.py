@@ -5,10 +5,11 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from attn import _cache
 from attn._arrays import check_floats
+from attn._axes import aligned
 from attn._blockwise import blockwise
 from attn._core import (
     check_block,
@@ -24,7 +25,7 @@ from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
 from attn._prompt import check_prompt
 from attn._running import between, followed, running
 from attn.biases import Decay
-from attn.masks import FULL, TERMS, And, Causal, Mask, Or
+from attn.masks import FULL, TERMS, And, Causal, Mask, Or, Padding, Segments
 from attn.mechanism import Mechanism, check_requests
 from attn.norms import HeadNorm
 
@@ -46,7 +47,8 @@ def forgetting_attention(
     exp(log_decay), at most 1, one for each token and query head.
 
     The paper is causal; a key after its query is forgotten by the sum over i < l <= j, so that the
-    encoder's form is symmetric. Query i stands at key position i, or i + offset under
+    encoder's form is symmetric. Under `Segments` and `Padding`, joined by &, only gates of the same
+    document and of keys that are shown count. Query i stands at key position i, or i + offset under
     `Causal(offset)`, within | too; before the first and after the last key there is nothing to
     forget. A log_decay below -1e5, -inf too, counts as -1e5; past one that is NaN or above 0 a row
     that sees keys on its other side is NaN. O(T S) time, O(T + S) memory: the decay is a bias
@@ -75,9 +77,31 @@ def _decay(q, k, log_decay, mask) -> Decay | None:
     _check_decay(q, k, log_decay)
     if S == 0:
         return None
-    total = running(wide(log_decay).astype(wide(q).dtype))
-    at = jnp.arange(T) + _offset(mask)
-    return Decay(jnp.take(total, jnp.clip(at, 0, S - 1), axis=-3), total)
+    (padding, segments), _ = mask.take(Padding, Segments)
+    log_decay = wide(log_decay).astype(wide(q).dtype)
+    if padding is not None:
+        seen, log_decay = aligned(padding.seen_keys(S)[..., None], log_decay)
+        log_decay = jnp.where(seen, log_decay, 0)
+    at = jnp.clip(jnp.arange(T) + _offset(mask), 0, S - 1)
+    if segments is not None:
+        return _within(segments, log_decay, at)
+    total = running(log_decay)
+    return Decay(jnp.take(total, at, axis=-3), total)
+
+
+def _within(segments: Segments, log_decay: Float[Array, "*B S N"], at: Int[Array, " T"]) -> Decay:
+    """Sums over the keys, document by document, and among them queries, whose gates are 0."""
+    *batch, S, _ = log_decay.shape
+    n, L = len(batch), S + len(at)
+    every = lambda x: jnp.broadcast_to(x, (*batch, x.shape[-1]))
+    ids = jnp.concatenate([every(segments.key_ids), every(segments.query_ids)], -1)
+    # a query comes after the key at its place
+    place = every(jnp.concatenate([jnp.arange(S), at])), every(jnp.arange(L))
+    order = jax.lax.sort((ids, *place), num_keys=3)[2]
+    take = lambda x, at: jnp.take_along_axis(x, at.reshape(at.shape + (1,) * (x.ndim - n - 1)), n)
+    gates = jnp.pad(log_decay, [(0, 0)] * n + [(0, L - S), (0, 0)])
+    total = take(running(take(gates, order)), jnp.argsort(order, axis=-1))
+    return Decay(total[..., S:, :, :], total[..., :S, :, :])
 
 
 def _offset(mask) -> int:
@@ -190,7 +214,7 @@ class Forgetting(Mechanism):
         return State(_cache.fill(k, v, max_length), jnp.pad(total, after)), out
 
     def step(self, state, q, k, v, *, log_decay):
-        check_state(state, State)
+        check_state(state, State, q)
         check_qkv(q, k, v, FULL)
         _check_decay(q, k, log_decay)
         _cache.check_room(state.cache)

@@ -265,7 +265,7 @@ class Luong(Mechanism):
         return _cache.fill(k, v, kept), out
 
     def step(self, state, q, k, v, *, bias=None, **learned):
-        check_state(state, _cache.Cache)
+        check_state(state, _cache.Cache, q)
         if self.local is None:
             return _cache.decode(state, functools.partial(self, **learned), q, k, v, bias)
         check_qkv(q, k, v, FULL)

@@ -195,7 +195,7 @@ class Synthesizer(Mechanism):
         return _cache.fill(jnp.zeros_like(k[..., :1]), v, max_length), out
 
     def step(self, state, q, k, v, *, bias=None, **learned):
-        check_state(state, _cache.Cache)
+        check_state(state, _cache.Cache, q)
         self.check_learned(q, k, v, **learned)
         if self.kind == "random":  # the row of this token, the only one that T = 1 will look up
             row = lambda x: lax.dynamic_slice_in_dim(x, state.length, 1, axis=1)

@@ -113,7 +113,7 @@ def _check_state(form, state, learned, tokens: Tokens):
         tokens.seen.shape[:-1], _sizes(form, learned, tokens), tokens.v.shape[-1], tokens.q.dtype
     )
     want = jax.eval_shape(of)
-    check_state(state, State)
+    check_state(state, State, tokens.q)
     for field in dataclasses.fields(State):
         shape, came = (jnp.shape(getattr(x, field.name)) for x in (want, state))
         if shape != came:

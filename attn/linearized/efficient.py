@@ -95,7 +95,7 @@ class Efficient(Linearized):
 
     def step(self, state, q, k, v):
         self._checked_tokens(q, k, v, {})
-        check_state(state, Running)
+        check_state(state, Running, q)
         want, came = [*k.shape[:-3], *k.shape[-2:]], list(jnp.shape(state.total))
         if want != came:
             raise ValueError(f"state: expected total of {want} to go with k, got {came}")

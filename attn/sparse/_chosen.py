@@ -204,7 +204,7 @@ class Chosen(Mechanism):
         return Pages(_cache.fill(k, v, pages * self.size), summary), out
 
     def step(self, state, q, k, v):
-        check_state(state, Pages)
+        check_state(state, Pages, q)
         check_qkv(q, k, v, FULL)
         _cache.check_one_token(q)
         last, cache = state.cache.length, _cache.append(state.cache, k, v)

@@ -36,8 +36,9 @@ def largest(s: Float[Array, "*B S"], seen: Bool[Array, "*#B S"], keys: int) -> B
     s = jnp.where(seen, jnp.nan_to_num(s), -jnp.inf)
     if keys >= S:
         return jnp.broadcast_to(seen, s.shape)
-    # kept whole: of its last alone XLA would make a sort of each row, 10 to 27 times as slow
-    value, at = lax.optimization_barrier(lax.top_k(s, keys))
+    # kept whole: of its last alone XLA would make a sort of each row, 10 to 27 times as slow. And
+    # each by itself: XLA ends the process where a barrier takes both and devices are several
+    value, at = map(lax.optimization_barrier, lax.top_k(s, keys))
     least, last = value[..., -1:], at[..., -1:]
     return seen & ((s > least) | ((s == least) & (place <= last)))
 

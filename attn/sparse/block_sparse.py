@@ -234,7 +234,7 @@ class Patterned(Cached):
         return attend_parts(parts, q, k, v, FULL, bias, block=self.block)
 
     def step(self, state, q, k, v, *, bias=None):
-        check_state(state, _cache.Cache)
+        check_state(state, _cache.Cache, q)
         check_qkv(q, k, v, FULL)
         length = state.k.shape[-2]
         patterns = [pattern.sized(length, length) for pattern in self.patterns(length, length)]

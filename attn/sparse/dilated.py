@@ -137,7 +137,7 @@ class DilatedSegments(Cached):
         return 2 * visited_by_heads(self.pieces(T, S), T, S, N) * (H + D)
 
     def step(self, state, q, k, v):
-        check_state(state, _cache.Cache)
+        check_state(state, _cache.Cache, q)
         check_qkv(q, k, v, FULL)
         at = state.length[None, None], jnp.arange(state.k.shape[-2])[None]
         attend = lambda q, k, v, mask: self._dense(dense_attention, at, q, k, v, mask)

@@ -181,7 +181,7 @@ class Hierarchical(Mechanism):
         return _cells.fill(q, k, v, levels(max_length, self.block_size), self.block_size), out
 
     def step(self, state, q, k, v):
-        check_state(state, _cells.Cells)
+        check_state(state, _cells.Cells, q)
         check_qkv(q, k, v, FULL)
         return _cells.step(state, q, k, v)
 

@@ -354,7 +354,7 @@ class NSA(Mechanism):
         return vary(state, k, v, arrays), out  # as it does after a step under shard_map
 
     def step(self, state, q, k, v, *, gate, **arrays):
-        check_state(state, Compressed)
+        check_state(state, Compressed, q)
         self._checked(q, k, v, Causal(), None, gate, arrays)
         _cache.check_one_token(q)
         last, cache = state.cache.length, _cache.append(state.cache, k, v)

@@ -300,7 +300,7 @@ class Reformer(Cached):
         return 2 * self.rounds * (hashing + K * chunks * 2 * size * size * (H + D))
 
     def step(self, state, q, k, v, *, rotations):
-        check_state(state, _cache.Cache)
+        check_state(state, _cache.Cache, q)
         self.check_learned(q, k, v, rotations=rotations)
         at = jnp.broadcast_to(state.length, 1)
 

@@ -61,7 +61,7 @@ class Sinks(Patterned):
         return _cache.fill(k, v, self.sinks + self.window, self.sinks), out
 
     def step(self, state, q, k, v, *, bias=None):
-        check_state(state, _cache.Cache)
+        check_state(state, _cache.Cache, q)
         check_qkv(q, k, v, FULL)
         row = _cache.bias_row(bias, state, q, self.sinks)
         state, out = _cache.step(state, q, k, v, bias=row, pinned=self.sinks)

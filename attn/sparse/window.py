@@ -81,7 +81,7 @@ class SlidingWindow(Patterned):
         return _cache.fill(k, v, self.left * self.rate + 1), out
 
     def step(self, state, q, k, v, *, bias=None):
-        check_state(state, _cache.Cache)
+        check_state(state, _cache.Cache, q)
         check_qkv(q, k, v, FULL)
         seen = (state.length - _cache.held(state.length, state.k.shape[-2])) % self.rate == 0
         row = _cache.bias_row(bias, state, q)

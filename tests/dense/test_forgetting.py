@@ -5,7 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import Array, Causal, Forgetting, Prefix, Segments, forgetting_attention
+from attn import (
+    FULL,
+    Array,
+    Causal,
+    Forgetting,
+    Padding,
+    Prefix,
+    Segments,
+    forgetting_attention,
+)
 from attn.testing.contract import rms
 
 EPS = 2.0**-23
@@ -49,6 +58,35 @@ def test_after_a_hard_gate_it_is_as_if_nothing_was_before(gate):
     np.testing.assert_allclose(of(out), attend(of(q), of(k), of(v), of(log_decay)), atol=1e-6)
     grads = jax.grad(lambda *x: (attend(*x) ** 2).sum(), (0, 1, 2, 3))(q, k, v, hard)
     assert all(np.isfinite(g).all() for g in grads)
+
+
+@pytest.mark.parametrize("offset", [None, 0])
+def test_a_document_in_parts_forgets_by_its_own_gates(offset):
+    """Gates of the documents and of the padding between its parts were counted, NaN ones too."""
+    ids = jnp.asarray([[1, 1, 0, 2, 0, 1, 0, 2, 1, 1, 0]])
+    shown = jnp.asarray([[True] * 8 + [False] + [True] * 2])
+    mask = Segments(ids, ids) & Padding(keys=shown, queries=shown)
+    q, k, v, log_decay = arrays = drawn(11)
+    for n in range(3):
+        own = np.asarray((ids == n) & shown)
+        broken = jnp.where(own[..., None], log_decay, jnp.nan)
+        base = FULL if offset is None else Causal(offset)
+        out = attend(q, k, v, broken, base & mask)[own]
+        alone = [x[own][None] for x in arrays]
+        np.testing.assert_allclose(out, attend(*alone, base)[0], atol=1e-6)
+        if offset is not None:
+            np.testing.assert_allclose(out[:, 0], defined(*alone), atol=1e-6)
+
+
+def test_queries_of_documents_stand_among_their_keys():
+    key_ids, query_ids = jnp.asarray([[4, 7, 4, 7, 4, 7]]), jnp.asarray([[7, 4, 4]])
+    q, k, v, log_decay = drawn(6)
+    mask = Causal(3) & Segments(query_ids, key_ids)
+    out = np.asarray(attend(q[:, 3:], k, v, log_decay, mask))[0]
+    for i, own in ((0, [1, 3]), (1, [0, 2, 4]), (2, [0, 2, 4])):
+        q_last = jnp.broadcast_to(q[:, 3 + i, None], (1, len(own), 1, 8))
+        want = defined(q_last, *(x[:, np.array(own)] for x in (k, v, log_decay)))[-1]
+        np.testing.assert_allclose(out[i, 0], want, atol=1e-6)
 
 
 @pytest.mark.parametrize("gate", [np.nan, np.inf, 0.5])

@@ -1,5 +1,9 @@
 """Top-k attention: the exact k largest scores that are seen, ties to the earlier key."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,3 +76,23 @@ def test_no_row_is_sorted():
     compiled = jax.jit(TopK(keys=4)).lower(q, k, v).compile().as_text()
     assert " sort(" not in compiled
     assert "TopK" in compiled
+
+
+TWO = """
+import jax, numpy as np
+import attn
+from attn.testing import inputs
+from jax.sharding import AxisType, PartitionSpec as P
+m = attn.TopK(keys=2)
+q, k, v, _ = inputs(m, T=5, S=5)
+mesh = jax.make_mesh((2,), ("b",), axis_types=(AxisType.Auto,))
+both = jax.shard_map(m, mesh=mesh, in_specs=P("b"), out_specs=P("b"))
+np.testing.assert_allclose(jax.jit(both)(q, k, v), m(q, k, v), atol=1e-6)
+"""
+
+
+def test_two_devices_share_the_batch():
+    """XLA's check of what follows its TopK failed there, and ended the process."""
+    flags = "--xla_force_host_platform_device_count=2"
+    told = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", TWO], check=True, env=told)
