@@ -320,6 +320,22 @@ def test_unknown_abbreviated_and_repeated_flags_are_refused(tmp_path: Path, caps
         assert line in message
 
 
+def test_a_switch_with_a_value_is_a_mistake_and_no_traceback(tmp_path: Path, capsys):
+    config = write_config(tmp_path / "c.py")
+    assert command([f"--config={config}", f"--workdir={tmp_path}", "--noprogress=3"]) == 2
+    assert "--noprogress=3 does not take an argument" in capsys.readouterr().err
+
+
+def test_a_number_below_0_after_a_space_is_the_value_of_its_flag(tmp_path: Path, capsys):
+    config = write_config(tmp_path / "c.py")
+    wrong = ["--config.seed", "-1", "--config.optimizer.weight_decay", "-.5", "--workdir", "-3x"]
+    assert command([f"--config={config}", *wrong]) == 2
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "  optimizer.weight_decay: should be greater than or equal to 0, got -0.5",
+        "  seed: should be greater than or equal to 0, got -1",
+    ]
+
+
 def processor_time(command: list[str]) -> tuple[float, subprocess.CompletedProcess[str]]:
     """Seconds of it, not of the clock, because a busy machine is not a slow program."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
