@@ -14,6 +14,7 @@ import dataclasses
 import difflib
 import inspect
 import json
+import math
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -30,9 +31,15 @@ def _apart(values: list) -> list:
     return values
 
 
-Values = Annotated[
-    list[bool | int | float | str], Field(min_length=2), pydantic.AfterValidator(_apart)
-]
+def _plain(value: Any) -> Any:
+    finite = not isinstance(value, float) or math.isfinite(value)
+    if not isinstance(value, bool | int | float | str) or not finite:
+        raise ValueError(f"expected a number, a text, True or False, got {value!r}")
+    return value
+
+
+Value = Annotated[bool | int | float | str, pydantic.BeforeValidator(_plain)]
+Values = Annotated[list[Value], Field(min_length=2), pydantic.AfterValidator(_apart)]
 
 
 @record

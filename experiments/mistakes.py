@@ -97,7 +97,7 @@ def _path(loc: Path) -> tuple[str | int, ...]:
     """Where in the plain values: pydantic's location without the names of union members."""
     kinds = ("int", "float", "range", "list of values")
     member = lambda part: part in kinds or str(part).startswith(("literal[", "tuple["))
-    loc = tuple(part for part in loc if not member(part))
+    loc = tuple(part for part in loc if not member(part) and part != "[key]")
     # a list is one value of its field
     field = lambda rest: itertools.takewhile(lambda part: not isinstance(part, int), rest)
     match loc:
