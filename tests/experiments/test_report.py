@@ -262,6 +262,15 @@ def test_a_table_has_the_columns_and_the_notes_that_say_something():
     assert "+0.1%" in markdown([noted], {})
 
 
+def test_a_variant_of_two_searches_says_what_each_chose_from():
+    """Only the first was told, of runs that were the best of more trials too."""
+    chosen = [{"searched": f"rate=1, best of {n}"} for n in (2, 2, 9)]
+    cells = [dataclasses.replace(cell("linear", n), notes=x) for n, x in enumerate(chosen)]
+    (column,) = (c for c in COLUMNS if c.heading == "searched")
+    (row,) = variants(cells, {})
+    assert column.text(row) == "rate=1, best of 2; rate=1, best of 9"
+
+
 @pytest.mark.parametrize(
     ("steps", "warmup", "noted", "shown"),
     [
