@@ -88,7 +88,7 @@ def compare(
         shown = {p.variant: p.experiment for p, cell in zip(planned, found) if cell.result}
         comparison = Comparison(
             title=title,
-            about=about,
+            about=f"{about} {rules.told}".strip(),
             cells=on_machines(found, workdir / "cells"),
             costs=_costs(measure, shown, workdir / "costs.json", console),
             baselines=baselines(found),

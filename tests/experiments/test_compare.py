@@ -26,7 +26,7 @@ from experiments.errors import (
     NonFiniteError,
     RunDirectoryError,
 )
-from experiments.fairness import Fairness
+from experiments.fairness import Fairness, Range
 from experiments.kept import Kept
 from experiments.launch import launch_of
 from experiments.lock import held
@@ -115,6 +115,22 @@ def test_finished_cells_never_run_again(tmp_path):
     assert again.ran == []
     assert [c.result for c in first.cells] == [c.result for c in second.cells]
     assert second.cells[0].metrics == ({"step": 1, "loss": 2.0},)
+
+
+def test_a_report_says_what_its_runs_were_made_alike_by(tmp_path):
+    """What each chose stood in the table, and nowhere from what."""
+    rate, b1 = Range(low=1e-4, high=0.1, log=True), [0.8, 0.9]
+    search = {"optimizer.learning_rate": rate, "optimizer.b1": b1}
+    rules = Fairness(match="params", budget={"tokens": 1e6}, search=search, trials=20)
+    assert rules.told == (
+        "Made alike: params matched to the first variant's; a budget of 1,000,000 tokens; "
+        "optimizer.learning_rate searched from 0.0001 to 0.1 by its logarithm; "
+        "optimizer.b1 searched among 0.8, 0.9; 20 trials drawn for each variant."
+    )
+    assert run(Trainer(), tmp_path / "alone").about == ""
+    rules = Fairness(search={"optimizer.b1": b1})
+    found = run(Trainer(), tmp_path / "x", rules=rules, about="One.")
+    assert found.about == "One. Made alike: optimizer.b1 searched among 0.8, 0.9."
 
 
 def test_a_run_that_has_ended_is_not_looked_at_before_each_later_one(tmp_path, monkeypatch):
