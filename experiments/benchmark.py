@@ -94,7 +94,7 @@ def _run(values: flags.FlagValues) -> None:
     if load > cores / 2:
         busy = f"the machine is busy (load {load:.1f} on {cores} cores): these are no measurements"
         console.print(busy, style="yellow", highlight=False)
-    command = redact.command("experiments.benchmark", sys.argv[1:])
+    command = redact.started("experiments.benchmark")
     environment = records.environment(command) | {
         **{name: os.environ[name] for name in sorted(os.environ) if name.startswith(TOLD)},
         "load at start": round(load, 1),

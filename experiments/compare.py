@@ -170,7 +170,7 @@ def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
         Path(values.workdir),
         title=f"Comparison: {values.config}",
         about=f"{_about(values.config.partition(':')[0])} {_shape(planned[0].experiment)}",
-        command=redact.command("experiments.compare", sys.argv[1:]),
+        command=redact.started("experiments.compare"),
         run=functools.partial(train.run, progress=launch is here, sinks=values.sink, kept=kept),
         measure=functools.partial(costs, kept=kept),
         rules=rules,
