@@ -427,6 +427,30 @@ def test_a_signal_while_processes_start_reaches_the_last_and_no_more_start(monke
     assert (len(started), told) == (2, [(0, signal.SIGTERM), (1, signal.SIGTERM)])
 
 
+def test_ctrl_c_while_processes_import_ends_them_without_a_traceback(tmp_path):
+    """Each told where in JAX's imports it had come to."""
+    script = tmp_path / "two.py"
+    script.write_text("""
+import time
+from experiments import cli, workers
+if __name__ == "__main__":
+    two = lambda values: workers.run(print, (), 2, 2)
+    raise SystemExit(cli.main(lambda values: None, two, usage="", arguments=[]))
+print("importing", flush=True)
+time.sleep(1)
+""")
+    process = subprocess.Popen(
+        [sys.executable, script], stdout=-1, stderr=-1, text=True, start_new_session=True
+    )
+    assert process.stdout.readline() == "importing\n"
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (
+        130,
+        "SIGINT: all is saved; the same command goes on from it\n",
+    )
+
+
 def test_one_run_that_is_left_has_no_more_cores_than_the_others_had(monkeypatch):
     # it had them all, and its seed was dropped from the mean as of another machine
     given = []
