@@ -344,6 +344,14 @@ def test_no_suite_is_refused_before_anything_is_measured(tmp_path, capsys):
     assert not (tmp_path / "new").exists()
 
 
+def test_a_busy_machine_is_told_of_beside_a_commit_too(monkeypatch, tmp_path, capsys):
+    """A ratio of 5 between equal code was shown as any other."""
+    monkeypatch.setattr(benchmark.os, "getloadavg", lambda: (99.0, 0.0, 0.0))
+    monkeypatch.setattr(commits, "beside", lambda *_: {"here": {}, "there": {}})
+    assert benchmark.main([f"--workdir={tmp_path}", "--against=HEAD", "--suite=softmax"]) == 0
+    assert "the machine is busy (load 99.0" in capsys.readouterr().out
+
+
 def test_a_commit_is_timed_beside_this_one(monkeypatch, tmp_path):
     ran = []
 
