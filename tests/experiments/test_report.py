@@ -207,6 +207,7 @@ def test_a_full_disk_leaves_the_report_that_was_there(name, comparison, tmp_path
     with pytest.raises(OSError, match=rf"No space left on device: .*{name}"):
         report.write(comparison, tmp_path)
     assert (tmp_path / name).read_text() == "before"
+    assert not [*tmp_path.rglob(".*")]  # what it began filled the disk further
     if name.startswith("figures"):
         assert (tmp_path / "figures/attention-7.svg").read_text() == "before"
 
