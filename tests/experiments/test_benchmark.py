@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -17,7 +18,7 @@ from rich.console import Console
 
 from attn import MECHANISMS, Causal, Padding, Segments, Window
 from experiments import benchmark, records
-from experiments.errors import ConfigError
+from experiments.errors import ConfigError, Interrupted
 from experiments.measure import commits, cost, decoding, machine, torch_peers
 from experiments.measure.attention import Attention, needed, pairs
 from experiments.measure.options import Options
@@ -410,6 +411,25 @@ def test_a_commit_is_timed_with_peers_that_its_suites_have():
     assert peers == {"loop": [], "content": [], "linear": ["token scan", "fla"]}
     assert "--rounds=3" in arguments
     assert benchmark._asked(values, Options(against=("fla",)))[1]["linear"] == ["fla"]
+
+
+def test_a_checkout_is_gone_after_sigterm_as_after_ctrl_c():
+    """Git went on listing its folder, and the benchmark in it ran on."""
+    folders = []
+
+    def stopped():
+        with commits.checkout("HEAD") as folder:
+            folders.append(str(folder))
+            signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None)
+
+    with pytest.raises(Interrupted) as error:
+        stopped()
+    assert error.value.code == 143
+    listed = subprocess.run(
+        ["git", "-C", str(records.ROOT), "worktree", "list"], capture_output=True, text=True
+    )
+    assert folders[0] not in listed.stdout
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_a_commit_is_timed_by_the_suites_and_peers_that_both_have(monkeypatch):
