@@ -299,6 +299,7 @@ def test_the_command_writes_what_it_prints(tmp_path, capsys):
     text = (tmp_path / "benchmark.html").read_text()
     assert text.count("<svg") == 4  # time and memory of two modes
     assert "http:" not in text
+    assert "<dt>hardware.cores</dt>" in text
     markdown = (tmp_path / "benchmark.md").read_text()
     assert "#### T = 32, forward + backward, batch 2, float32, heads 4/2, width 16" in markdown
     assert found["environment"]["git"] in markdown
