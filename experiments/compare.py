@@ -158,12 +158,12 @@ def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
 
     sweep, rules = comparison
     planned = plan(sweep)
+    launch = launch_of(values)  # refused by a dry run too
     if values.dry_run:
         from experiments.dry_run import dry_run
 
         dry_run(planned, rules, Path(values.workdir), retry_failed=values.retry_failed)
         return
-    launch = launch_of(values)
     kept = Kept()  # every process has its own: another's is a copy of this one, still empty
     found = compare(
         planned,

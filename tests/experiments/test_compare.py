@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import pytest
 from rich.console import Console
+from tiny_experiment import write_config
 
 import experiments.kept
 from experiments import cells, compare, evaluate, records, slurm, train, workers
@@ -491,6 +492,10 @@ def test_parameters_of_a_cluster_are_read_or_refused(tmp_path):
     assert slurm.settings(given) == {"timeout_min": 60, "slurm_partition": "gpu"}
     with pytest.raises(ConfigError, match="--slurm=gpu: expected NAME=VALUE"):
         slurm.settings(["gpu"])
+    # by a dry run too, which said that all could be run
+    config = write_config(tmp_path / "c.py", "def sweep():\n    yield {}\n")
+    dry = [f"--config={config}", f"--workdir={tmp_path}", "--dry_run", "--slurm=gpu"]
+    assert compare.main(dry) == 2
     pytest.importorskip("submitit", reason="the extra [launch]")
     for wrong in ({"cluster": "local", "tiem": 3}, {"cluster": "nowhere"}):
         with pytest.raises(ConfigError, match="--slurm: "):
