@@ -253,7 +253,11 @@ def test_sweep_yields_an_experiment_for_each_dict(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("config", "valid"),
-    [("dates.py:transformr", "transformer"), ("gating.py:inducton", "induction")],
+    [
+        ("dates.py:transformr", "transformer"),
+        ("gating.py:inducton", "induction"),
+        ("mqar.py:65", "64"),
+    ],
 )
 def test_an_argument_that_a_config_does_not_have_is_told_the_nearest(config, valid):
     with pytest.raises(ConfigError, match=f"unknown argument; did you mean '{valid}'"):
