@@ -257,6 +257,7 @@ def test_sweep_yields_an_experiment_for_each_dict(tmp_path: Path):
         ("dates.py:transformr", "transformer"),
         ("gating.py:inducton", "induction"),
         ("mqar.py:65", "64"),
+        ("mqar.py:zz", "64"),
     ],
 )
 def test_an_argument_that_a_config_does_not_have_is_told_the_nearest(config, valid):
