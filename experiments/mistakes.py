@@ -9,10 +9,9 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from experiments.config import TOKEN_MIXERS, Experiment
+from experiments.config import TASKS, TOKEN_MIXERS, Experiment
 from experiments.errors import nearest
 from experiments.redact import redacted
-from experiments.tasks import TASKS
 
 Path = Sequence[str | int]
 SECTIONS = ((), ("task",), ("model",), ("model", "attention"), ("optimizer",), ("train",))

@@ -378,7 +378,11 @@ def test_every_config_that_ships_is_right(path: Path):
         assert read_sweep(str(path))
 
 
-def test_a_mechanism_registered_too_late_is_told_where_its_line_belongs(monkeypatch):
+def test_what_is_registered_too_late_is_told_where_its_line_belongs(monkeypatch):
     monkeypatch.setitem(MECHANISMS, "tempered", MECHANISMS["softmax"])
     with pytest.raises(ValueError, match=r"'tempered': added to .* too late; .*attn/__init__\.py"):
         mechanism("tempered")
+    # a task was unknown, and it was asked whether itself was meant
+    monkeypatch.setitem(TASKS, "twice", TASKS["copy"])
+    with pytest.raises(ValueError, match=r"'twice': added to TASKS too late; .*tasks/__init__\.py"):
+        task("twice")
