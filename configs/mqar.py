@@ -16,7 +16,7 @@ values of its own, and a window of 16 keys. Not run: it wants an accelerator.
 
 from experiments.config import mechanism, task
 
-BATCH = {64: 512, 128: 512, 256: 256}
+BATCH = {"64": 512, "128": 512, "256": 256}
 WITH_CONVOLUTION = ("mamba2", "gated_delta_net")
 OTHERS = ("linear", "gla", "rwkv6")
 
@@ -24,7 +24,7 @@ search = {"optimizer.learning_rate": [1e-4, 4.64e-4, 2.15e-3, 1e-2]}
 
 
 def get_config(arg="64"):
-    length = int(arg)
+    batch, length = BATCH[arg], int(arg)
     return {
         "seed": 0,
         "task": task("recall", vocab_size=8192, length=length, pairs=(length // 16,), noise=False),
@@ -39,9 +39,9 @@ def get_config(arg="64"):
         },
         "optimizer": {"learning_rate": 2.15e-3, "weight_decay": 0.1, "clip_norm": None},
         "train": {
-            "steps": 64 * 100_000 // BATCH[length],
-            "batch_size": BATCH[length],
-            "eval_every": 100_000 // BATCH[length],
+            "steps": 64 * 100_000 // batch,
+            "batch_size": batch,
+            "eval_every": 100_000 // batch,
         },
     }
 

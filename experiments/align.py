@@ -45,7 +45,8 @@ def look(workdir: Path, example: int) -> Alignment:
         other = redact.command("experiments.visualize", [f"--workdir={workdir}"])
         # no "'token': ", which would read as a secret
         raise ConfigError([f"--workdir: its task has head {task.head!r}; draw it with {other}"])
-    if not 0 <= example < (size := task.size("validation")):
+    size = task.size("validation")
+    if not 0 <= example < size:
         raise ConfigError([f"--example={example}: validation has examples 0..{size - 1}"])
     batch = task.examples("validation", np.array([example]))
     model, S = nnx.merge(learner.graph, params), int(batch.lengths[0])

@@ -85,16 +85,16 @@ def _run(values: flags.FlagValues) -> None:
     except OSError as error:
         raise RunDirectoryError(f"--workdir={workdir}: {error.strerror}") from None
     console, found = Console(), {}
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > cores / 2:
+        busy = f"the machine is busy (load {load:.1f} on {cores} cores): these are no measurements"
+        console.print(busy, style="yellow", highlight=False)
     if refs:
         for ref in refs:
             console.print(commits.table(commits.beside(ref, *_asked(values, options)), ref))
         return
     _check(workdir, values.suite)
-    load, cores = os.getloadavg()[0], os.cpu_count() or 1
-    if load > cores / 2:
-        busy = f"the machine is busy (load {load:.1f} on {cores} cores): these are no measurements"
-        console.print(busy, style="yellow", highlight=False)
-    command = redact.command("experiments.benchmark", sys.argv[1:])
+    command = redact.started("experiments.benchmark")
     environment = records.environment(command) | {
         **{name: os.environ[name] for name in sorted(os.environ) if name.startswith(TOLD)},
         "load at start": round(load, 1),

@@ -1,5 +1,6 @@
 """Command lines of the lab: absl flags, all mistakes at once, an exit code and no traceback."""
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,6 +11,8 @@ from experiments.errors import ConfigError, Interrupted, LabError, RunDirectoryE
 from experiments.redact import redacted
 from experiments.say import say
 from experiments.stdout import tell
+
+DASHED = re.compile(r"-(?!\.?\d)")  # as a flag is, and a number below 0 is not
 
 
 def main(
@@ -80,12 +83,12 @@ def _parse(
             problems.append(f"--{flag}: given twice")
         seen.add(flag)
         # `--flag value`; a switch, such as `--config.model.tied`, stands alone
-        if not equals and not _is_switch(values, flag) and rest and not rest[0].startswith("-"):
+        if not equals and not _is_switch(values, flag) and rest and not DASHED.match(rest[0]):
             argument = f"{argument}={rest.pop(0)}"
         (overrides if override else others).append(argument)
     try:
         values(["", *others])
-    except flags.Error as error:
+    except (flags.Error, ValueError) as error:  # a switch with a value: no error of its own
         problems.append(str(error))
         values.mark_as_parsed()
     for name in values:

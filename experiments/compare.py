@@ -88,7 +88,7 @@ def compare(
         shown = {p.variant: p.experiment for p, cell in zip(planned, found) if cell.result}
         comparison = Comparison(
             title=title,
-            about=about,
+            about=f"{about} {rules.told}".strip(),
             cells=on_machines(found, workdir / "cells"),
             costs=_costs(measure, shown, workdir / "costs.json", console),
             baselines=baselines(found),
@@ -158,19 +158,19 @@ def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
 
     sweep, rules = comparison
     planned = plan(sweep)
+    launch = launch_of(values)  # refused by a dry run too
     if values.dry_run:
         from experiments.dry_run import dry_run
 
         dry_run(planned, rules, Path(values.workdir), retry_failed=values.retry_failed)
         return
-    launch = launch_of(values)
     kept = Kept()  # every process has its own: another's is a copy of this one, still empty
     found = compare(
         planned,
         Path(values.workdir),
         title=f"Comparison: {values.config}",
         about=f"{_about(values.config.partition(':')[0])} {_shape(planned[0].experiment)}",
-        command=redact.command("experiments.compare", sys.argv[1:]),
+        command=redact.started("experiments.compare"),
         run=functools.partial(train.run, progress=launch is here, sinks=values.sink, kept=kept),
         measure=functools.partial(costs, kept=kept),
         rules=rules,

@@ -15,8 +15,9 @@ from attn import MECHANISMS, Causal, Mechanism, Softmax
 from attn.nn import MIXERS, Mixer
 from attn.nn.config import CHOICES, EncoderConfig
 from attn.positions import Rotary
+from experiments import tasks
 from experiments.errors import nearest
-from experiments.tasks import TASKS, Inputs, Objective, Task
+from experiments.tasks import Inputs, Objective, Task
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Depth = Annotated[int, Field(ge=1, le=10_000)]  # more would only fill the memory
@@ -24,6 +25,8 @@ Rate = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 
 MASK_RATE = 0.15  # BERT's
+# of what they hold now the types below are made
+TASKS = {**tasks.TASKS}
 TOKEN_MIXERS = {**MECHANISMS, **MIXERS}  # what a layer may mix tokens by
 
 record = functools.partial(
@@ -250,11 +253,13 @@ def task(name: str, **fields: Any) -> dict[str, Any]:
 
 def _plain(table: dict[str, type], kind: str, name: str, fields: dict) -> dict[str, Any]:
     if name not in table:
-        if name in MECHANISMS:  # since: the types of Experiment were made of the table at import
-            raise ValueError(
-                f"{kind} {name!r}: added to MECHANISMS too late; its line belongs in "
-                "attn/__init__.py"
-            )
+        now, called, file = {
+            "task": (tasks.TASKS, "TASKS", "experiments/tasks/__init__.py"),
+            "mechanism": (MECHANISMS, "MECHANISMS", "attn/__init__.py"),
+        }[kind]
+        if name in now:  # since
+            what = f"added to {called} too late; its line belongs in {file}"
+            raise ValueError(f"{kind} {name!r}: {what}")
         raise ValueError(f"unknown {kind} {name!r}{nearest(name, table)}")
     default = table[name]()
     filled = {f.name: getattr(default, f.name) for f in dataclasses.fields(default)}

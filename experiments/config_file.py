@@ -10,6 +10,7 @@ in it is the run's label, and "match" the field that is solved where sizes are m
 
 import ast
 import contextlib
+import dataclasses
 import inspect
 import re
 import runpy
@@ -181,7 +182,9 @@ def _got(function: Callable[..., Any], arguments: tuple[str, ...], names: dict[s
     except KeyError as error:
         if not arguments or error.args != arguments:
             raise
-        tables = [x for name, x in names.items() if isinstance(x, dict) and name[0] != "_"]
+        rules = [field.name for field in dataclasses.fields(Fairness)]
+        public = [x for name, x in names.items() if name[0] != "_" and name not in rules]
+        tables = [x for x in public if isinstance(x, dict)]
         valid = [key for table in tables for key in table if isinstance(key, str)]
         raise ValueError(f"unknown argument{nearest(arguments[0], valid)}") from None
 

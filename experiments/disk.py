@@ -1,5 +1,6 @@
 """Files and folders that are on the disk, whole, once these return, and never there in part."""
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -27,6 +28,8 @@ def write_bytes(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
     except OSError as error:  # a full disk does not say where
         error.filename = error.filename or str(path)
+        with contextlib.suppress(OSError):
+            partial.unlink()  # else it keeps the room that is missing
         raise
     partial.replace(path)
     sync(path.parent)

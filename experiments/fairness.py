@@ -14,6 +14,7 @@ import dataclasses
 import difflib
 import inspect
 import json
+import math
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -30,9 +31,15 @@ def _apart(values: list) -> list:
     return values
 
 
-Values = Annotated[
-    list[bool | int | float | str], Field(min_length=2), pydantic.AfterValidator(_apart)
-]
+def _plain(value: Any) -> Any:
+    finite = not isinstance(value, float) or math.isfinite(value)
+    if not isinstance(value, bool | int | float | str) or not finite:
+        raise ValueError(f"expected a number, a text, True or False, got {value!r}")
+    return value
+
+
+Value = Annotated[bool | int | float | str, pydantic.BeforeValidator(_plain)]
+Values = Annotated[list[Value], Field(min_length=2), pydantic.AfterValidator(_apart)]
 
 
 @record
@@ -80,6 +87,15 @@ class Fairness:
         """The field that `match` solves, where the sweep names no other."""
         return "model.head_dim" if self.match == "state_bytes" else "model.mlp_width"
 
+    @property
+    def told(self) -> str:
+        """A sentence for the report; empty where nothing is made alike."""
+        lines = [] if self.match == "none" else [f"{self.match} matched to the first variant's"]
+        lines += [f"a budget of {amount:,.10g} {kind}" for kind, amount in self.budget.items()]
+        lines += [f"{name} searched {_among(x)}" for name, x in self.search.items()]
+        lines += [f"{self.trials} trials drawn for each variant"] if self.trials else []
+        return f"Made alike: {'; '.join(lines)}." if lines else ""
+
     def __post_init__(self) -> None:
         if self.trials and not self.search:
             raise ValueError("trials: expected a search to draw them from, got none")
@@ -97,6 +113,12 @@ class Fairness:
         if ranges and self.trials is None:
             what = f"how many to draw from the range of {ranges[0]}"
             raise ValueError(f"trials: expected {what}, got none")
+
+
+def _among(tried: list | Range) -> str:
+    if isinstance(tried, Range):
+        return f"from {tried.low} to {tried.high}" + (" by its logarithm" if tried.log else "")
+    return f"among {', '.join(map(str, tried))}"
 
 
 def fairness(names: dict[str, Any], where: str) -> Fairness:

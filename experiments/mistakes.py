@@ -9,10 +9,9 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from experiments.config import TOKEN_MIXERS, Experiment
+from experiments.config import TASKS, TOKEN_MIXERS, Experiment
 from experiments.errors import nearest
 from experiments.redact import redacted
-from experiments.tasks import TASKS
 
 Path = Sequence[str | int]
 SECTIONS = ((), ("task",), ("model",), ("model", "attention"), ("optimizer",), ("train",))
@@ -97,7 +96,7 @@ def _path(loc: Path) -> tuple[str | int, ...]:
     """Where in the plain values: pydantic's location without the names of union members."""
     kinds = ("int", "float", "range", "list of values")
     member = lambda part: part in kinds or str(part).startswith(("literal[", "tuple["))
-    loc = tuple(part for part in loc if not member(part))
+    loc = tuple(part for part in loc if not member(part) and part != "[key]")
     # a list is one value of its field
     field = lambda rest: itertools.takewhile(lambda part: not isinstance(part, int), rest)
     match loc:

@@ -5,6 +5,7 @@ A name is one if its last word is: WANDB_API_KEY, slurm_token, hfToken; not key_
 
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 
 HIDDEN = "[redacted]"
@@ -32,8 +33,20 @@ def redacted(text: str) -> str:
 
 def command(module: str, arguments: Sequence[str]) -> str:
     """`python -m module arguments`, to be copied into a shell, but for the secrets in it."""
+    return _joined(["-m", module], arguments)
+
+
+def started(module: str) -> str:
+    """The command of this process: `module`'s, or of a file that was run in its place, which may
+    add mechanisms that the module alone does not know."""
+    main = sys.modules["__main__"]
+    in_place = main.__spec__ is None and hasattr(main, "__file__")
+    return _joined([sys.argv[0]] if in_place else ["-m", module], sys.argv[1:])
+
+
+def _joined(what: Sequence[str], arguments: Sequence[str]) -> str:
     # a secret argument whole, for its value may have spaces
     kept = [ARGUMENT.sub(rf"\1{HIDDEN}", a) if ARGUMENT.fullmatch(a) else a for a in arguments]
     follows = [False, *map(bool, map(FLAG.fullmatch, arguments))]
     kept = [HIDDEN if secret else redacted(a) for a, secret in zip(kept, follows)]
-    return shlex.join(["python", "-m", module, *kept])
+    return shlex.join(["python", *what, *kept])

@@ -53,7 +53,7 @@ def _define(values: flags.FlagValues) -> None:
 
 
 def _run(values: flags.FlagValues, experiment: Experiment) -> None:
-    command = redact.command("experiments.train", sys.argv[1:])
+    command = redact.started("experiments.train")
     result = run(
         experiment,
         values.workdir,

@@ -94,7 +94,7 @@ def _define(values: flags.FlagValues) -> None:
 
 def _run(values: flags.FlagValues) -> None:
     workdir = Path(values.workdir)
-    command = redact.command("experiments.visualize", sys.argv[1:])
+    command = redact.started("experiments.visualize")
     tell(f"picture: {write(look(workdir, values.example), workdir, command)}")
 
 

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -67,17 +67,20 @@ def run(work: Callable[..., None], arguments: tuple, processes: int, most: int) 
                 os.kill(process.pid, number)
 
     before = {number: signal.signal(number, forward) for number in ASKING}
+    resource_tracker.ensure_running()  # by the first start it would be, and unblock signals
     try:
         for process in planned:
             if caught:
                 break
+            # born with them blocked: while it imports there is nobody to catch KeyboardInterrupt
+            signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)
             process.start()
             started.append(process)
-            for number in caught:  # it came while this one was no process yet
-                os.kill(process.pid, number)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
         for process in started:
             process.join()
     finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
         for number, handler in before.items():
             signal.signal(number, handler)
     if caught:
@@ -101,6 +104,7 @@ def _on(cores: Sequence[int], devices: Sequence[str], work: Callable[..., None],
         os.environ[VISIBLE] = ",".join(devices)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
         work(*arguments)
     except Interrupted as error:
         sys.exit(error.code)

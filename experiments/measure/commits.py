@@ -3,17 +3,19 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.table import Table
 
 from experiments import records
-from experiments.errors import ConfigError, LabError
+from experiments.errors import ConfigError, Interrupted, LabError
 from experiments.measure.turns import OURS
 from experiments.report.table import number
 
@@ -44,10 +46,17 @@ def checkout(ref: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="attn-") as parent:
         folder = Path(parent) / "there"
         subprocess.run([*git, "add", "--detach", folder, found], check=True, capture_output=True)
+        before = signal.signal(signal.SIGTERM, _stop)
         try:
             yield folder
         finally:
             subprocess.run([*git, "remove", "--force", folder], capture_output=True)
+            signal.signal(signal.SIGTERM, before)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Else git would go on listing a folder that is gone, and a benchmark run that nobody reads."""
+    raise Interrupted(number, "SIGTERM: stopped; nothing is written")
 
 
 def beside(

@@ -21,6 +21,7 @@ from experiments.report.measurements import (
 from experiments.report.page import facts, page, words
 from experiments.report.scaling import pictures
 from experiments.report.summary import Summary, sharing, summary
+from experiments.validation import flat
 
 NOTES = {
     "times": "Contenders take turns in one process, each on inputs that rotate; compiling is never "
@@ -120,7 +121,7 @@ def _hypertext(found: dict[str, Suite], environment: dict[str, Any]) -> str:
         facts(notes(environment)),
         *sections(found),
         *made,
-        facts(environment),
+        facts(flat(environment)),
     ]
     return page("Benchmark", shown)
 

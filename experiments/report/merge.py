@@ -67,8 +67,9 @@ def _brief(machines: Collection[str]) -> dict[str, str]:
 def _costs_told(comparison: Comparison) -> Comparison:
     """It says where its costs were measured, if no run was trained there, as with --processes."""
     here, on = machine(comparison.environment), {c.machine for c in comparison.cells if c.result}
-    told = f"Costs were measured on {here}; its runs trained on {' and '.join(sorted(on))}."
-    if not here or not comparison.costs or here in on or told in comparison.about:
+    known = sorted(on - {""})  # of a damaged record it is not
+    told = f"Costs were measured on {here}; its runs trained on {' and '.join(known)}."
+    if not (here and known and comparison.costs) or here in on or told in comparison.about:
         return comparison
     return dataclasses.replace(comparison, about=f"{comparison.about} {told}".strip())
 

@@ -102,7 +102,9 @@ def _error(variant: Variant) -> str:
 
 
 def _note(key: str) -> Callable[[Variant], str]:
-    return lambda variant: variant.cells[0].notes.get(key, "—")
+    # of several comparisons each cell has what its own says
+    each = lambda variant: dict.fromkeys(cell.notes.get(key, "—") for cell in variant.cells)
+    return lambda variant: "; ".join(each(variant))
 
 
 def _steps(variant: Variant) -> str:

@@ -24,6 +24,9 @@ from experiments.report import plots
 Blocks = dict[str, str]  # what stands under each name of a README
 Figures = dict[str, tuple[str, bytes]]  # svg and png
 NOT_RECORDED = "date and commit not recorded"  # of the first studies
+OF_ANOTHER = (
+    "> Tables and figures are of this run, the words around them of the one in the repository.\n\n"
+)
 Study = Callable[[int, int], tuple[dict[str, Any], Figures]]  # of seeds and steps
 
 
@@ -112,6 +115,8 @@ def run_line(results: dict[str, Any]) -> str:
 def write(out: Path, folder: Path, results: dict, blocks, figures: Figures) -> None:
     """`out` may be the study's own folder: then its README is renewed."""
     text = renewed((folder / "README.md").read_text(), blocks(results))
+    if out.resolve() != folder.resolve():  # where whoever runs it there reads them again
+        text = OF_ANOTHER + text
     (out / "results.json").write_text(compact(results) + "\n")
     for name, (svg, png) in figures.items():
         (out / f"{name}.svg").write_text(svg)

@@ -38,6 +38,7 @@ def test_a_run_is_drawn_with_its_characters(trained, capsys):
     assert (trained / "alignment.png").read_bytes().startswith(b"\x89PNG")
     assert (trained / "alignment.svg").read_text().startswith('<svg xmlns="http')
     assert align.main([f"--workdir={trained}", "--example=8"]) == 2
+    assert align.main([f"--workdir={trained}", "--example=-1"]) == 2
     assert visualize.main([f"--workdir={trained}"]) == 2
     errors = capsys.readouterr().err
     assert "validation has examples 0..7" in errors

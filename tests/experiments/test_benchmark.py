@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -17,7 +18,7 @@ from rich.console import Console
 
 from attn import MECHANISMS, Causal, Padding, Segments, Window
 from experiments import benchmark, records
-from experiments.errors import ConfigError
+from experiments.errors import ConfigError, Interrupted
 from experiments.measure import commits, cost, decoding, machine, torch_peers
 from experiments.measure.attention import Attention, needed, pairs
 from experiments.measure.options import Options
@@ -298,6 +299,7 @@ def test_the_command_writes_what_it_prints(tmp_path, capsys):
     text = (tmp_path / "benchmark.html").read_text()
     assert text.count("<svg") == 4  # time and memory of two modes
     assert "http:" not in text
+    assert "<dt>hardware.cores</dt>" in text
     markdown = (tmp_path / "benchmark.md").read_text()
     assert "#### T = 32, forward + backward, batch 2, float32, heads 4/2, width 16" in markdown
     assert found["environment"]["git"] in markdown
@@ -342,6 +344,14 @@ def test_no_suite_is_refused_before_anything_is_measured(tmp_path, capsys):
     assert benchmark.main([f"--workdir={tmp_path / 'new'}", "--suite="]) == 2
     assert "--suite: expected one or more of softmax,memory," in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+
+
+def test_a_busy_machine_is_told_of_beside_a_commit_too(monkeypatch, tmp_path, capsys):
+    """A ratio of 5 between equal code was shown as any other."""
+    monkeypatch.setattr(benchmark.os, "getloadavg", lambda: (99.0, 0.0, 0.0))
+    monkeypatch.setattr(commits, "beside", lambda *_: {"here": {}, "there": {}})
+    assert benchmark.main([f"--workdir={tmp_path}", "--against=HEAD", "--suite=softmax"]) == 0
+    assert "the machine is busy (load 99.0" in capsys.readouterr().out
 
 
 def test_a_commit_is_timed_beside_this_one(monkeypatch, tmp_path):
@@ -402,6 +412,25 @@ def test_a_commit_is_timed_with_peers_that_its_suites_have():
     assert peers == {"loop": [], "content": [], "linear": ["token scan", "fla"]}
     assert "--rounds=3" in arguments
     assert benchmark._asked(values, Options(against=("fla",)))[1]["linear"] == ["fla"]
+
+
+def test_a_checkout_is_gone_after_sigterm_as_after_ctrl_c():
+    """Git went on listing its folder, and the benchmark in it ran on."""
+    folders = []
+
+    def stopped():
+        with commits.checkout("HEAD") as folder:
+            folders.append(str(folder))
+            signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None)
+
+    with pytest.raises(Interrupted) as error:
+        stopped()
+    assert error.value.code == 143
+    listed = subprocess.run(
+        ["git", "-C", str(records.ROOT), "worktree", "list"], capture_output=True, text=True
+    )
+    assert folders[0] not in listed.stdout
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_a_commit_is_timed_by_the_suites_and_peers_that_both_have(monkeypatch):

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import pytest
 from rich.console import Console
+from tiny_experiment import write_config
 
 import experiments.kept
 from experiments import cells, compare, evaluate, records, slurm, train, workers
@@ -26,7 +27,7 @@ from experiments.errors import (
     NonFiniteError,
     RunDirectoryError,
 )
-from experiments.fairness import Fairness
+from experiments.fairness import Fairness, Range
 from experiments.kept import Kept
 from experiments.launch import launch_of
 from experiments.lock import held
@@ -115,6 +116,22 @@ def test_finished_cells_never_run_again(tmp_path):
     assert again.ran == []
     assert [c.result for c in first.cells] == [c.result for c in second.cells]
     assert second.cells[0].metrics == ({"step": 1, "loss": 2.0},)
+
+
+def test_a_report_says_what_its_runs_were_made_alike_by(tmp_path):
+    """What each chose stood in the table, and nowhere from what."""
+    rate, b1 = Range(low=1e-4, high=0.1, log=True), [0.8, 0.9]
+    search = {"optimizer.learning_rate": rate, "optimizer.b1": b1}
+    rules = Fairness(match="params", budget={"tokens": 1e6}, search=search, trials=20)
+    assert rules.told == (
+        "Made alike: params matched to the first variant's; a budget of 1,000,000 tokens; "
+        "optimizer.learning_rate searched from 0.0001 to 0.1 by its logarithm; "
+        "optimizer.b1 searched among 0.8, 0.9; 20 trials drawn for each variant."
+    )
+    assert run(Trainer(), tmp_path / "alone").about == ""
+    rules = Fairness(search={"optimizer.b1": b1})
+    found = run(Trainer(), tmp_path / "x", rules=rules, about="One.")
+    assert found.about == "One. Made alike: optimizer.b1 searched among 0.8, 0.9."
 
 
 def test_a_run_that_has_ended_is_not_looked_at_before_each_later_one(tmp_path, monkeypatch):
@@ -411,6 +428,30 @@ def test_a_signal_while_processes_start_reaches_the_last_and_no_more_start(monke
     assert (len(started), told) == (2, [(0, signal.SIGTERM), (1, signal.SIGTERM)])
 
 
+def test_ctrl_c_while_processes_import_ends_them_without_a_traceback(tmp_path):
+    """Each told where in JAX's imports it had come to."""
+    script = tmp_path / "two.py"
+    script.write_text("""
+import time
+from experiments import cli, workers
+if __name__ == "__main__":
+    two = lambda values: workers.run(print, (), 2, 2)
+    raise SystemExit(cli.main(lambda values: None, two, usage="", arguments=[]))
+print("importing", flush=True)
+time.sleep(1)
+""")
+    process = subprocess.Popen(
+        [sys.executable, script], stdout=-1, stderr=-1, text=True, start_new_session=True
+    )
+    assert process.stdout.readline() == "importing\n"
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (
+        130,
+        "SIGINT: all is saved; the same command goes on from it\n",
+    )
+
+
 def test_one_run_that_is_left_has_no_more_cores_than_the_others_had(monkeypatch):
     # it had them all, and its seed was dropped from the mean as of another machine
     given = []
@@ -451,6 +492,10 @@ def test_parameters_of_a_cluster_are_read_or_refused(tmp_path):
     assert slurm.settings(given) == {"timeout_min": 60, "slurm_partition": "gpu"}
     with pytest.raises(ConfigError, match="--slurm=gpu: expected NAME=VALUE"):
         slurm.settings(["gpu"])
+    # by a dry run too, which said that all could be run
+    config = write_config(tmp_path / "c.py", "def sweep():\n    yield {}\n")
+    dry = [f"--config={config}", f"--workdir={tmp_path}", "--dry_run", "--slurm=gpu"]
+    assert compare.main(dry) == 2
     pytest.importorskip("submitit", reason="the extra [launch]")
     for wrong in ({"cluster": "local", "tiem": 3}, {"cluster": "nowhere"}):
         with pytest.raises(ConfigError, match="--slurm: "):

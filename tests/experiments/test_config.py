@@ -253,7 +253,12 @@ def test_sweep_yields_an_experiment_for_each_dict(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("config", "valid"),
-    [("dates.py:transformr", "transformer"), ("gating.py:inducton", "induction")],
+    [
+        ("dates.py:transformr", "transformer"),
+        ("gating.py:inducton", "induction"),
+        ("mqar.py:65", "64"),
+        ("mqar.py:zz", "64"),
+    ],
 )
 def test_an_argument_that_a_config_does_not_have_is_told_the_nearest(config, valid):
     with pytest.raises(ConfigError, match=f"unknown argument; did you mean '{valid}'"):
@@ -320,6 +325,22 @@ def test_unknown_abbreviated_and_repeated_flags_are_refused(tmp_path: Path, caps
         assert line in message
 
 
+def test_a_switch_with_a_value_is_a_mistake_and_no_traceback(tmp_path: Path, capsys):
+    config = write_config(tmp_path / "c.py")
+    assert command([f"--config={config}", f"--workdir={tmp_path}", "--noprogress=3"]) == 2
+    assert "--noprogress=3 does not take an argument" in capsys.readouterr().err
+
+
+def test_a_number_below_0_after_a_space_is_the_value_of_its_flag(tmp_path: Path, capsys):
+    config = write_config(tmp_path / "c.py")
+    wrong = ["--config.seed", "-1", "--config.optimizer.weight_decay", "-.5", "--workdir", "-3x"]
+    assert command([f"--config={config}", *wrong]) == 2
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "  optimizer.weight_decay: should be greater than or equal to 0, got -0.5",
+        "  seed: should be greater than or equal to 0, got -1",
+    ]
+
+
 def processor_time(command: list[str]) -> tuple[float, subprocess.CompletedProcess[str]]:
     """Seconds of it, not of the clock, because a busy machine is not a slow program."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -357,7 +378,11 @@ def test_every_config_that_ships_is_right(path: Path):
         assert read_sweep(str(path))
 
 
-def test_a_mechanism_registered_too_late_is_told_where_its_line_belongs(monkeypatch):
+def test_what_is_registered_too_late_is_told_where_its_line_belongs(monkeypatch):
     monkeypatch.setitem(MECHANISMS, "tempered", MECHANISMS["softmax"])
     with pytest.raises(ValueError, match=r"'tempered': added to .* too late; .*attn/__init__\.py"):
         mechanism("tempered")
+    # a task was unknown, and it was asked whether itself was meant
+    monkeypatch.setitem(TASKS, "twice", TASKS["copy"])
+    with pytest.raises(ValueError, match=r"'twice': added to TASKS too late; .*tasks/__init__\.py"):
+        task("twice")

@@ -1,6 +1,7 @@
 """Sizes are solved, budgets are kept, settings are chosen on validation; all of it is said."""
 
 import json
+import math
 import re
 
 import jax
@@ -441,10 +442,18 @@ def test_a_config_file_says_what_is_fair(tmp_path):
     ("names", "message"),
     [
         ({"match": "parms"}, "match: should be .*did you mean 'params'"),
-        ({"budget": {"tokns": 1.0}}, "budget.tokns"),
+        ({"budget": {"tokns": 1.0}}, "^1 mistake in c.py:\n  budget.tokns: should be steps or"),
         ({"budget": {"tokens": -1.0}}, "budget.tokens: .*greater than 0"),
         ({"budget": {"tokens": 1.0, "steps": 2.0}}, "budget: .*at most 1"),
         ({"search": {"optimizer.b1": [0.9]}}, "search.optimizer.b1: .*at least 2"),
+        (
+            {"search": {"optimizer.b1": [0.9, None]}},
+            r"^1 mistake .*\n.*b1.1: expected a .*None",
+        ),
+        (
+            {"search": {"optimizer.b1": [0.9, math.nan]}},
+            r"^1 mistake .*\n.*expected a .*got nan",
+        ),
     ],
 )
 def test_mistakes_are_named(names, message):

@@ -3,6 +3,8 @@
 import dataclasses
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -148,3 +150,12 @@ def test_mistakes_and_records_of_a_command_show_no_secret(tmp_path: Path, monkey
     assert json.dumps(seen) == json.dumps(
         {"command": f"python -m experiments.train '--config.x.token={HIDDEN}'"}
     )
+
+
+def test_the_command_of_a_file_run_in_place_of_a_module_is_that_file(tmp_path: Path):
+    """A report named a command that does not know the mechanisms which the file adds."""
+    path = tmp_path / "mine.py"
+    path.write_text("from experiments import redact\nprint(redact.started('experiments.compare'))")
+    mine = [sys.executable, str(path), "--config=x", "--config.x.token=hunter2"]
+    said = subprocess.run(mine, capture_output=True, text=True, check=True).stdout
+    assert said == f"python {path} --config=x '--config.x.token={HIDDEN}'\n"

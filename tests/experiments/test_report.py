@@ -207,6 +207,7 @@ def test_a_full_disk_leaves_the_report_that_was_there(name, comparison, tmp_path
     with pytest.raises(OSError, match=rf"No space left on device: .*{name}"):
         report.write(comparison, tmp_path)
     assert (tmp_path / name).read_text() == "before"
+    assert not [*tmp_path.rglob(".*")]  # what it began filled the disk further
     if name.startswith("figures"):
         assert (tmp_path / "figures/attention-7.svg").read_text() == "before"
 
@@ -260,6 +261,15 @@ def test_a_table_has_the_columns_and_the_notes_that_say_something():
     assert "* fairness:" not in markdown([plain], {})
     assert "* fairness:" in markdown([noted], {})
     assert "+0.1%" in markdown([noted], {})
+
+
+def test_a_variant_of_two_searches_says_what_each_chose_from():
+    """Only the first was told, of runs that were the best of more trials too."""
+    chosen = [{"searched": f"rate=1, best of {n}"} for n in (2, 2, 9)]
+    cells = [dataclasses.replace(cell("linear", n), notes=x) for n, x in enumerate(chosen)]
+    (column,) = (c for c in COLUMNS if c.heading == "searched")
+    (row,) = variants(cells, {})
+    assert column.text(row) == "rate=1, best of 2; rate=1, best of 9"
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,18 @@ def test_a_readme_with_other_blocks_is_refused():
         record.renewed(text, {"b": "new"})
 
 
+def test_words_of_another_run_are_not_passed_off_as_those_of_a_run_elsewhere(tmp_path):
+    """A run of one seed and three steps stood under the answer of three seeds."""
+    (tmp_path / "own").mkdir()
+    readme = tmp_path / "own/README.md"
+    readme.write_text("# Q\n<!-- a -->\nold\n<!-- end -->\n**Yes.**\n")
+    for out in (tmp_path, tmp_path / "own"):
+        record.write(out, tmp_path / "own", {}, lambda results: {"a": "new"}, {})
+    new = "# Q\n<!-- a -->\nnew\n<!-- end -->\n**Yes.**\n"
+    assert readme.read_text() == new
+    assert (tmp_path / "README.md").read_text() == record.OF_ANOTHER + new
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_command_runs_from_end_to_end(name, tmp_path, capsys, monkeypatch):
