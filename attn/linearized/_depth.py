@@ -15,10 +15,11 @@ class OfLayer(Linearized):
     layers: int = 1
 
     def __post_init__(self):
-        super().__post_init__()
+        # before what is asked of a layer, which follows the depth
         check_count("layers", self.layers)
         if not is_integer(self.layer) or not 0 <= self.layer < self.layers:
             raise ValueError(f"layer: expected 0 to {self.layers - 1}, got {self.layer!r}")
+        super().__post_init__()
 
     @classmethod
     def for_layers(cls, layers: int, **settings) -> tuple["OfLayer", ...]:

@@ -373,3 +373,12 @@ def test_deeper_layers_forget_less():
         hgrn2_attention(q, k, v, lower_bounds=jnp.ones(8))
     assert [m.layer_fraction for m in Lightning.for_layers(4)] == [0, 0.25, 0.5, 0.75]
     assert {m.chunk for m in HGRN2.for_layers(4, chunk=8)} == {8}
+
+
+@pytest.mark.parametrize("kind", [HGRN2, RWKV6, RWKV7])
+def test_a_layer_that_is_not_there_is_named(kind):
+    with pytest.raises(ValueError, match=r"^layers: expected an integer from 1"):
+        kind(layers=0)
+    for layer in (-1, 2, 0.5, True):
+        with pytest.raises(ValueError, match=f"^layer: expected 0 to 1, got {layer!r}$"):
+            kind(layer=layer, layers=2)

@@ -207,6 +207,11 @@ def test_mistakes_are_named():
     expected = "shifts: expected names out of beta, k, q, shift, v from Wrong, got output_gate, qu"
     with pytest.raises(ValueError, match=expected):
         layer(Wrong())
+    kind = lambda **names: type("Asking", (Toy,), names)()
+    with pytest.raises(ValueError, match=r"^shifts: expected initializers .*, got \{'q': 0.2\}$"):
+        layer(kind(shifts={"q": 0.2}))
+    with pytest.raises(ValueError, match=r"^shifts: expected .*, of 'shares' too, got \{'q': "):
+        layer(kind(shifts={"q": Fading(power=0.2)}, shift_rank=4))
     with pytest.raises(ValueError, match=r"context: Shifted mixes each .*token_shift=False"):
         layer(Shifted())(X, context=X)
     with pytest.raises(ValueError, match=r"context: Shifted mixes each"):
