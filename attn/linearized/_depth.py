@@ -1,10 +1,11 @@
-"""OfLayer: a variant that differs with the layer it is in."""
+"""OfLayer: a variant that differs with the layer it is in; and what RWKV's have in common."""
 
 import dataclasses
 
 from attn._core import check_count
 from attn._numbers import is_integer
 from attn.linearized._family import Linearized
+from attn.norms import HeadNorm
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,3 +36,9 @@ class OfLayer(Linearized):
     def remaining(self) -> float:
         """The share of the layers that this and later ones are: 1 in the first."""
         return 1 - self.layer / self.layers
+
+
+def rwkv_norm(form: OfLayer) -> HeadNorm:
+    """The group norm of RWKV's heads, whose scale starts smaller in lower layers, as in the
+    authors' code (BlinkDL/RWKV-LM)."""
+    return HeadNorm(centred=True, start=((1 + form.layer) / form.layers) ** 0.7)

@@ -9,10 +9,9 @@ from jaxtyping import Array, Float
 from attn._axes import aligned
 from attn._tokens import to_heads
 from attn.gates import ZEROS, Fading, Gate, LowRank, Ramp, Uniform, minus_exp
-from attn.linearized._depth import OfLayer
+from attn.linearized._depth import OfLayer, rwkv_norm
 from attn.linearized._terms import Terms
 from attn.masks import FULL, Mask
-from attn.norms import HeadNorm
 
 
 def rwkv6_attention(
@@ -52,11 +51,8 @@ class RWKV6(OfLayer):
     shift_rank: ClassVar = 32
     output_gate: str | None = "silu"
     output_norm: bool = True
+    published_norm = property(rwkv_norm)
     token_shift: bool = True
-
-    @property
-    def published_norm(self):
-        return HeadNorm(centred=True, start=((1 + self.layer) / self.layers) ** 0.7)
 
     @property
     def shifts(self):

@@ -11,11 +11,10 @@ from jaxtyping import Array, Float
 from attn._axes import aligned
 from attn._tokens import to_heads
 from attn.gates import ZEROS, Fading, Gate, LowRank, Ramp, identity
-from attn.linearized._depth import OfLayer
+from attn.linearized._depth import OfLayer, rwkv_norm
 from attn.linearized._terms import Terms
 from attn.linearized.feature_maps import unit
 from attn.masks import FULL, Causal, Mask
-from attn.norms import HeadNorm
 
 
 def rwkv7_attention(
@@ -63,12 +62,9 @@ class RWKV7(OfLayer):
     bonus: float | None = -0.04
     output_gate: str | None = "sigmoid"
     output_norm: bool = True
+    published_norm = property(rwkv_norm)
     token_shift: bool = True
     value_residual: bool = True
-
-    @property
-    def published_norm(self):
-        return HeadNorm(centred=True, start=((1 + self.layer) / self.layers) ** 0.7)
 
     @property
     def shifts(self):
