@@ -25,7 +25,7 @@ class TokenShift(nnx.Module):
     """
 
     def __init__(self, width: int, starts: dict[str, Initializer], *, key: Array):
-        mu = lambda name: starts[name](fold(key, name), (width,), jnp.float32)
+        mu = lambda name: starts[name](fold(key, "mu", name), (width,), jnp.float32)
         self.mu = nnx.Dict({name: nnx.Param(mu(name)) for name in starts})
 
     def before(self, x: Float[Array, "*B T W"], mask: Mask) -> Float[Array, "*B T W"]:
@@ -65,7 +65,7 @@ class DataDependentShift(TokenShift):
     def __init__(self, width: int, starts: dict[str, Initializer], *, rank: int, key: Array):
         named = {name: start for name, start in starts.items() if name != "shares"}
         super().__init__(width, named, key=key)
-        self.mu_x = nnx.Param(starts["shares"](fold(key, "shares"), (width,), jnp.float32))
+        self.mu_x = nnx.Param(starts["shares"](fold(key, "mu", "shares"), (width,), jnp.float32))
         self.low_rank = LowRank(rank=rank, between=jnp.tanh, down=ZEROS, up=Uniform(0.01))
         drawn = {name: self.low_rank.init(fold(key, name), width, width) for name in named}
         parameters = lambda arrays: nnx.Dict({name: nnx.Param(x) for name, x in arrays.items()})

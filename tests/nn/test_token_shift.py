@@ -13,9 +13,10 @@ from toy_mechanism import Toy, build, jit, run
 from attn import RWKV7, Array, Causal, Padding, Segments, Softmax, Window
 from attn.gates import Fading
 from attn.nn import Attention
-from attn.nn.token_shift import TokenShift
+from attn.nn.keys import fold
+from attn.nn.token_shift import DataDependentShift, TokenShift
 
-W, T = 6, 9
+W, T, KEY = 6, 9, jax.random.key(0)
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.normal(size=(2, T, W)), jnp.float32)
 IDS = np.array([[0, 0, 0, 1, 1, 2, 2, 2, 2], [5, 5, 1, 1, 1, 1, 5, 5, 5]], np.int32)
@@ -198,6 +199,16 @@ def test_every_form_of_depth_is_the_same_encoder():
     for form in ({"scan": True}, {"remat": True}):
         again = run(build(**settings, layers=2, **form), tokens, mask=Causal())
         np.testing.assert_allclose(again, y, rtol=1e-4, atol=1e-5)
+
+
+def test_shares_that_are_drawn_are_drawn_apart():
+    """Of the networks' keys too, which were those of the shares."""
+    drawn = jax.random.key_data  # an initializer that gives back its key
+    start = lambda key, shape, dtype: jnp.resize(drawn(key), shape).astype(dtype)
+    shift = DataDependentShift(2, dict.fromkeys("qkv", start) | {"shares": start}, rank=1, key=KEY)
+    keys = [x[...] for x in (*shift.mu.values(), shift.mu_x)]
+    keys += [drawn(fold(KEY, name)).astype(jnp.float32) for name in "qkv"]
+    assert len({tuple(np.asarray(key)) for key in keys}) == 7
 
 
 def test_mistakes_are_named():
