@@ -307,8 +307,8 @@ def check_count(name: str, value, *, least: int = 1) -> None:
 
 
 def check_state(state, kind: type, q=None) -> None:
-    """Raise TypeError unless `state` is of the kind that a variant's `init_state` makes, and as
-    wide as the tokens q: 16 and 32 bits go together, and 64 with 64 alone."""
+    """Raise TypeError unless `state` is of the kind that a variant's `init_state` makes, and, given
+    the tokens q, as wide as those: 16 and 32 bits go together, and 64 with 64 alone."""
     if not isinstance(state, kind):
         raise TypeError(f"state: expected that of `init_state`, got {type(state).__name__}")
     for x in filter(is_floats, jax.tree.leaves(state) if is_floats(q) else ()):
