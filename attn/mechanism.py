@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import math
 from typing import Any, ClassVar
 
 import jax
@@ -10,7 +9,6 @@ from jaxtyping import Array, Float
 
 from attn._arrays import check_arrays, learned_shapes
 from attn._core import check_qkv
-from attn._numbers import is_integer, is_number
 from attn.biases import Bias
 from attn.gates import Gate, Initializer, StepDecay
 from attn.masks import FULL, Mask
@@ -194,32 +192,3 @@ class Mechanism(abc.ABC):
     def name(self) -> str:
         """The class name, for messages; `MECHANISMS` has the key that configs use."""
         return type(self).__name__
-
-
-OUTPUT_GATES = ("silu", "sigmoid")  # functions of jax.nn
-
-
-def wrong_requests(mechanism: Mechanism) -> list[str]:
-    """A line for each of `short_conv`, `output_gate`, `head_norm`, `bonus` and `shifts` that a
-    mechanism asks its layer for and that there is not."""
-    taps, gate, bonus = mechanism.short_conv, mechanism.output_gate, mechanism.bonus
-    norm, norms = mechanism.head_norm, "an attn.norms.HeadNorm, or None"
-    number = is_number(bonus) and math.isfinite(bonus)
-    gates = f"{' or '.join(map(repr, OUTPUT_GATES))}, or None"
-    shifts, starts = mechanism.shifts, "initializers such as attn.gates.Fading(power=1.0)"
-    starts += ", of 'shares' too" if mechanism.shift_rank else ""
-    complete = not (shifts and mechanism.shift_rank) or "shares" in shifts
-    rules = [
-        (is_integer(taps) and taps >= 0, "short_conv", "a number of taps, 0 for none", taps),
-        (gate in (None, *OUTPUT_GATES), "output_gate", gates, gate),
-        (norm is None or isinstance(norm, HeadNorm), "head_norm", norms, norm),
-        (bonus is None or number, "bonus", "a finite number, or None", bonus),
-        (complete and all(map(callable, shifts.values())), "shifts", starts, shifts),
-    ]
-    return [f"{name}: expected {what}, got {x!r}" for right, name, what, x in rules if not right]
-
-
-def check_requests(mechanism: Mechanism) -> None:
-    """Raise ValueError with all `wrong_requests`: for records where they are fields."""
-    if wrong := wrong_requests(mechanism):
-        raise ValueError("\n".join(wrong))

@@ -36,7 +36,7 @@ CORE = {
     "_rotary",
     "_running",
 }
-CORE |= {"_varying", "_blockwise", "kernels", "mechanism", "gates", "norms"}
+CORE |= {"_varying", "_blockwise", "kernels", "mechanism", "gates", "norms", "_requests"}
 
 
 def modules_imported(path):

@@ -23,10 +23,11 @@ from attn._core import (
 )
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
 from attn._prompt import check_prompt
+from attn._requests import check_requests
 from attn._running import between, followed, running
 from attn.biases import Decay
 from attn.masks import FULL, TERMS, And, Causal, Mask, Or, Padding, Segments
-from attn.mechanism import Mechanism, check_requests
+from attn.mechanism import Mechanism
 from attn.norms import HeadNorm
 
 

@@ -31,10 +31,11 @@ from attn._core import (
     wide,
 )
 from attn._prompt import as_tokens
+from attn._requests import check_requests
 from attn.linearized import _dense, _scan, _work
 from attn.linearized._terms import Sizes, State, Terms, empty_state, sizes
 from attn.masks import FULL, Causal, Padding, Segments
-from attn.mechanism import Mechanism, check_requests
+from attn.mechanism import Mechanism
 from attn.norms import HeadNorm
 
 

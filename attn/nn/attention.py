@@ -11,11 +11,12 @@ from jaxtyping import Array, Float, Int
 from attn._arrays import check_width
 from attn._axes import aligned
 from attn._core import check_count, wide
+from attn._requests import check_requests
 from attn._rotary import check_positions
 from attn.biases import Bias
 from attn.dense.dot_product import dot_product_attention
 from attn.masks import FULL, Causal, Mask
-from attn.mechanism import Mechanism, check_requests
+from attn.mechanism import Mechanism
 from attn.nn.gates import Gates, output_gate
 from attn.nn.keys import fold
 from attn.nn.norm import RMSNorm, head_norm

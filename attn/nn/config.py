@@ -6,10 +6,11 @@ from typing import Any, Literal, get_args, get_origin
 import numpy as np
 
 from attn._numbers import is_integer, is_number
+from attn._requests import wrong_requests
 from attn.biases import Bias
 from attn.dense.dot_product import Softmax
 from attn.masks import Causal
-from attn.mechanism import Mechanism, wrong_requests
+from attn.mechanism import Mechanism
 from attn.nn.mixers.base import Mixer
 from attn.positions import Rotary
 
