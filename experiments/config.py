@@ -6,6 +6,7 @@ mechanism is written `{"name": key, field: value, ...}` with its key in TASKS or
 
 import dataclasses
 import functools
+import math
 from typing import Annotated, Any, Literal, Union
 
 import pydantic
@@ -183,6 +184,7 @@ class Train:
     A batch whose loss, gradients or update are not finite stops the run; or "skip" goes on as if it
     had never come, "rollback" goes back to the newest checkpoint and passes over it from there. A
     checkpoint that cannot be written stops the run too, or it goes on to the next ("continue").
+    A call of the device makes `steps_per_call` steps at most, and a signal is heard between calls.
     """
 
     steps: Count
@@ -191,6 +193,7 @@ class Train:
     eval_every: Count = 100  # validation also follows the last step
     save_every: Count = 500
     keep: Count = 2  # latest checkpoints kept beside the best
+    steps_per_call: Annotated[int, Field(ge=1, le=1000)] = 1  # `together` says how many
     on_nonfinite: Literal["stop", "skip", "rollback"] = "stop"
     nonfinite_limit: Count = NONFINITE_LIMIT  # batches that a run may do without
     on_save_error: Literal["stop", "continue"] = "stop"  # the last step's always stops
@@ -199,6 +202,13 @@ class Train:
         if self.on_nonfinite == "stop" and self.nonfinite_limit != NONFINITE_LIMIT:
             what = "its default with on_nonfinite='stop', which does without none"
             raise ValueError(f"nonfinite_limit: expected {what}, got {self.nonfinite_limit}")
+
+    @property
+    def together(self) -> int:
+        """How many steps one program makes, of `steps_per_call` at most as many as divide what is
+        between two evaluations, two saves, and the whole."""
+        between = math.gcd(self.steps, self.eval_every, self.save_every)
+        return max(n for n in range(1, self.steps_per_call + 1) if between % n == 0)
 
 
 @record

@@ -17,6 +17,7 @@ class Devices:
 
     whole: NamedSharding  # of a state, on each
     rows: NamedSharding  # of a batch, a share on each
+    stacked: NamedSharding  # of several, a share of each batch
 
     @classmethod
     def dividing(cls, *sizes: int) -> Self:
@@ -24,10 +25,14 @@ class Devices:
         fits = lambda n: all(size % n == 0 for size in sizes)
         number = max(n for n in range(1, jax.device_count() + 1) if fits(n))
         mesh = jax.make_mesh((number,), ("rows",), (AxisType.Auto,), devices=jax.devices()[:number])
-        return cls(*(NamedSharding(mesh, PartitionSpec(*names)) for names in ((), ("rows",))))
+        parts = (), ("rows",), (None, "rows")
+        return cls(*(NamedSharding(mesh, PartitionSpec(*names)) for names in parts))
 
     def hold(self, state: PyTree) -> PyTree:
         return jax.device_put(state, self.whole)
 
     def split(self, batch: PyTree) -> PyTree:
         return jax.device_put(batch, self.rows)
+
+    def split_each(self, batches: PyTree) -> PyTree:
+        return jax.device_put(batches, self.stacked)

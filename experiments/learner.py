@@ -38,11 +38,6 @@ class State:
     opt_state: PyTree
 
 
-def passed_over(state: State) -> State:
-    """The state after a batch that changed nothing."""
-    return dataclasses.replace(state, step=state.step + 1)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shape:
     """What the steps take for granted about each batch, beside the shapes of its arrays."""
@@ -130,9 +125,9 @@ class Learner:
         """The next state and what happened; the same state if anything is not finite, but for its
         step where `on_nonfinite` is "skip".
 
-        `step` is the batch's number. A state that is not at it stays as it is too, so where nothing
-        is skipped nothing changes any more after a bad step until someone looks. Given the `seed`,
-        which is the experiment's, runs of other seeds have the same program.
+        `step` is the batch's number, -1 of one to pass over. A state that is not at it stays as it
+        is too, so where nothing is skipped nothing changes any more after a bad step until someone
+        looks. Given the `seed`, which is the experiment's, runs of others have the same program.
         """
         seed = self.experiment.seed if seed is None else seed
         key = fold(jax.random.key(seed), "dropout", state.step)
@@ -155,7 +150,8 @@ class Learner:
         # each array of the state, and compile it for seconds, but does not copy what is dear
         good = jnp.isfinite(jnp.sqrt(zeros.sum())) & (state.step == step)
         new = State(state.step + 1, params, opt_state)
-        kept = passed_over(state) if self.experiment.train.on_nonfinite == "skip" else state
+        over = (step < 0) | (self.experiment.train.on_nonfinite == "skip")
+        kept = dataclasses.replace(state, step=state.step + over)
         # `where`, because 0 * nan is nan.
         state = jax.tree.map(lambda x, old: jnp.where(good, x, old), new, kept)
         return state, {
@@ -165,6 +161,14 @@ class Learner:
             "learning_rate": rate,
             "finite": jnp.isfinite(zeros),
         }
+
+    def train_steps(
+        self, state: State, batches: Batch, steps: Int[Array, "K"], seed: Int[Array, ""]
+    ) -> tuple[State, dict[str, Array]]:
+        """`train_step` on each of the stacked batches, and what happened in each. A call costs the
+        host about ten microseconds for each array of the state, however many steps it makes."""
+        one = lambda state, batch: self.train_step(state, *batch, seed)
+        return lax.scan(one, state, (batches, steps), unroll=len(steps) == 1)
 
     def eval_step(self, params: PyTree, batch: Batch) -> dict[str, Array]:
         """The loss summed over a batch's answers; of each row how many are right, and asked."""

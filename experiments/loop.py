@@ -25,7 +25,7 @@ from experiments.errors import (
 )
 from experiments.evaluate import Answers
 from experiments.kept import Kept
-from experiments.learner import Learner, State, passed_over, refusing
+from experiments.learner import Learner, State, refusing
 from experiments.lock import Held
 from experiments.measure.cost import Known
 from experiments.memory import keep_freed_memory
@@ -38,7 +38,7 @@ from experiments.tasks import Batch
 from experiments.validation import to_dict
 
 METRICS = "metrics.jsonl"
-AHEAD = 2  # steps that the device may be behind the host
+AHEAD = 2  # calls that the device may be behind the host
 FRESH = {
     "best": None,
     "skipped": [],
@@ -75,7 +75,7 @@ def run(
                 known=None if kept is None else kept.programs(),
             )
             if kept is not None and session.devices.whole.num_devices == 1:  # costs are of one
-                kept.add(session.learner, session.train_step.program)
+                kept.add(session.learner, session.train_steps.program)
             try:
                 # Not before the model could be built: until then the directory is nobody's.
                 write_config(workdir, experiment)
@@ -107,6 +107,7 @@ class Session:
         self.copies, self.lock = copies, lock
         self.began, self.training = time.monotonic(), 0.0
         self.learner, train = Learner(experiment, known), experiment.train
+        self.together = train.together
         self.devices = Devices.dividing(train.batch_size, train.eval_batch_size)
         self.checkpoints = Checkpoints.of(workdir, experiment)
         self.skipped: dict[int, str] = {}  # steps whose batch changes nothing, and why
@@ -154,22 +155,27 @@ class Session:
         once = lambda *what, **options: refusing(
             "the model", lambda: Compiled.of(*what, **fixed, **options)
         )
-        batch, step = self._batch(), np.int32(self.step)
-        self.train_step = once(
-            learner.train_step, self.state, batch, step, self.seed, donate_argnums=0
+        self.train_steps = once(
+            learner.train_steps, self.state, *self._batches(), self.seed, donate_argnums=0
         )
         size = self.experiment.train.eval_batch_size
         held_out = self.devices.split(next(self.experiment.posed.evaluation("validation", size)))
         self.eval_step = once(learner.eval_step, self.state.params, held_out)
-        fits.program("train.batch_size", self.train_step.program)
+        fits.program("train.batch_size", self.train_steps.program)
         fits.program("train.eval_batch_size", self.eval_step.program)
         self.compiling = time.monotonic() - start
 
-    def _batch(self) -> Batch:
+    def _batches(self) -> tuple[Batch, np.ndarray]:
+        """Those of the next call, stacked, and the number of each, -1 of one to pass over."""
+        numbers = range(self.step, self.step + self.together)
+        stacked = jax.tree.map(lambda *x: np.stack(x), *map(self._batch, numbers))
+        steps = np.int32([-1 if n + 1 in self.skipped else n for n in numbers])
+        return self.devices.split_each(stacked), steps
+
+    def _batch(self, number: int) -> Batch:
         e = self.experiment
-        draw = lambda: e.posed.batch(e.seed, self.step, e.train.batch_size)
-        batch = refusing("the task", lambda: self.learner.shape.check(draw()))
-        return self.devices.split(batch)
+        draw = lambda: e.posed.batch(e.seed, number, e.train.batch_size)
+        return refusing("the task", lambda: self.learner.shape.check(draw()))
 
     def run(self) -> dict[str, Any]:
         """result.json. Raises Interrupted after a signal, NonFiniteError where training fails."""
@@ -177,12 +183,12 @@ class Session:
         if lost := self.step - records.repair_metrics(self.metrics, self.step):
             self.display.warn(f"{self.metrics} lacks {lost} of the rows up to step {self.step}")
         train, pending = self.experiment.train, []
-        batch, looked = self._batch(), time.monotonic()
+        batches, looked = self._batches(), time.monotonic()
         while self.step < train.steps and not self.signals.caught:
-            pending.append(self._train(batch))
-            self.step += 1
+            pending.append(self._train(*batches))
+            self.step += self.together
             last = self.step == train.steps
-            batch = None if last else self._batch()  # while the device is at work
+            batches = None if last else self._batches()  # while the device is at work
             jax.block_until_ready(pending[-AHEAD:][0])
             scoring = last or self.step % train.eval_every == 0
             saving = last or self.step % train.save_every == 0 or bool(self.signals.caught)
@@ -190,7 +196,7 @@ class Session:
                 rows = self._fetch(pending)
                 self.training += time.monotonic() - looked
                 if not rows:
-                    batch, pending, looked = self._batch(), [], time.monotonic()
+                    batches, pending, looked = self._batches(), [], time.monotonic()
                     continue
                 best = self.best
                 if scoring:
@@ -211,21 +217,20 @@ class Session:
             self._stop()
         return result
 
-    def _train(self, batch: Batch) -> dict[str, jax.Array] | None:
-        """What happened; None if nothing did, because the batch is one to pass over."""
-        if self.step + 1 in self.skipped:
-            self.state = self.devices.hold(passed_over(self.state))
-            return None
-        self.state, metrics = self.train_step(self.state, batch, np.int32(self.step), self.seed)
+    def _train(self, batches: Batch, steps: np.ndarray) -> dict[str, jax.Array]:
+        """What happened in each."""
+        self.state, metrics = self.train_steps(self.state, batches, steps, self.seed)
         return metrics
 
-    def _fetch(self, pending: list[dict[str, jax.Array] | None]) -> list[dict[str, Any]]:
+    def _fetch(self, pending: list[dict[str, jax.Array]]) -> list[dict[str, Any]]:
         """A row for each step; none after going back to a checkpoint. Raises NonFiniteError for the
         first that went wrong, if the run is not to do without it."""
         rows, seconds = [], round(time.monotonic() - self.began + self.earlier["wall"], 3)
-        for i, values in enumerate(jax.device_get(pending)):
-            step = self.step - len(pending) + i + 1
-            if values and not (finite := values.pop("finite")).all():
+        calls = jax.device_get(pending)
+        steps = [{k: x[i] for k, x in call.items()} for call in calls for i in range(self.together)]
+        for step, values in enumerate(steps, self.step - len(steps) + 1):
+            finite = values.pop("finite")
+            if step not in self.skipped and not finite.all():
                 name = self.learner.names(self.state)[int(np.argmin(finite))]
                 try:
                     self._do_without(step, name)
@@ -235,7 +240,7 @@ class Session:
                 if self.experiment.train.on_nonfinite == "rollback":
                     self._go_back()
                     return []
-            numbers = {name: float(value) for name, value in (values or {}).items()}
+            numbers = {name: float(value) for name, value in values.items()}
             what = {"skipped": self.skipped[step]} if step in self.skipped else numbers
             rows.append({"step": step, **what, "seconds": seconds})
         return rows

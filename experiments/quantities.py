@@ -1,5 +1,6 @@
 """What an Experiment amounts to: parameters, FLOPs, decoding state, tokens; and its train step."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -15,7 +16,7 @@ from attn.nn.stack import Stack
 from experiments.compiled import once
 from experiments.config import Experiment
 from experiments.kept import Trained
-from experiments.learner import Learner, built
+from experiments.learner import Learner, State, built
 from experiments.measure import cost
 from experiments.measure.flops import Count, count, counted
 from experiments.memory import keep_freed_memory
@@ -25,39 +26,41 @@ Layer = tuple[Mechanism, cost.Shape, bool]
 
 
 class Step:
-    """The train step as it is trained with: state donated, batch on the host. The one that was
-    `trained` with in this process need not be compiled again."""
+    """The train step as it is trained with: state donated, batches on the host, as many steps in a
+    call. The program that was `trained` with in this process need not be compiled again."""
 
     def __init__(self, experiment: Experiment, trained: Trained | None = None) -> None:
         self.learner = trained.learner if trained else Learner(experiment)
         self.trained, self.seed = trained, np.int32(experiment.seed)
-        self.batch = experiment.posed.batch(experiment.seed, 0, experiment.train.batch_size)
+        self.together = experiment.train.together
+        batch = experiment.posed.batch(experiment.seed, 0, experiment.train.batch_size)
+        self.batches = jax.tree.map(lambda x: np.stack([x] * self.together), batch)
 
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        """Those of the learner's `train_step`."""
-        return self.learner.shapes, self.batch, np.int32(0), self.seed
+    def arguments(self, state: State, first: int) -> tuple[Any, ...]:
+        """Those of the learner's `train_steps`."""
+        steps = np.arange(first, first + self.together, dtype=np.int32)
+        return state, self.batches, steps, self.seed
 
     @functools.cached_property
     def work(self) -> Count:
-        return counted(self.program.jaxpr)
+        """Of one step."""
+        found = counted(self.program.jaxpr)
+        return dataclasses.replace(found, flops=found.flops // self.together)
 
     @functools.cached_property
     def program(self) -> cost.Program:
         if self.trained:
             return self.trained.program
-        step = jax.jit(self.learner.train_step, donate_argnums=0)
-        return cost.build(step, *self.arguments)
+        steps = jax.jit(self.learner.train_steps, donate_argnums=0)
+        return cost.build(steps, *self.arguments(self.learner.shapes, 0))
 
     def start(self) -> None:
         self.state = self.learner.start() if self.trained else once(self.learner.init)
         self.number = 0
 
     def __call__(self, turn: int) -> None:
-        self.state, metrics = self.program.call(
-            self.state, self.batch, np.int32(self.number), self.seed
-        )
-        self.number += 1
+        self.state, metrics = self.program.call(*self.arguments(self.state, self.number))
+        self.number += self.together
         jax.block_until_ready(metrics)
 
 
@@ -66,7 +69,9 @@ def in_turns(steps: dict[Any, Step], *, rounds: int, seconds: float) -> dict[Any
     keep_freed_memory()
     for step in steps.values():
         step.start()
-    return cost.time_together(steps, rounds=rounds, seconds=seconds)
+    calls = max(3, rounds // max((step.together for step in steps.values()), default=1))
+    found = cost.time_together(steps, rounds=calls, seconds=seconds)
+    return {name: timing.of_one(steps[name].together) for name, timing in found.items()}
 
 
 def params(experiment: Experiment) -> int:
@@ -78,10 +83,10 @@ def flops(experiment: Experiment) -> int:
     """Of one train step. Raises TypeError where they cannot be counted, as those of a loop whose
     length depends on data."""
     step = Step(experiment)
-    found = count(step.learner.train_step, *step.arguments)
+    found = count(step.learner.train_steps, *step.arguments(step.learner.shapes, 0))
     if found.unknown:
         raise TypeError(f"the work of {', '.join(found.unknown)} cannot be counted")
-    return found.flops
+    return found.flops // step.together
 
 
 def milliseconds(*steps: Step) -> list[float]:

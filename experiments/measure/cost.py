@@ -11,7 +11,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -35,6 +35,11 @@ class Timing:
     low: float
     high: float
     rounds: int
+
+    def of_one(self, n: int) -> Self:
+        """That of one of the `n` things that each call does."""
+        low, high = self.low / n, self.high / n
+        return Timing(self.minimum / n, self.median / n, low, high, self.rounds)
 
 
 @dataclasses.dataclass(frozen=True)

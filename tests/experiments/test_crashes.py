@@ -37,7 +37,7 @@ def steps_are_shared():
     def compiled(session):
         if not steps:
             make(session)
-            steps.update(train_step=session.train_step, eval_step=session.eval_step)
+            steps.update(train_steps=session.train_steps, eval_step=session.eval_step)
         vars(session).update(steps, compiling=0.0)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -27,15 +27,20 @@ def without(kind: str, **train: object) -> Experiment:
     return tiny(train={"on_nonfinite": kind, **train})
 
 
+def together(kind: str) -> Experiment:
+    """Four steps in a call."""
+    return without(kind, steps_per_call=4, save_every=4)
+
+
 def poison(steps: set[int], monkeypatch, then: Callable = lambda session: None) -> list[int]:
     """Weighs every label of these steps' batches by nan; the list of those that were drawn."""
     make, drawn = loop.Session._batch, []
 
-    def batch(session):
-        made = make(session)
-        if session.step + 1 not in steps:
+    def batch(session, step):
+        made = make(session, step)
+        if step + 1 not in steps:
             return made
-        drawn.append(session.step + 1)
+        drawn.append(step + 1)
         then(session)
         return dataclasses.replace(made, weights=made.weights * np.float32(math.nan))
 
@@ -43,47 +48,51 @@ def poison(steps: set[int], monkeypatch, then: Callable = lambda session: None) 
     return drawn
 
 
-@pytest.fixture(scope="module", params=["skip", "rollback"])
-def never_saw(request, tmp_path_factory, compiled_once) -> tuple[str, list[dict], str]:
-    """Kind, rows and state of a run whose batch BAD is not trained on, nor looked at."""
-    experiment, workdir = without(request.param), tmp_path_factory.mktemp("never")
+@pytest.fixture(
+    scope="module",
+    params=[f(kind) for f in (without, together) for kind in ("skip", "rollback")],
+    ids=["skip", "rollback", "skip-together", "rollback-together"],
+)
+def never_saw(request, tmp_path_factory, compiled_once) -> tuple[Experiment, list[dict], str]:
+    """Experiment, rows and state of a run whose batch BAD is not trained on, nor looked at."""
+    experiment, workdir = request.param, tmp_path_factory.mktemp("never")
     with pytest.MonkeyPatch.context() as patch:
-        step = loop.Session._train
-        leave_out = lambda s, batch: (s.skipped.update({BAD: "loss"}), step(s, batch))[1]
-        patch.setattr(loop.Session, "_train", leave_out)
+        make = loop.Session._batches
+        leave_out = lambda s: (s.skipped.update({BAD: "loss"}), make(s))[1]
+        patch.setattr(loop.Session, "_batches", leave_out)
         train.run(experiment, workdir, progress=False)
-    return request.param, rows(workdir), state_digest(workdir, experiment)
+    return experiment, rows(workdir), state_digest(workdir, experiment)
 
 
 @pytest.mark.optimised
 @pytest.mark.slow
 def test_the_run_is_as_one_that_never_saw_the_batch(never_saw, tmp_path, monkeypatch, capfd):
-    kind, expected, state = never_saw
+    experiment, expected, state = never_saw
     drawn = poison({BAD}, monkeypatch)
-    train.run(without(kind), tmp_path, progress=False)
+    train.run(experiment, tmp_path, progress=False)
     assert f"step {BAD}: loss is not finite" in capfd.readouterr().err
     # going back, the batch comes again and is passed over
-    assert len(drawn) == {"skip": 1, "rollback": 2}[kind]
+    assert len(drawn) == {"skip": 1, "rollback": 2}[experiment.train.on_nonfinite]
     found = rows(tmp_path)
     assert [row["step"] for row in found] == list(range(1, STEPS + 1))
     assert found[BAD - 1] == {"step": BAD, "skipped": "loss"}
     assert found == expected
-    assert state_digest(tmp_path, without(kind)) == state
+    assert state_digest(tmp_path, experiment) == state
 
 
 @pytest.mark.optimised
 @pytest.mark.slow
 def test_it_ends_the_same_when_it_is_stopped_on_the_way(never_saw, tmp_path, monkeypatch):
-    kind, expected, state = never_saw
+    experiment, expected, state = never_saw
     stop = lambda session: setattr(session.signals, "caught", 15)
     with monkeypatch.context() as patch:
         poison({BAD}, patch, then=stop)  # just before the batch is trained on
         with pytest.raises(Interrupted):
-            train.run(without(kind), tmp_path, progress=False)
+            train.run(experiment, tmp_path, progress=False)
     poison({BAD}, monkeypatch)
-    train.run(without(kind), tmp_path, progress=False)
+    train.run(experiment, tmp_path, progress=False)
     assert rows(tmp_path) == expected
-    assert state_digest(tmp_path, without(kind)) == state
+    assert state_digest(tmp_path, experiment) == state
 
 
 @pytest.mark.optimised

@@ -48,11 +48,11 @@ def stop_at(steps: set[int], number: signal.Signals, monkeypatch) -> None:
     """Sends this process a signal in the middle of each of these steps."""
     make = loop.Session._batch
 
-    def batch(session):
+    def batch(session, step):
         if session.step in steps and session.step > session.first:
             steps.discard(session.step)
             signal.raise_signal(number)
-        return make(session)
+        return make(session, step)
 
     monkeypatch.setattr(loop.Session, "_batch", batch)
 
@@ -74,6 +74,40 @@ def test_stopped_at_any_step_it_ends_the_same(whole: Path, tmp_path: Path, monke
     expected = json.loads((whole / "result.json").read_text())
     same = ("validation", "test", "best_step", "parameters", "baselines")
     assert {k: result[k] for k in same} == {k: expected[k] for k in same}
+
+
+def test_several_steps_in_a_call_are_those_of_as_many_calls(tmp_path: Path, monkeypatch):
+    plain = tiny(train={"save_every": 4})
+    several = tiny(train={"save_every": 4, "steps_per_call": 5})
+    assert (plain.train.together, several.train.together) == (1, 4)
+    train.run(plain, tmp_path / "plain", progress=False)
+    train.run(several, tmp_path / "whole", progress=False)
+    for one, other in zip(rows(tmp_path / "plain"), rows(tmp_path / "whole"), strict=True):
+        compare = lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
+        jax.tree.map(compare, one, other)
+    stop_at({4, 8}, signal.SIGTERM, monkeypatch)
+    for point in (4, 8):
+        with pytest.raises(Interrupted, match=f"SIGTERM: step {point} of "):
+            train.run(several, tmp_path / "stopped", progress=False)
+    train.run(several, tmp_path / "stopped", progress=False)
+    assert rows(tmp_path / "stopped") == rows(tmp_path / "whole")
+    digests = {state_digest(tmp_path / name, several) for name in ("stopped", "whole")}
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    ("most", "steps", "eval_every", "save_every", "found"),
+    [
+        (1, 12, 4, 4, 1),
+        (9, 12, 4, 4, 4),
+        (3, 12, 4, 4, 2),
+        (9, 12, 4, 5, 1),
+        (10, 2000, 500, 1000, 10),
+    ],
+)
+def test_a_call_ends_where_the_run_looks(most, steps, eval_every, save_every, found):
+    sizes = {"steps": steps, "eval_every": eval_every, "save_every": save_every}
+    assert tiny(train={**sizes, "steps_per_call": most}).train.together == found
 
 
 def test_going_on_with_other_cores_is_told(tmp_path: Path, monkeypatch, capsys):
@@ -239,7 +273,7 @@ def test_a_run_compiles_each_step_once(tmp_path: Path):
     found = collections.Counter()
 
     def listen(event: str, seconds: float, *, fun_name: str = "", **_: object) -> None:
-        if re.fullmatch(r"(jit\()?(train|eval)_step\)?", fun_name):
+        if re.fullmatch(r"(jit\()?(train_steps|eval_step)\)?", fun_name):
             found[event.rpartition("/")[2], fun_name] += 1
 
     jax.monitoring.register_event_duration_secs_listener(listen)
@@ -247,7 +281,7 @@ def test_a_run_compiles_each_step_once(tmp_path: Path):
         train.run(tiny(), tmp_path, progress=False)
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
-    assert {"jit(train_step)", "jit(eval_step)"} <= {name for _, name in found}
+    assert {"jit(train_steps)", "jit(eval_step)"} <= {name for _, name in found}
     assert set(found.values()) == {1}, found  # traced, lowered and compiled
 
 
@@ -262,13 +296,13 @@ def test_a_retrace_is_an_error_that_names_what_changed(tmp_path: Path, monkeypat
         return dataclasses.replace(batch, **cut, lengths=batch.lengths - 1)
 
     monkeypatch.setattr(Recall, "batch", shorter)
-    with pytest.raises(RetraceError, match="train_step is compiled once") as error:
+    with pytest.raises(RetraceError, match="train_steps is compiled once") as error:
         train.run(tiny(), tmp_path, progress=False)
     _, *changed = str(error.value).splitlines()
     assert [line.strip() for line in changed] == [
-        "batch.tokens: int32[8, 12] was compiled, int32[8, 11] came",
-        "batch.labels: int32[8, 12] was compiled, int32[8, 11] came",
-        "batch.weights: float32[8, 12] was compiled, float32[8, 11] came",
+        "batches.tokens: int32[1, 8, 12] was compiled, int32[1, 8, 11] came",
+        "batches.labels: int32[1, 8, 12] was compiled, int32[1, 8, 11] came",
+        "batches.weights: float32[1, 8, 12] was compiled, float32[1, 8, 11] came",
     ]
 
 
@@ -301,15 +335,15 @@ def test_a_number_that_is_not_finite_stops_the_run(how: str, tmp_path: Path, mon
 
     def poisoned(session, *args, **kwargs):
         make(session, *args, **kwargs)
-        step = session.train_step
+        make_steps = session.train_steps
 
-        def one(state, batch, number, seed):
-            if number == 7:
+        def poisoned(state, batches, steps, seed):
+            if 7 in steps:
                 bad = jax.tree.map(lambda x: x * np.float32(np.nan), state.params)
                 state = type(state)(state.step, bad, state.opt_state)
-            return step(state, batch, number, seed)
+            return make_steps(state, batches, steps, seed)
 
-        session.train_step = one
+        session.train_steps = poisoned
 
     monkeypatch.setattr(loop.Session, "__init__", poisoned)
     if how == "parameter":
@@ -340,7 +374,7 @@ def test_a_signal_to_the_process_saves_and_the_same_command_goes_on(whole: Path,
     slow = (
         "import sys, time; from experiments import loop, train\n"
         "make = loop.Session._batch\n"
-        "loop.Session._batch = lambda s: time.sleep(0.1) or make(s)\n"
+        "loop.Session._batch = lambda s, n: time.sleep(0.1) or make(s, n)\n"
         "loop.LOOK = 0\n"
         "sys.exit(train.main())"
     )
