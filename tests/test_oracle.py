@@ -156,6 +156,19 @@ def test_orthogonal_features_are_orthogonal_and_the_same_for_a_seed():
     assert np.abs(gram - np.diag(np.diag(gram))).max() < 1e-4
     assert (w == attn.orthogonal_features(3, 20, 8)).all()
     assert not (w == attn.orthogonal_features(4, 20, 8)).any()
+    for wrong in ((-1, 20, 8), (3, 0, 8), (3, 20, 2.5)):
+        with pytest.raises(ValueError, match=r"^(seed|features|head_dim): expected an integer"):
+            attn.orthogonal_features(*wrong)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_features_of_seeds_are_unbiased_too(sign):
+    x = sign * np.full(16, 0.5 / 4)
+    rows = np.float64([attn.orthogonal_features(seed, 16, 16) for seed in range(5000)])
+    estimates = np.mean(np.exp(rows @ (x + x) - x @ x), -1)
+    error = np.std(estimates) / len(estimates) ** 0.5
+    assert error < 0.01
+    assert abs(np.mean(estimates) - np.exp(x @ x)) < 4 * error
 
 
 IN_BOTH_WAYS = ({"implementation": "materialized"}, {"implementation": "blockwise", "block": 8})

@@ -126,26 +126,35 @@ def draw_features(key: Array, features: int, head_dim: int) -> Float[Array, "M H
     A pure function of a jax key: under `jit` a training loop may draw new ones at every step.
     Raises ValueError for a size that is no positive integer.
     """
-    check_count("features", features)
-    check_count("head_dim", head_dim)
-    turn, length = jax.random.split(key)
-    blocks = -(-features // head_dim)
-    gauss = jax.random.normal(turn, (blocks, head_dim, head_dim), jnp.float32)
-    q, r = jnp.linalg.qr(gauss)
-    # q alone looks away from its own axes, for LAPACK chooses signs, and exp(w . x) is not even
-    q = jnp.where(jnp.diagonal(r, axis1=-2, axis2=-1)[:, None] < 0, -q, q)
-    rows = q.mT.reshape(-1, head_dim)[:features]
-    norms = jnp.linalg.norm(
-        jax.random.normal(length, (features, head_dim), jnp.float32), axis=-1, keepdims=True
-    )
-    return rows * norms
+    shapes, keys = _shapes(features, head_dim), jax.random.split(key)
+    draw = lambda key, shape: jax.random.normal(key, shape, jnp.float32)
+    return _orthogonal(jnp, *map(draw, keys, shapes))
 
 
 @functools.lru_cache(maxsize=64)
 def orthogonal_features(seed: int, features: int, head_dim: int) -> Float[np.ndarray, "M H"]:
-    """`draw_features` of `jax.random.key(seed)` at trace time, hence a constant of the program."""
-    with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
-        return np.asarray(draw_features(jax.random.key(seed), features, head_dim))
+    """Such rows of a seed, a constant of the program: drawn by NumPy, for they are then the same on
+    every platform, and XLA would compile the draw for seconds. Raises ValueError as `draw_features`
+    does, and for a seed that is no integer from 0 on."""
+    check_count("seed", seed, least=0)
+    draw = np.random.default_rng(seed).standard_normal
+    return _orthogonal(np, *map(draw, _shapes(features, head_dim))).astype(np.float32)
+
+
+def _shapes(features: int, head_dim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of the blocks that are made orthogonal, and of the rows that give the lengths."""
+    check_count("features", features)
+    check_count("head_dim", head_dim)
+    return (-(-features // head_dim), head_dim, head_dim), (features, head_dim)
+
+
+def _orthogonal(xp, square: Float[Array, "B H H"], rows: Float[Array, "M H"]):
+    """`xp` is jax.numpy or numpy."""
+    q, r = xp.linalg.qr(square)
+    # q alone looks away from its own axes, for LAPACK chooses signs, and exp(w . x) is not even
+    q = xp.where(xp.diagonal(r, axis1=-2, axis2=-1)[:, None] < 0, -q, q)
+    directions = xp.swapaxes(q, -2, -1).reshape(-1, rows.shape[-1])[: len(rows)]
+    return directions * xp.linalg.norm(rows, axis=-1, keepdims=True)
 
 
 FEATURE_MAPS: dict[str, FeatureMap] = {
