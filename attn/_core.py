@@ -328,9 +328,14 @@ def check_cap(logit_cap: float | None) -> None:
 def check_flags(record) -> None:
     """Raise TypeError unless each field of a dataclass that is declared bool is one."""
     for field in dataclasses.fields(record):
-        value = getattr(record, field.name)
-        if field.type is bool and not isinstance(value, bool):
-            raise TypeError(f"{field.name}: expected True or False, got {value!r}")
+        if field.type is bool:
+            check_flag(field.name, getattr(record, field.name))
+
+
+def check_flag(name: str, value) -> None:
+    """Raise TypeError for what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}: expected True or False, got {value!r}")
 
 
 def check_choice(name: str, value, choices: tuple[str, ...]) -> None:

@@ -329,10 +329,7 @@ def test_softmax_takes_the_arrays_its_settings_ask_for_and_no_others(settings, a
         attn.Softmax(**settings)(q, k, v, **arrays)
 
 
-STEPS = [n for n in DECODES if n not in ("luna", "abc", "global_window")]
-
-
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", DECODES)
 def test_a_state_of_another_kind_is_refused_by_name(name):
     mechanism = attn.MECHANISMS[name].examples()[0]
     q, k, v, learned = inputs(mechanism, **{**TINY, "T": 1, "S": 1})

@@ -55,15 +55,16 @@ def attend(
 
 def go_on(chunk: Chunk, mechanism: Mechanism, state: Any, q, k, v) -> tuple[Any, Array]:
     """The state and the outputs of any number of tokens after `state`, by the mechanism's chunks.
-    Raises ValueError for other numbers of queries and keys, and for a state of other sizes."""
+    Raises ValueError for other numbers of queries and keys, and for a state of other sizes,
+    TypeError for one that is another's."""
     T, S = q.shape[-3], k.shape[-3]
     if T != S:
         raise ValueError(f"k: expected as many tokens as q, {T}, got {S}")
     empty = jax.eval_shape(lambda: state_for(mechanism, q, k, v, max_length=T))
+    check_state(state, type(empty), q)
     got, want = (jax.tree.map(jnp.shape, x) for x in (state, empty))
     if got != want:
         raise ValueError(f"state: expected that of `init_state`, {want}, got {got}")
-    check_state(state, type(empty), q)
     if 0 in q.shape[:-2]:
         return state, jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
     seen = jnp.ones(q.shape[:-2], bool)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from attn._arrays import check_width
 from attn._axes import aligned
-from attn._core import check_count, wide
+from attn._core import check_count, check_flag, wide
 from attn._requests import check_requests
 from attn._rotary import check_positions
 from attn.biases import Bias
@@ -69,7 +69,7 @@ class Attention(nnx.Module):
     number; `output_gate` then multiplies by "silu" or "sigmoid" of x W_g, or by the mechanism's own
     `gating`, and with `gates_first` before the norm. What is None there, or 0 taps, adds nothing.
     Parameters are float32; products and the output are in `dtype`. Raises ValueError for sizes that
-    do not fit.
+    do not fit, TypeError for what is no mechanism, no rotary or no flag.
     """
 
     def __init__(
@@ -91,6 +91,10 @@ class Attention(nnx.Module):
         if not isinstance(mechanism, Mechanism):
             what = "a Mechanism such as attn.Softmax()"
             raise TypeError(f"mechanism: expected {what}, got {mechanism!r}")
+        if not isinstance(rotary, Rotary):
+            raise TypeError(f"rotary: expected an attn.positions.Rotary, got {rotary!r}")
+        for name, flag in {"qk_norm": qk_norm, "bias": bias, "xpos": xpos}.items():
+            check_flag(name, flag)
         counts = {"width": width, "num_heads": num_heads, "max_length": max_length}
         for name, size in counts.items():
             check_count(name, size)

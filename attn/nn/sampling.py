@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from attn._arrays import check_floats
 from attn._numbers import is_integer, is_number
 from attn._varying import vary
 from attn.nn.keys import check_key
@@ -30,9 +31,12 @@ def sample(
     whose probabilities make up at least p (nucleus sampling, Holtzman et al. 2019,
     arXiv:1904.09751); of equal ones the earlier. Infinite scores share what there is. A row that
     holds NaN, or nothing above -inf, gives -1, which is no token. Raises ValueError for settings
-    outside their range, for a key that is missing and for scores of no token, TypeError for a seed
-    in place of a key.
+    outside their range, for a key that is missing and for scores of no token, TypeError for what
+    is no array and for a seed in place of a key.
     """
+    check_floats(scores=scores)
+    if scores.shape[-1:] in ((), (0,)):
+        raise ValueError(f"scores: expected [*B, V] of V >= 1 tokens, got {list(scores.shape)}")
     check_sampling(scores.shape[-1], key, temperature, top_k, top_p)
     wide = scores.astype(jnp.float32)
     top = wide.max(-1, keepdims=True, initial=-jnp.inf)
@@ -73,8 +77,6 @@ def greedy(
 
 def check_sampling(vocab_size: int, key, temperature, top_k, top_p) -> None:
     """Raise what `sample` raises for its settings."""
-    if vocab_size < 1:
-        raise ValueError("scores: expected those of at least one token, got a last axis of 0")
     number = lambda x: is_number(x) and math.isfinite(x)
     # one that float32 does not hold would divide -inf to NaN
     if not (number(temperature) and 0 <= temperature <= 1e30):

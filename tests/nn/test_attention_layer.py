@@ -173,6 +173,13 @@ def test_what_is_no_mechanism_and_no_number_of_heads_is_named():
         Attention(8, mechanism=SOFTMAX, num_heads=0, **sizes)
 
 
+@pytest.mark.parametrize("name", ["rotary", "qk_norm", "bias", "xpos"])
+def test_a_setting_of_another_kind_is_named(name):
+    # a rotary was missed at the first call with positions, a flag never: "no" was a bias
+    with pytest.raises(TypeError, match=f"^{name}: expected .*, got 'no'$"):
+        layer(**{name: "no"})
+
+
 @pytest.mark.parametrize("shape", [(5,), (1, 5), (3, 5)], ids=str)
 def test_positions_may_be_of_each_row_or_of_all(shape):
     positions = jnp.broadcast_to(2 * jnp.arange(5), shape)

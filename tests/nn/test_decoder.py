@@ -1,6 +1,7 @@
 """The decoder: token by token it is what it is at once, in every form; sampling keeps its word."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -300,8 +301,12 @@ def test_a_seed_is_no_key():
 
 @pytest.mark.parametrize("settings", [{"temperature": 0}, {}, {"top_k": 1}], ids=str)
 def test_no_token_can_be_drawn_of_none(settings):
-    with pytest.raises(ValueError, match="scores: expected those of at least one token"):
-        sample(jnp.zeros((2, 0)), jax.random.key(0), **settings)
+    for shape in ((2, 0), ()):
+        wrong = re.escape(f"scores: expected [*B, V] of V >= 1 tokens, got {list(shape)}")
+        with pytest.raises(ValueError, match=wrong):
+            sample(jnp.zeros(shape), jax.random.key(0), **settings)
+    with pytest.raises(TypeError, match="scores: expected an array of floats, got list"):
+        sample([0.0, 1.0], jax.random.key(0), **settings)
 
 
 def test_what_cannot_decode_is_refused_by_name():
