@@ -438,6 +438,18 @@ def test_a_config_file_says_what_is_fair(tmp_path):
     assert [p.variant for p in plan(sweep)] == ["softmax", "linear"]
 
 
+def test_none_is_searched_where_a_field_takes_it():
+    """Whether to clip at all could not be searched."""
+    rules = fairness({"search": {"optimizer.clip_norm": [None, 0.5]}}, "c.py")
+    assert rules.told == "Made alike: optimizer.clip_norm searched among None, 0.5."
+    found = combinations(planned("softmax"), rules)
+    assert [p.experiment.optimizer.clip_norm for p in found] == [None, 0.5]
+    assert [p.notes["trial"] for p in found] == ["clip_norm=None", "clip_norm=0.5"]
+    assert _end(None, [None, 0.5]) == ""
+    with pytest.raises(ConfigError, match=r"optimizer\.b1: .* got None"):
+        combinations(planned("softmax"), fairness({"search": {"optimizer.b1": [None, 0.5]}}, "c"))
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [
@@ -447,8 +459,8 @@ def test_a_config_file_says_what_is_fair(tmp_path):
         ({"budget": {"tokens": 1.0, "steps": 2.0}}, "budget: .*at most 1"),
         ({"search": {"optimizer.b1": [0.9]}}, "search.optimizer.b1: .*at least 2"),
         (
-            {"search": {"optimizer.b1": [0.9, None]}},
-            r"^1 mistake .*\n.*b1.1: expected a .*None",
+            {"search": {"optimizer.b1": [0.9, [1]]}},
+            r"^1 mistake .*\n.*b1.1: expected a .* None, got \[1\]",
         ),
         (
             {"search": {"optimizer.b1": [0.9, math.nan]}},
