@@ -1,5 +1,7 @@
 """Text, retrieval and image: rows as the files have them, and files that will not do."""
 
+import shutil
+
 import numpy as np
 import pytest
 from small_files import CLASSES, PAIR_SIZES, REVIEW_SIZES, colours, pairs, review_lines, reviews
@@ -59,6 +61,20 @@ def test_reviews_in_lines_are_those_in_folders(tmp_path):
     assert one.fingerprint() == other.fingerprint()
     assert np.array_equal(one.batch(0, 0, 32).tokens, other.batch(0, 0, 32).tokens)
     assert as_bytes(everything(one, "test").tokens[0], 9) == "é test 0".encode()
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
+    """Excel and Notepad begin a file with one; the label was refused for it, which looks right."""
+    of = lambda place: Text(data_dir=str(place), max_length=9, **REVIEW_SIZES)
+    plain = review_lines(tmp_path)
+    shutil.copytree(plain, marked := tmp_path / "marked")
+    for path in marked.iterdir():
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert of(marked).fingerprint() == of(plain).fingerprint()
+    path = pairs(tmp_path) / "new_aan_pairs.eval.tsv"
+    path.write_bytes(b"\xef\xbb\xbf1\ta\tb\t\xef\xbb\xbfx\ty\n")
+    batch = everything(Retrieval(data_dir=str(tmp_path), max_length=9, validation=1), "validation")
+    assert batch.lengths.tolist() == [[4, 1]]  # within a line it is a character
 
 
 @pytest.mark.parametrize(
