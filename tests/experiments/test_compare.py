@@ -583,6 +583,8 @@ def test_variants_are_named_as_briefly_as_tells_them_apart():
     assert variants([{"model.width": 32}, {"model.width": 64}]) == ["width=32", "width=64"]
     assert variants([{}, {}]) == ["all", "all"]
     assert variants([{"name": "mine", key: linear}, {key: linear}]) == ["mine", "linear"]
+    layers = [{key: [linear] * 3}, {key: [linear] * 2}, {key: [linear, softmax]}, {key: softmax}]
+    assert variants(layers) == ["linear x 3", "linear x 2", "linear softmax", "softmax"]
 
 
 def test_seeds_are_of_one_variant_and_twice_the_same_is_refused():
