@@ -15,7 +15,7 @@ from experiments.fairness import Fairness
 from experiments.lock import held, held_soon
 from experiments.redact import redacted
 from experiments.report.data import Cell
-from experiments.rundir import RESULT, read_json
+from experiments.rundir import RESULT, moved, read_json
 from experiments.sweep import HASH, Planned
 from experiments.validation import differences
 
@@ -46,6 +46,7 @@ def check(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> dict:
         raise RunDirectoryError(
             "\n  ".join([f"{workdir} holds another comparison:", *lines])
             + "\ngive another --workdir, or the configuration that it was started with"
+            + moved(lines)
         )
     return now
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from small_files import CLASSES, PAIR_SIZES, REVIEW_SIZES, colours, pairs, review_lines, reviews
 
-from experiments import train
+from experiments import evaluate, train
 from experiments.errors import DataError
 from experiments.learner import Learner
-from experiments.tasks import Image, Retrieval, Text
+from experiments.tasks import Image, Retrieval, Text, retrieval
 from experiments.validation import from_dict
 
 SETTING = {
@@ -244,6 +244,34 @@ def test_bad_data_ends_a_run_with_code_4_before_anything_is_made(tmp_path, capsy
     assert message.startswith(f"error: {tmp_path}/new_aan_pairs.test.tsv:1: expected 5 columns")
     assert message.count("\n") == 1
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_run_whose_data_moved_finds_them_by_a_link(tmp_path, capsys):
+    """Its folder is part of the configuration, though what defines the data is what it holds."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    fields = {"name": "retrieval", "max_length": 9, "data_dir": str(old), **PAIR_SIZES}
+    raw = {**SETTING, "task": fields}
+    (tmp_path / "c.py").write_text(f"def get_config():\n    return {raw!r}\n")
+    run = f"--workdir={tmp_path / 'run'}"
+    again = [f"--config={tmp_path / 'c.py'}", run]
+    old.mkdir()
+    pairs(old)
+    assert train.main(again) == 0
+    assert evaluate.main([run]) == 0
+    scores = capsys.readouterr().out.rpartition("\n{")[2]
+    old.rename(new)
+    retrieval.read.cache_clear()  # another process
+    assert evaluate.main([run]) == 4
+    assert f"if it moved since a run began, leave a link to it: ln -s NEW {old}" in (
+        capsys.readouterr().err
+    )
+    assert train.main([*again, f"--config.task.data_dir={new}"]) == 5
+    assert "a link to data that moved at its old place (ln -s)" in capsys.readouterr().err
+    old.symlink_to(new)
+    assert evaluate.main([run]) == 0
+    assert capsys.readouterr().out.endswith(scores)
+    assert train.main([*again, "--config.train.steps=4"]) == 5
+    assert "ln -s" not in capsys.readouterr().err
 
 
 def test_a_pair_is_learned_by_one_encoder(tmp_path):
