@@ -22,6 +22,7 @@ from experiments.sweep import Planned, plan
 from experiments.validation import from_dict
 
 KEY = jax.random.key(0)
+LAST = "optimizer.final_learning_rate"
 SWEEP = """
 def sweep():
     for name in ("softmax", "linear"):
@@ -528,6 +529,28 @@ def test_a_value_that_no_run_can_have_is_refused(tmp_path):
     rules = Fairness(search={"optimizer.learning_rate": [0.1, -0.1]})
     with pytest.raises(ConfigError, match="learning_rate"):
         combinations([Planned("softmax", from_dict(TINY))], rules)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Fairness(search={"optimizer.schedule": ["rsqrt", "linear"], LAST: [0.0, 1e-3]}),
+        Fairness(search={"optimizer.b1": Range(low=0.5, high=1.5)}, trials=2),
+        Fairness(match="state_bytes"),
+    ],
+)
+def test_rules_that_no_run_can_have_leave_the_directory_free(rules, tmp_path):
+    """Once they were corrected, the directory was said to hold another comparison."""
+    linformer = {"attention": {"name": "linformer", "features": 4}, "causal": False}
+    sweep = [*planned("linear"), Planned("linformer", tiny(model=linformer))]
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    with pytest.raises(ConfigError):
+        compare.compare(sweep, tmp_path, title="t", run=stop, rules=rules)
+    with pytest.raises(KeyboardInterrupt):
+        compare.compare(sweep, tmp_path, title="t", run=stop)
 
 
 @pytest.mark.parametrize(
