@@ -443,7 +443,7 @@ time.sleep(1)
     process = subprocess.Popen(
         [sys.executable, script], stdout=-1, stderr=-1, text=True, start_new_session=True
     )
-    assert process.stdout.readline() == "importing\n"
+    assert process.stdout.readline().startswith("importing")  # two write at once
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (
