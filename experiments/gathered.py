@@ -20,7 +20,7 @@ from experiments.report.table import plural
 from experiments.results_file import MEND, Costs, Said, read
 from experiments.rundir import RESULT
 from experiments.sweep import HASH, unlike
-from experiments.validation import from_dict
+from experiments.validation import flat, from_dict
 
 AT_ONCE = 2  # looks: each keeps about one core busy, and holds its matrices in memory
 LEFT = ("config.json", "environment.json", "metrics.jsonl", RESULT)  # by a run, once it is compiled
@@ -111,9 +111,19 @@ def machine(environment: dict[str, Any]) -> str:
 
 
 def on_machines(cells: Sequence[Cell], folder: Path) -> tuple[Cell, ...]:
-    """Each with the machine that its run was last continued on."""
-    on = lambda cell: machine(_environment(folder / cell.name))
-    return tuple(dataclasses.replace(cell, machine=on(cell)) for cell in cells)
+    """Each with the machine that its run was last continued on, and the code of its sessions."""
+    on = [_environment(folder / cell.name) for cell in cells]
+    more = lambda x: {"machine": machine(x), "code": code(x)}
+    return tuple(dataclasses.replace(cell, **more(x)) for cell, x in zip(cells, on))
+
+
+def code(environment: dict[str, Any]) -> dict[str, str]:
+    """The commit and the versions of a run, several where its sessions had several."""
+    sessions = [x for x in (*environment.get("earlier", ()), environment) if isinstance(x, dict)]
+    each = [flat({"git": x.get("git", ""), "versions": x.get("versions", {})}) for x in sessions]
+    names = dict.fromkeys(name for x in each for name in x)
+    had = lambda name: dict.fromkeys(str(x[name]) for x in each if name in x)
+    return {name.removeprefix("versions."): ", then ".join(had(name)) for name in names}
 
 
 def sights(

@@ -555,6 +555,27 @@ def test_an_environment_that_is_the_same_is_told_once(tmp_path):
     }
 
 
+def test_runs_of_several_commits_are_told(tmp_path):
+    """The report named the commit of whoever wrote it, and their mean was of several."""
+    runs = [planned(n, s) for n in ("softmax", "linear") for s in (0, 1)]
+    begin(tmp_path, runs, Fairness())
+    leave(tmp_path, [(p, 0.5) for p in runs])
+    sessions = [{"git": "a1"}, {"git": "a1", "earlier": [{"git": "a1"}]}, {"git": "b2-dirty"}]
+    sessions += [{"git": "b2-dirty", "versions": {"jax": "2"}, "earlier": [{"git": "a1"}]}]
+    report = lambda: command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"])
+    texts = lambda: [(tmp_path / "out" / x).read_text() for x in ("report.html", "table.md")]
+    for session, told in ((sessions[:1] * 4, False), (sessions, True)):
+        for p, x in zip(runs, session):
+            path = tmp_path / "cells" / p.name / "environment.json"
+            path.write_text(json.dumps({"versions": {"jax": "1"}, "hardware": HARDWARE} | x))
+        assert report() == 0
+        what = "Trained by several versions of the code: "
+        what += "git a1 (2 runs) and b2-dirty (1 run) and a1, then b2-dirty (1 run); "
+        what += "jax 1 (3 runs) and 2 (1 run)."
+        assert [what in text for text in texts()] == [told] * 2
+        assert ["several versions" in text for text in texts()] == [told] * 2
+
+
 def test_decode_states_of_earlier_versions_are_left_out_where_nothing_decodes(tmp_path):
     """They stood in costs.json for encoders too."""
     measured = {"decode_state_bytes": 64, "step_ms": 2.0}
