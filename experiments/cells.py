@@ -103,8 +103,9 @@ class Cells:
 
     def __post_init__(self) -> None:
         """Each stays in the folder that it was begun in: a run that is added to a sweep may change
-        what the variants of others are called."""
+        what the variants of others are called. A copy of its own folder is not that one."""
         begun = {x.name[-HASH:]: x.name for x in (self.workdir / "cells").glob("*-*")}
+        begun |= {p.name[-HASH:]: p.name for p in self.planned if self.folder(p).is_dir()}
         kept = lambda p: begun.get(p.name[-HASH:], p.name)
         stay = lambda p: p if kept(p) == p.name else dataclasses.replace(p, kept_as=kept(p))
         object.__setattr__(self, "planned", tuple(map(stay, self.planned)))

@@ -44,6 +44,9 @@ def gathered(workdir: Path) -> Comparison:
     places, last = {name: n for n, name in enumerate(runs)}, "~"  # not begun: after any date
     place = lambda x: places.get(run_of.get(x), len(places))
     there = sorted(environments, key=lambda x: (place(x), _began(environments[x]) or last, x))
+    # of copies of a run's folder, which would be seeds more, the one that is called as it was made
+    own = {x[-HASH:]: x for x in (*reversed(there), *filter(places.__contains__, there))}
+    there = [x for x in there if own[x[-HASH:]] == x or x in planned]
     shown = {run_of.get(name) for name in planned}
     added = [x for x in there if x in run_of and run_of[x] not in shown]
     if not (names := [*planned, *added] if planned else without_trials(there, sweep)):
@@ -64,7 +67,7 @@ def gathered(workdir: Path) -> Comparison:
         for name, config in zip(names, configs)
     ]
     left = len(runs) - len({run_of[name] for name in names if name in run_of})
-    about = [said.about, _not_begun(left, len(runs)), _others(len({*there} - {*names}))]
+    about = [said.about, _not_begun(left, len(runs)), _others(len({*environments} - {*names}))]
     costs = read(workdir / "costs.json", Costs) or Costs()
     first = next((environments[name] for name in there if environments[name]), {})
     return Comparison(

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -161,6 +162,19 @@ def test_a_run_stays_what_it_is_when_another_changes_its_label(tmp_path):
     assert found.cells[0].variant == "softmax width=16"
     with pytest.raises(RunDirectoryError, match="linear width=8: it is no longer there"):
         run(again, tmp_path)
+
+
+def test_a_copy_of_a_runs_folder_is_not_taken_for_it(tmp_path):
+    """Whichever was listed last was the run: of two, one unfinished, it may be trained again."""
+    run(Trainer(), tmp_path)
+    for name in ("aa", "zz"):
+        copy = tmp_path / "cells" / f"{name}-{SWEEP[0].name}"
+        shutil.copytree(tmp_path / "cells" / SWEEP[0].name, copy)
+        (copy / "result.json").unlink()
+    again = Trainer()
+    found = run(again, tmp_path)
+    assert again.ran == []
+    assert [cell.name for cell in found.cells] == [p.name for p in SWEEP]
 
 
 def test_a_sweep_whose_runs_changed_is_refused_with_the_difference(tmp_path):

@@ -118,6 +118,25 @@ def test_trials_are_no_seeds_of_a_comparison_without_its_results(tmp_path, capsy
     assert len(gathered.gathered(tmp_path).cells) == 4
 
 
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_copy_of_a_runs_folder_is_no_seed_more(swept, tmp_path):
+    """Each was one, so that an interval became a quarter of what it was."""
+    runs = [(planned("softmax", s), 0.5 + s / 4) for s in (0, 1)]
+    if swept:
+        begin(tmp_path, [p for p, _ in runs], Fairness())
+    leave(tmp_path, runs)
+    before = gathered.gathered(tmp_path)
+    for name in ("backup-{}", "zz-{}", "softmax-7-{}"):
+        shutil.copytree(
+            run := tmp_path / "cells" / runs[0][0].name, run.parent / name.format(run.name)
+        )
+    found = gathered.gathered(tmp_path)
+    assert found.rows()[0].interval("test") == before.rows()[0].interval("test")
+    assert found.about == "Also there, trials of a search or runs of another time: 3."
+    if swept:
+        assert [cell.name for cell in found.cells] == [p.name for p, _ in runs]
+
+
 def called(name, label, seed):
     return dataclasses.replace(planned(name, seed), variant=label)
 
