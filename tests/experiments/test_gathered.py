@@ -520,6 +520,11 @@ def test_a_run_in_two_comparisons_counts_once_and_only_if_they_agree(tmp_path):
     assert [cell.error for cell in both.cells if cell.error] == [
         "the same run as in a, with another outcome, so left out"
     ]
+    # its folder has the name that its variant had when it was begun
+    begun = tmp_path / "b/cells" / planned().name
+    begun.rename(begun.with_name(f"all-{begun.name}"))
+    (found,) = merged({"a": a, "b": gathered.gathered(tmp_path / "b")}).rows()
+    assert [cell.seed for cell in found.cells] == [0, 1]
 
 
 @pytest.mark.parametrize("accuracy", [0.25, 0.75])
