@@ -74,6 +74,14 @@ def test_a_report_is_not_written_among_the_runs(out, tmp_path, capsys):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_link_to_itself_is_no_traceback(tmp_path, capsys):
+    workdir, loop = leave(tmp_path / "a", [(planned(), 0.5)]), tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert command.main([f"--workdir={loop}", f"--out={tmp_path / 'out'}"]) == 2
+    assert command.main([f"--workdir={workdir}", f"--out={loop}"]) == 5
+    assert capsys.readouterr().err.count(str(loop)) == 2
+
+
 def means(comparison):
     rows = variants(comparison.cells, comparison.costs)
     return {row.name: row.mean("test.accuracy") for row in rows}
