@@ -102,10 +102,11 @@ def chosen(planned: Sequence[Planned], tried: Cells, rules: Fairness) -> list[Pl
     for p in planned:
         own = trials[p.variant]
         ended = [(trial, accuracy) for trial, accuracy in own if accuracy is not None]
-        best, _ = max(ended, key=lambda x: x[1], default=own[0])  # of equal ones the first
+        best, most = max(ended, key=lambda x: x[1], default=own[0])  # of equal ones the first
+        equal = sum(accuracy == most for _, accuracy in ended)
         values = {name: at(best.config, name) for name in rules.search}
         told = _told(values, lambda name: _end(values[name], rules.search[name]))
-        made.append(p.having(values, searched=f"{told}, {_of(len(ended), len(own))}"))
+        made.append(p.having(values, searched=f"{told}, {_of(len(ended), len(own), equal)}"))
     return made
 
 
@@ -119,10 +120,11 @@ def _accuracy(cells: Cells, trial: Planned) -> float | None:
     return result["validation"]["accuracy"] if result else None
 
 
-def _of(ended: int, count: int) -> str:
+def _of(ended: int, count: int, equal: int) -> str:
     if not ended:
         return f"the first of {count}, which all failed"
-    return f"best of {ended}" + (f" ({count - ended} failed)" if ended < count else "")
+    best = "best" if equal == 1 else f"the first of {equal} equal bests"
+    return f"{best} of {ended}" + (f" ({count - ended} failed)" if ended < count else "")
 
 
 def _told(values: dict[str, Any], more: Callable[[str], str] = lambda name: "") -> str:

@@ -297,7 +297,8 @@ def test_trials_that_failed_are_run_again_once(tmp_path):
     again = Trainer()
     found = run(again, tmp_path, sweep, rules=rules, retry_failed=True)
     assert len(again.ran) == 3
-    told = "learning_rate=0.001 (smallest tried), best of 2"
+    # of equal ones the first, which was told as if it had been better
+    told = "learning_rate=0.001 (smallest tried), the first of 2 equal bests of 2"
     assert found.cells[0].notes["searched"] == told
 
 
