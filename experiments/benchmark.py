@@ -8,13 +8,15 @@ Times our primitives and their peers in turns, in one process on the same inputs
 forward + backward; what is not the float64 oracle's result at the timed shape is not timed, up to
 the length that a suite says its oracle can hold; what is longer is timed, "unjudged". Writes
 DIR/benchmark.json, benchmark.md and benchmark.html, again after every suite; a DIR with suites that
-are not asked for is refused, the same ones are measured again. `sharded` runs in a
+are not asked for is refused, the same ones are measured again, and what was measured before stays
+there as benchmark.1.json and so on. `sharded` runs in a
 process of its own, and `loop` measures what the train loop adds to the jitted step. Times depend
 on the machine and on what else it does: trust the ratios. --against=COMMIT (any name that git has
 for one) runs the same suites there and here in turns and prints ours beside ours.
 """
 
 import functools
+import itertools
 import os
 import sys
 from collections.abc import Collection, Iterable, Sequence
@@ -101,6 +103,7 @@ def _run(values: flags.FlagValues) -> None:
     }
     environment |= machine.device()
     peaks = machine.peaks()
+    _keep(workdir)
     # last, because training keeps memory for the rest of the process
     for name in sorted(dict.fromkeys(values.suite), key=LOOP.__eq__):
         try:
@@ -134,6 +137,14 @@ def _check(workdir: Path, measured: Sequence[str]) -> None:
             f"{workdir} holds {', '.join(lost)}, which this command does not measure; "
             "give another --workdir, or --suite with all of them"
         )
+
+
+def _keep(workdir: Path) -> None:
+    """What was measured before stays beside what is measured now, which may be stopped halfway."""
+    n = next(n for n in itertools.count(1) if not (workdir / f"benchmark.{n}.json").exists())
+    for kind in ("md", "html", "json"):
+        if (path := workdir / f"benchmark.{kind}").exists():
+            path.replace(workdir / f"benchmark.{n}.{kind}")
 
 
 def _check_peers(against: Sequence[str], suites: dict[str, Collection[str]]) -> None:

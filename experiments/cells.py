@@ -15,7 +15,7 @@ from experiments.fairness import Fairness
 from experiments.lock import held, held_soon
 from experiments.redact import redacted
 from experiments.report.data import Cell
-from experiments.rundir import RESULT, read_json
+from experiments.rundir import RESULT, moved, read_json
 from experiments.sweep import HASH, Planned
 from experiments.validation import differences
 
@@ -46,6 +46,7 @@ def check(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> dict:
         raise RunDirectoryError(
             "\n  ".join([f"{workdir} holds another comparison:", *lines])
             + "\ngive another --workdir, or the configuration that it was started with"
+            + moved(lines)
         )
     return now
 
@@ -102,8 +103,9 @@ class Cells:
 
     def __post_init__(self) -> None:
         """Each stays in the folder that it was begun in: a run that is added to a sweep may change
-        what the variants of others are called."""
+        what the variants of others are called. A copy of its own folder is not that one."""
         begun = {x.name[-HASH:]: x.name for x in (self.workdir / "cells").glob("*-*")}
+        begun |= {p.name[-HASH:]: p.name for p in self.planned if self.folder(p).is_dir()}
         kept = lambda p: begun.get(p.name[-HASH:], p.name)
         stay = lambda p: p if kept(p) == p.name else dataclasses.replace(p, kept_as=kept(p))
         object.__setattr__(self, "planned", tuple(map(stay, self.planned)))

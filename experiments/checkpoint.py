@@ -61,8 +61,8 @@ class Checkpoints:
         try:
             disk.make(self.directory)
             self._clear()
-            with _unlogged():
-                ocp.save(partial.absolute(), arrays)
+            with _unlogged(), disk.literal(partial) as where:
+                ocp.save(where, arrays)
             manifest.write(partial, body)
             _discard(final)
             partial.rename(final)
@@ -160,9 +160,9 @@ class Checkpoints:
             raise CheckpointError(f"{where} is of other data: {body['data']}, not {self.data}")
         sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         like = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-        folder, like = (self.directory / str(step)).absolute(), jax.tree.map(like, expected)
         try:
-            arrays = ocp.load(folder, like)
+            with disk.literal(self.directory / str(step)) as folder:
+                arrays = ocp.load(folder, jax.tree.map(like, expected))
         except Exception as error:  # Orbax's are of many kinds
             raise CheckpointError(f"{where} could not be loaded: {error}") from error
         return jax.tree.unflatten(jax.tree.structure(state), [arrays[name] for name in expected])

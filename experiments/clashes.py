@@ -13,9 +13,9 @@ def wrong(cell: dict) -> list[str]:
     """What no dict of sweep() may be."""
     if strange := [k for k in cell if not isinstance(k, str)]:
         return [f"expected names of fields, got {shorten(repr(k))}" for k in strange]
-    text = lambda x: isinstance(x, str) and x.strip()
+    text = lambda x: isinstance(x, str) and x.strip() and x.isprintable()
     lines = [
-        f"{label}: expected a text, got {shorten(repr(cell[label]))}"
+        f"{label}: expected a text of one line, got {shorten(repr(cell[label]))}"
         for label in LABELS
         if label in cell and not text(cell[label])
     ]

@@ -23,7 +23,7 @@ from absl import flags
 
 from experiments import cli, records, redact, seen
 from experiments.alike import alike, missed
-from experiments.cells import Cells, Run, begin, forget_failures
+from experiments.cells import Cells, Run, begin, check, forget_failures
 from experiments.config import Experiment
 from experiments.config_file import Sweep, read_comparison
 from experiments.errors import InUseError, LabError
@@ -37,7 +37,7 @@ from experiments.report.costs import costs
 from experiments.report.data import failures, variants
 from experiments.report.merge import apart
 from experiments.report.table import plural, terminal
-from experiments.search import chosen, search
+from experiments.search import check_values, chosen, search
 from experiments.sinks import define_sinks
 from experiments.stdout import Console
 from experiments.sweep import Planned, plan
@@ -66,10 +66,13 @@ def compare(
     console = console or Console()
     if not (workdir / "sweep.json").exists():
         _read({p.experiment.posed: p.experiment for p in sweep}.values())
-    begin(workdir, sweep, rules)
+    check(workdir, sweep, rules)
+    planned = alike(sweep, rules, workdir)
+    if rules.search:
+        check_values(planned, rules)
+    begin(workdir, sweep, rules)  # when every run is known to be possible
     if retry_failed:
         forget_failures(workdir)
-    planned = alike(sweep, rules, workdir)
     for line in missed(planned, rules):
         console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
     finish = functools.partial(_finish, (run, command, _tell), launch)

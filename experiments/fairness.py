@@ -33,12 +33,12 @@ def _apart(values: list) -> list:
 
 def _plain(value: Any) -> Any:
     finite = not isinstance(value, float) or math.isfinite(value)
-    if not isinstance(value, bool | int | float | str) or not finite:
-        raise ValueError(f"expected a number, a text, True or False, got {value!r}")
+    if not isinstance(value, bool | int | float | str | None) or not finite:
+        raise ValueError(f"expected a number, a text, True, False or None, got {value!r}")
     return value
 
 
-Value = Annotated[bool | int | float | str, pydantic.BeforeValidator(_plain)]
+Value = Annotated[bool | int | float | str | None, pydantic.BeforeValidator(_plain)]
 Values = Annotated[list[Value], Field(min_length=2), pydantic.AfterValidator(_apart)]
 
 

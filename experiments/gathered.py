@@ -20,7 +20,7 @@ from experiments.report.table import plural
 from experiments.results_file import MEND, Costs, Said, read
 from experiments.rundir import RESULT
 from experiments.sweep import HASH, unlike
-from experiments.validation import from_dict
+from experiments.validation import flat, from_dict
 
 AT_ONCE = 2  # looks: each keeps about one core busy, and holds its matrices in memory
 LEFT = ("config.json", "environment.json", "metrics.jsonl", RESULT)  # by a run, once it is compiled
@@ -44,6 +44,9 @@ def gathered(workdir: Path) -> Comparison:
     places, last = {name: n for n, name in enumerate(runs)}, "~"  # not begun: after any date
     place = lambda x: places.get(run_of.get(x), len(places))
     there = sorted(environments, key=lambda x: (place(x), _began(environments[x]) or last, x))
+    # of copies of a run's folder, which would be seeds more, the one that is called as it was made
+    own = {x[-HASH:]: x for x in (*reversed(there), *filter(places.__contains__, there))}
+    there = [x for x in there if own[x[-HASH:]] == x or x in planned]
     shown = {run_of.get(name) for name in planned}
     added = [x for x in there if x in run_of and run_of[x] not in shown]
     if not (names := [*planned, *added] if planned else without_trials(there, sweep)):
@@ -64,7 +67,7 @@ def gathered(workdir: Path) -> Comparison:
         for name, config in zip(names, configs)
     ]
     left = len(runs) - len({run_of[name] for name in names if name in run_of})
-    about = [said.about, _not_begun(left, len(runs)), _others(len({*there} - {*names}))]
+    about = [said.about, _not_begun(left, len(runs)), _others(len({*environments} - {*names}))]
     costs = read(workdir / "costs.json", Costs) or Costs()
     first = next((environments[name] for name in there if environments[name]), {})
     return Comparison(
@@ -111,9 +114,19 @@ def machine(environment: dict[str, Any]) -> str:
 
 
 def on_machines(cells: Sequence[Cell], folder: Path) -> tuple[Cell, ...]:
-    """Each with the machine that its run was last continued on."""
-    on = lambda cell: machine(_environment(folder / cell.name))
-    return tuple(dataclasses.replace(cell, machine=on(cell)) for cell in cells)
+    """Each with the machine that its run was last continued on, and the code of its sessions."""
+    on = [_environment(folder / cell.name) for cell in cells]
+    more = lambda x: {"machine": machine(x), "code": code(x)}
+    return tuple(dataclasses.replace(cell, **more(x)) for cell, x in zip(cells, on))
+
+
+def code(environment: dict[str, Any]) -> dict[str, str]:
+    """The commit and the versions of a run, several where its sessions had several."""
+    sessions = [x for x in (*environment.get("earlier", ()), environment) if isinstance(x, dict)]
+    each = [flat({"git": x.get("git", ""), "versions": x.get("versions", {})}) for x in sessions]
+    names = dict.fromkeys(name for x in each for name in x)
+    had = lambda name: dict.fromkeys(str(x[name]) for x in each if name in x)
+    return {name.removeprefix("versions."): ", then ".join(had(name)) for name in names}
 
 
 def sights(

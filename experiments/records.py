@@ -1,6 +1,7 @@
 """What a run leaves behind for people: environment, metrics, JSON that is never half written."""
 
 import datetime
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -80,17 +81,23 @@ def cores() -> list[int]:
 
 
 def git_commit() -> str:
-    """The commit of this checkout, with `-dirty` if files differ from it; "" outside of git."""
+    """The commit of this checkout, with `-dirty-` and a hash of the difference if files differ from
+    it; "" outside of git."""
     # not describe, which writes the index: killed meanwhile, its lock stops the user's own git
-    command = ["git", "--no-optional-locks", "-C", str(ROOT), "status", "--porcelain=v2"]
-    command += ["--branch", "--untracked-files=no"]
+    lines = _git("status", "--porcelain=v2", "--branch", "--untracked-files=no").splitlines()
+    commit = "".join(x.split()[2].decode() for x in lines if x.startswith(b"# branch.oid "))
+    if all(x.startswith(b"#") for x in lines):
+        return commit
+    return f"{commit}-dirty-{hashlib.sha256(_git('diff', 'HEAD', '--binary')).hexdigest()[:8]}"
+
+
+def _git(*arguments: str) -> bytes:
+    """What it prints of this checkout; nothing if it cannot."""
+    command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        return subprocess.run(command, capture_output=True, timeout=20).stdout
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    lines = done.stdout.splitlines()
-    commit = "".join(x.split()[2] for x in lines if x.startswith("# branch.oid "))
-    return commit + "-dirty" * any(not x.startswith("#") for x in lines)
+        return b""
 
 
 def version(package: str) -> str:

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,14 @@ def _check_config(workdir: Path, experiment: Experiment) -> None:
         raise RunDirectoryError(
             "\n  ".join([f"{workdir} belongs to another configuration:", *lines])
             + "\n  give another --workdir, or the configuration that it was started with"
+            + moved(lines)
         )
+
+
+def moved(lines: Iterable[str]) -> str:
+    """What to do where these differences are of files' folder: what they hold is known anyway."""
+    there = any(".data_dir: " in line for line in lines)
+    return ", with a link to data that moved at its old place (ln -s)" * there
 
 
 def read_experiment(workdir: Path, *, named: str = "--workdir") -> Experiment:

@@ -22,12 +22,11 @@ Finish = Callable[[Cells], bool]  # runs what is left; False while another proce
 
 
 def search(planned: Sequence[Planned], rules: Fairness, workdir: Path, finish: Finish) -> Cells:
-    """The trials of every variant, all ended. Raises ConfigError for a value that a run cannot
-    have; what `Draws` raises."""
+    """The trials of every variant, all ended. Raises what `check_values` and `Draws` do."""
     if rules.trials is None:
         return _finished(Cells(workdir, tuple(combinations(planned, rules))), finish)
+    check_values(planned, rules)
     firsts = trial_runs(planned)
-    check(firsts, rules)
     tried: list[Planned] = []
     for number in range(rules.trials):
         # the variants' next trials together, for several processes to share
@@ -81,11 +80,15 @@ def combinations(planned: Sequence[Planned], rules: Fairness) -> list[Planned]:
     return [first.having(x, trial=_told(x)) for first in firsts for x in settings]
 
 
-def check(firsts: Sequence[Planned], rules: Fairness) -> None:
-    """Raises ConfigError for the ends of a range, or a listed value, that a run cannot have."""
+def check_values(planned: Sequence[Planned], rules: Fairness) -> None:
+    """Raises ConfigError for a combination of listed values, or where trials are drawn for the ends
+    of a range or a listed value, that a run cannot have."""
+    if rules.trials is None:
+        combinations(planned, rules)
+        return
     for name, x in rules.search.items():
         for value in (x.low, x.high) if isinstance(x, Range) else x:
-            for first in firsts:
+            for first in trial_runs(planned):
                 first.having({name: value})
 
 
@@ -99,10 +102,11 @@ def chosen(planned: Sequence[Planned], tried: Cells, rules: Fairness) -> list[Pl
     for p in planned:
         own = trials[p.variant]
         ended = [(trial, accuracy) for trial, accuracy in own if accuracy is not None]
-        best, _ = max(ended, key=lambda x: x[1], default=own[0])  # of equal ones the first
+        best, most = max(ended, key=lambda x: x[1], default=own[0])  # of equal ones the first
+        equal = sum(accuracy == most for _, accuracy in ended)
         values = {name: at(best.config, name) for name in rules.search}
         told = _told(values, lambda name: _end(values[name], rules.search[name]))
-        made.append(p.having(values, searched=f"{told}, {_of(len(ended), len(own))}"))
+        made.append(p.having(values, searched=f"{told}, {_of(len(ended), len(own), equal)}"))
     return made
 
 
@@ -116,10 +120,11 @@ def _accuracy(cells: Cells, trial: Planned) -> float | None:
     return result["validation"]["accuracy"] if result else None
 
 
-def _of(ended: int, count: int) -> str:
+def _of(ended: int, count: int, equal: int) -> str:
     if not ended:
         return f"the first of {count}, which all failed"
-    return f"best of {ended}" + (f" ({count - ended} failed)" if ended < count else "")
+    best = "best" if equal == 1 else f"the first of {equal} equal bests"
+    return f"{best} of {ended}" + (f" ({count - ended} failed)" if ended < count else "")
 
 
 def _told(values: dict[str, Any], more: Callable[[str], str] = lambda name: "") -> str:

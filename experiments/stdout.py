@@ -25,10 +25,11 @@ WIDE = 1_000  # no table is
 
 
 class Console(rich.console.Console):
-    """The same for what is coloured. A file or a pipe has no edge that a table is cut at."""
+    """The same for what is coloured. A file or a pipe has no edge that a table is cut at; names and
+    paths are printed as they are, whatever rich would make of [bold] or :bug: in them."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(markup=False, emoji=False)
         _take_any_letter()
         if not self.is_terminal and "COLUMNS" not in os.environ:
             self.width = WIDE

@@ -84,8 +84,8 @@ def variants(settings: Sequence[dict[str, Any]]) -> list[str]:
     """A name for each: its own, or those of its records, such as a mechanism's; and what sets it
     apart from others of that name."""
     values = [flat({k: _numbered(v) for k, v in x.items()}) for x in settings]
-    of_records = lambda x: " ".join(v for k, v in x.items() if k.endswith("name"))
-    briefs = [x.get("name") or of_records(x) for x in values]
+    of_records = lambda x: " ".join(filter(None, map(_of_records, x, x.values())))
+    briefs = [x.get("name") or of_records(x) for x in settings]
     groups: dict[str, list[dict[str, Any]]] = {}
     for brief, mine in zip(briefs, values):
         groups.setdefault(brief, []).append(mine)
@@ -95,6 +95,13 @@ def variants(settings: Sequence[dict[str, Any]]) -> list[str]:
         details = ", ".join(f"{apart[brief][k]}={mine[k]}" for k in mine if k in apart[brief])
         names.append(" ".join(filter(None, (brief, details))) or "all")
     return names
+
+
+def _of_records(field: str, value: Any) -> str:
+    """The names of its records; where all layers have one, that and how many they are."""
+    names = [v for k, v in flat({field: _numbered(value)}).items() if k.endswith("name")]
+    alike = isinstance(value, tuple | list) and len(names) > 1 and len({*names}) == 1
+    return f"{names[0]} x {len(names)}" if alike else " ".join(names)
 
 
 def _apart(alike: Sequence[dict[str, Any]]) -> dict[str, str]:

@@ -19,9 +19,10 @@ from experiments.errors import ConfigError, Interrupted, LabError
 from experiments.measure.turns import OURS
 from experiments.report.table import number
 
-TURNS = 2  # of each; the smallest time counts
+TURNS = 2  # of each; the smallest time counts, and how far they differ is told
 LABELS = ("suite", "dtype", "heads", "kv_heads", "width", "T", "mode")
 Times = dict[tuple, float]
+Turns = dict[tuple, list[float]]  # of each process
 Peers = dict[str, list[str]]  # of each suite
 # not all commits have loop's name for this: what they have always had is the suite
 ASKED = (
@@ -61,11 +62,11 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def beside(
     ref: str, arguments: Sequence[str], suites: Peers, tell: Callable[[str], None] = print
-) -> dict[str, Times]:
+) -> dict[str, Turns]:
     """Milliseconds of ours by what is timed, "here" and "there", of the suites that both have:
     beside the first peer of each that both have, or beside all where there is none. `arguments` are
     a benchmark's. Raises ConfigError if there is no such suite."""
-    found: dict[str, Times] = {"here": {}, "there": {}}
+    found: dict[str, Turns] = {"here": {}, "there": {}}
     with checkout(ref) as there, tempfile.TemporaryDirectory(prefix="attn-") as out:
         theirs = json.loads(_python(there, "-c", ASKED))
         both = {n: [p for p in own if p in theirs[n]] for n, own in suites.items() if n in theirs}
@@ -80,7 +81,7 @@ def beside(
             for name, root in (("here", records.ROOT), ("there", there)):
                 tell(f"turn {turn + 1} of {TURNS}: {name}")
                 for key, value in _times(root, arguments, Path(out) / f"{name}{turn}").items():
-                    found[name][key] = min(value, found[name].get(key, value))
+                    found[name].setdefault(key, []).append(value)
     return found
 
 
@@ -102,13 +103,16 @@ def _python(root: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def table(found: dict[str, Times], ref: str) -> Table:
+def table(found: dict[str, Turns], ref: str) -> Table:
     """What is timed on both, and the ratio: below 1 where it became faster."""
-    out = Table(caption=f"milliseconds; the smallest of {TURNS} processes", caption_justify="left")
+    caption = "milliseconds of each process; the ratio of the smallest, and from the least to the "
+    out = Table(caption=f"{caption}most of any two processes", caption_justify="left")
     for heading in ("", "here", ref, "here / there"):
         out.add_column(heading, justify="right" if heading else "left")
     for key, here in found["here"].items():
         if there := found["there"].get(key):
             what = ", ".join(f"{n} {v}" for n, v in zip(LABELS, key) if v is not None)
-            out.add_row(what, number(here), number(there), number(here / there))
+            times = (", ".join(map(number, x)) for x in (here, there))
+            ratios = min(here) / min(there), min(here) / max(there), max(here) / min(there)
+            out.add_row(what, *times, "{} ({} to {})".format(*map(number, ratios)))
     return out

@@ -8,6 +8,7 @@ contenders cross.
 """
 
 import dataclasses
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +35,8 @@ def _define(values: flags.FlagValues) -> None:
 
 def _run(values: flags.FlagValues) -> None:
     folders, out = [Path(x) for x in values.workdir], Path(values.out)
-    if len({x.resolve() for x in folders}) < len(folders):
+    real = lambda x: Path(os.path.realpath(x))  # resolve raises for a link to itself
+    if len({*map(real, folders)}) < len(folders):
         raise ConfigError(["--workdir: the same directory twice"])
     if missing := [x for x in folders if not x.is_dir()]:
         what = "expected a folder of finished runs, and there is no such folder"
@@ -42,9 +44,9 @@ def _run(values: flags.FlagValues) -> None:
     if (out / "cells").is_dir():
         raise ConfigError([f"--out: {out} holds a comparison; name another folder"])
     for folder in folders:
-        if out.resolve().is_relative_to(folder.resolve() / "cells"):
+        if real(out).is_relative_to(real(folder) / "cells"):
             raise ConfigError([f"--out: {out} is among the runs of {folder}; name another folder"])
-    names = [x.resolve().name for x in folders]
+    names = [real(x).name for x in folders]
     labels = names if len(set(names)) == len(names) else [str(x) for x in folders]
     timed = {label: x for label, x in zip(labels, folders) if is_benchmark(x)}
     compared = {label: x for label, x in zip(labels, folders) if label not in timed}

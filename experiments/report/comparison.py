@@ -1,6 +1,7 @@
 """The files that a comparison leaves: one self-contained report.html, and table.md, results.csv,
 results.json and figures/ with the same in them."""
 
+import collections
 import dataclasses
 import html
 import json
@@ -53,6 +54,8 @@ def write(comparison: Comparison, workdir: Path) -> Path:
     """Write the files; the path of report.html."""
     rows = comparison.rows()
     foot = f"{comparison.command}\n\n{comparison.dates}; {_machine(comparison.environment)}\n"
+    if several := _several(comparison.cells):
+        foot += f"\n{several}\n"
     table = markdown(rows, comparison.baselines)
     write_text(workdir / "table.md", f"{table}\n    {foot}")
     write_text(workdir / "results.csv", comma_separated(rows))
@@ -118,7 +121,19 @@ def _scope(comparison: Comparison) -> str:
     done = sum(cell.result is not None for cell in cells)
     names, seeds = {c.variant for c in cells}, {c.seed for c in cells}
     scope = f"{plural(len(names), 'variant')}, {plural(len(seeds), 'seed')}: "
-    return scope + f"{done} of {plural(len(cells), 'run')} finished. {comparison.dates}."
+    scope += f"{done} of {plural(len(cells), 'run')} finished. {comparison.dates}."
+    return f"{scope} {_several(cells)}".strip()
+
+
+def _several(cells: Sequence[Cell]) -> str:
+    """What the code of the runs that finished was, where that is not the same for all."""
+    done = [cell.code for cell in cells if cell.result and cell.code]
+    told = []
+    for name in dict.fromkeys(name for code in done for name in code):
+        counts = collections.Counter(code.get(name) or "unknown" for code in done)
+        each = [f"{x} ({plural(n, 'run')})" for x, n in counts.items()]
+        told += [f"{name} {' and '.join(each)}"] if len(each) > 1 else []
+    return f"Trained by several versions of the code: {'; '.join(told)}." if told else ""
 
 
 def _scaling(comparison: Comparison) -> Iterator[str]:

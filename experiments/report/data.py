@@ -26,6 +26,7 @@ class Cell:
     metrics: tuple[dict[str, Any], ...] = ()
     notes: dict[str, str] = dataclasses.field(default_factory=dict)  # how it was made fair
     machine: str = ""  # that it was trained on
+    code: dict[str, str] = dataclasses.field(default_factory=dict)  # by which: commit and versions
 
     @functools.cached_property
     def scores(self) -> dict[str, Score]:

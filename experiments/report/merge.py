@@ -8,7 +8,7 @@ from experiments.gathered import is_of, machine
 from experiments.records import timeless
 from experiments.report.comparison import Comparison
 from experiments.report.data import Cell, by_task, together
-from experiments.sweep import seedless, unlike
+from experiments.sweep import HASH, seedless, unlike
 from experiments.validation import flat
 
 Named = Mapping[str, Comparison]  # by a label that tells them apart
@@ -127,12 +127,15 @@ def _renamed(comparison: Comparison, name: Callable[[Cell], str]) -> Comparison:
 
 
 def _once(comparisons: Named, several_machines: bool) -> Iterator[Cell]:
-    """A name is a hash of the settings, so a run of another machine has it too."""
+    """A name ends with a hash of the settings, so a run of another machine has it too; one whose
+    variant was called otherwise when it was begun has another name."""
     found: dict[tuple[str, str], list[tuple[str, Cell]]] = {}
+    names: dict[tuple[str, str], str] = {}
     for label, comparison in comparisons.items():
         for cell in comparison.cells:
             where = cell.machine if several_machines else ""
-            found.setdefault((cell.name, where), []).append((label, cell))
+            name = names.setdefault((cell.variant, cell.name[-HASH:]), cell.name)
+            found.setdefault((name, where), []).append((label, cell))
     for copies in found.values():
         (first, kept), *others = [x for x in copies if x[1].result] or copies[:1]
         yield kept

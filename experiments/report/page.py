@@ -64,7 +64,7 @@ dt { color: var(--soft); } dd { margin: 0; max-width: 48rem; }
 @media (max-width: 40rem) {
   dl { grid-template-columns: 1fr; } dd { margin: 0 0 .4rem 1rem; }
   .sticky th:first-child, .sticky td:first-child { min-width: 8rem; max-width: 9rem;
-         white-space: normal; }
+         white-space: normal; overflow-wrap: anywhere; }
 }
 @page { size: A4 landscape; margin: 10mm; }
 @media print {

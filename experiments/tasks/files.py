@@ -16,7 +16,8 @@ def folder(data_dir: str, *, holding: str, origin: str) -> Path:
         what = "an archive: unpack it first" if packed else "a file"
         raise DataError(f"{path}: {wanted}, got {what}")
     if not path.is_dir():
-        raise DataError(f"{path}: {wanted}, but it does not exist")
+        moved = f"; if it moved since a run began, leave a link to it: ln -s NEW {path}"
+        raise DataError(f"{path}: {wanted}, but it does not exist{moved}")
     return path
 
 

@@ -1,5 +1,6 @@
 """Files whose lines are a label and more columns, between tabs: read as they stand, and checked."""
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,12 +10,12 @@ from experiments.errors import DataError
 def lines(
     path: Path, *, names: tuple[str, ...], labels: dict[str, int]
 ) -> Iterator[tuple[int, list[str]]]:
-    """(label, the other columns) of each line. Raises DataError with the line that is not as
-    expected; quotes mean nothing."""
+    """(label, the other columns) of each line; quotes mean nothing, nor does a byte order mark at
+    the beginning. Raises DataError with the line that is not as expected."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                yield _parse(line, names, labels)
+                yield _parse(line.removeprefix(BOM_UTF8 * (number == 1)), names, labels)
             except ValueError as error:
                 raise DataError(f"{path}:{number}: {error}") from None
 

@@ -311,6 +311,26 @@ def test_the_command_writes_what_it_prints(tmp_path, capsys):
     benchmark._check(tmp_path, ["window", "softmax"])
 
 
+def test_a_benchmark_that_is_stopped_loses_none_of_the_one_before(monkeypatch, tmp_path):
+    """One key pressed in its first suite, and hours of the others' were gone."""
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(machine, "peaks", lambda: {"float32": 1e9})
+    monkeypatch.setattr(benchmark, "run_suite", lambda *_: None)
+    command = [f"--workdir={tmp_path}", "--suite=window,decode"]
+    assert benchmark.main(command) == 0
+    before = {kind: (tmp_path / f"benchmark.{kind}").read_bytes() for kind in ("json", "html")}
+    monkeypatch.setattr(benchmark, "run_suite", stop)
+    for _ in range(2):
+        assert benchmark.main(command) == 130
+    assert [*json.loads((tmp_path / "benchmark.json").read_text())["suites"]] == ["window"]
+    for kind, content in before.items():
+        assert (tmp_path / f"benchmark.1.{kind}").read_bytes() == content
+    assert len([*tmp_path.glob("*.json")]) == 3
+
+
 @pytest.mark.parametrize("suites", ["5", "null", '"all"'])
 def test_a_benchmark_that_was_edited_is_not_written_over(suites, tmp_path, capsys):
     (tmp_path / "benchmark.json").write_text(f'{{"suites": {suites}}}')
@@ -368,11 +388,12 @@ def test_a_commit_is_timed_beside_this_one(monkeypatch, tmp_path):
     assert [here for here, *_ in ran] == [True, False] * 2
     assert all(there for _, there, _ in ran)  # the commit's files were there
     (key,) = found["here"]
-    assert found["here"][key] == pytest.approx(2.7)  # the smallest
-    assert found["there"][key] == 2.0
+    assert found["here"][key] == pytest.approx([2.9, 2.7])
+    assert found["there"][key] == [2.0, 2.0]
     text = io.StringIO()
     Console(file=text, width=200).print(commits.table(found, "HEAD"))
-    assert "1.35" in text.getvalue()
+    # of the smallest, and of any two: a ratio alone did not say that equal code differs by as much
+    assert "2.90, 2.70 │ 2.00, 2.00 │ 1.35 (1.35 to 1.45)" in text.getvalue()
     listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True).stdout
     assert "attn-" not in listed  # nothing is left behind
 

@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.skipif(BROWSER is None, reason="no chromium here: apt-get install chromium"),
 ]
 
+LONG = "a variant of a long name, model.attention.0.feature_map=elu"
 # appended to a copy of the page: clicks, and writes what it saw into the document
 COPY = (
     "<script>onload = () => "
@@ -35,6 +36,9 @@ seen.figures = [...document.querySelectorAll("figure svg")].map(shown);
 const group = document.createRange();
 group.selectNodeContents(document.querySelector(".group th:nth-child(2)"));
 seen.group = group.getBoundingClientRect().right;
+const right = x => x.getBoundingClientRect().right;
+const beyond = cell => { group.selectNodeContents(cell); return right(group) - right(cell); };
+seen.beyond = Math.max(...rows().map(row => beyond(row.cells[0])));
 seen.width = innerWidth; seen.page = document.documentElement.scrollWidth;
 const out = document.createElement("pre"); out.id = "probe";
 out.textContent = JSON.stringify(seen); document.body.append(out);
@@ -67,7 +71,7 @@ def browse(page, width, column=1):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    accuracies = {"softmax": 0.9, "linear": 0.7, "a variant of a very long name, left=127": 0.8}
+    accuracies = {"softmax": 0.9, "linear": 0.7, LONG: 0.8}
     cells = [cell(name, seed, x) for name, x in accuracies.items() for seed in (0, 1)]
     notes = {
         "matched": "params +0.4%, mlp_width 131",
@@ -95,9 +99,10 @@ def test_a_report_works_in_a_browser(page, width):
     assert console == []
     assert seen["width"] == width
     assert seen["page"] <= width
+    assert seen["beyond"] <= 0  # one long word of a name lay over the numbers beside it
     assert len(seen["figures"]) == page.read_text().count("<figure") == 8
     assert all(seen["figures"])
-    order = ["softmax", "a variant of a very long name, left=127", "linear"]
+    order = ["softmax", LONG, "linear"]
     assert [x for x in seen["descending"] if x != "window"] == order
     assert [x for x in seen["ascending"] if x != "window"] == order[::-1]
     assert seen["group"] < width  # on a phone it stood beyond the edge, amid its columns

@@ -43,6 +43,16 @@ def test_restored_is_equal_bit_by_bit(three: Checkpoints):
         assert np.array_equal(a, b)
 
 
+@pytest.mark.parametrize("name", ["runs[1]", "[a-z]*?", "r*n"])
+def test_a_folder_whose_name_is_a_pattern_is_one(name: str, tmp_path: Path):
+    """Below one with a [ all was trained, and then no checkpoint could be loaded."""
+    checkpoints = make(tmp_path / name / "run")
+    checkpoints.save(1, state(1), progress={}, best=1)
+    restored, _ = checkpoints.restore(state(0))
+    assert np.array_equal(restored["w"][0], state(1)["w"][0])
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_the_latest_and_their_best_are_kept(three: Checkpoints):
     three.save(4, state(4), progress={}, best=1)
     assert sorted(three.steps()) == [1, 3, 4]

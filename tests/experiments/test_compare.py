@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -163,6 +164,19 @@ def test_a_run_stays_what_it_is_when_another_changes_its_label(tmp_path):
         run(again, tmp_path)
 
 
+def test_a_copy_of_a_runs_folder_is_not_taken_for_it(tmp_path):
+    """Whichever was listed last was the run: of two, one unfinished, it may be trained again."""
+    run(Trainer(), tmp_path)
+    for name in ("aa", "zz"):
+        copy = tmp_path / "cells" / f"{name}-{SWEEP[0].name}"
+        shutil.copytree(tmp_path / "cells" / SWEEP[0].name, copy)
+        (copy / "result.json").unlink()
+    again = Trainer()
+    found = run(again, tmp_path)
+    assert again.ran == []
+    assert [cell.name for cell in found.cells] == [p.name for p in SWEEP]
+
+
 def test_a_sweep_whose_runs_changed_is_refused_with_the_difference(tmp_path):
     run(Trainer(), tmp_path)
     changed = [Planned("softmax", experiment("softmax", mlp_width=32)), *SWEEP[1:]]
@@ -283,7 +297,8 @@ def test_trials_that_failed_are_run_again_once(tmp_path):
     again = Trainer()
     found = run(again, tmp_path, sweep, rules=rules, retry_failed=True)
     assert len(again.ran) == 3
-    told = "learning_rate=0.001 (smallest tried), best of 2"
+    # of equal ones the first, which was told as if it had been better
+    told = "learning_rate=0.001 (smallest tried), the first of 2 equal bests of 2"
     assert found.cells[0].notes["searched"] == told
 
 
@@ -443,7 +458,7 @@ time.sleep(1)
     process = subprocess.Popen(
         [sys.executable, script], stdout=-1, stderr=-1, text=True, start_new_session=True
     )
-    assert process.stdout.readline() == "importing\n"
+    assert process.stdout.readline().startswith("importing")  # two write at once
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (
@@ -583,6 +598,8 @@ def test_variants_are_named_as_briefly_as_tells_them_apart():
     assert variants([{"model.width": 32}, {"model.width": 64}]) == ["width=32", "width=64"]
     assert variants([{}, {}]) == ["all", "all"]
     assert variants([{"name": "mine", key: linear}, {key: linear}]) == ["mine", "linear"]
+    layers = [{key: [linear] * 3}, {key: [linear] * 2}, {key: [linear, softmax]}, {key: softmax}]
+    assert variants(layers) == ["linear x 3", "linear x 2", "linear softmax", "softmax"]
 
 
 def test_seeds_are_of_one_variant_and_twice_the_same_is_refused():

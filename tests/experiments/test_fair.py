@@ -22,6 +22,7 @@ from experiments.sweep import Planned, plan
 from experiments.validation import from_dict
 
 KEY = jax.random.key(0)
+LAST = "optimizer.final_learning_rate"
 SWEEP = """
 def sweep():
     for name in ("softmax", "linear"):
@@ -438,6 +439,18 @@ def test_a_config_file_says_what_is_fair(tmp_path):
     assert [p.variant for p in plan(sweep)] == ["softmax", "linear"]
 
 
+def test_none_is_searched_where_a_field_takes_it():
+    """Whether to clip at all could not be searched."""
+    rules = fairness({"search": {"optimizer.clip_norm": [None, 0.5]}}, "c.py")
+    assert rules.told == "Made alike: optimizer.clip_norm searched among None, 0.5."
+    found = combinations(planned("softmax"), rules)
+    assert [p.experiment.optimizer.clip_norm for p in found] == [None, 0.5]
+    assert [p.notes["trial"] for p in found] == ["clip_norm=None", "clip_norm=0.5"]
+    assert _end(None, [None, 0.5]) == ""
+    with pytest.raises(ConfigError, match=r"optimizer\.b1: .* got None"):
+        combinations(planned("softmax"), fairness({"search": {"optimizer.b1": [None, 0.5]}}, "c"))
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [
@@ -447,8 +460,8 @@ def test_a_config_file_says_what_is_fair(tmp_path):
         ({"budget": {"tokens": 1.0, "steps": 2.0}}, "budget: .*at most 1"),
         ({"search": {"optimizer.b1": [0.9]}}, "search.optimizer.b1: .*at least 2"),
         (
-            {"search": {"optimizer.b1": [0.9, None]}},
-            r"^1 mistake .*\n.*b1.1: expected a .*None",
+            {"search": {"optimizer.b1": [0.9, [1]]}},
+            r"^1 mistake .*\n.*b1.1: expected a .* None, got \[1\]",
         ),
         (
             {"search": {"optimizer.b1": [0.9, math.nan]}},
@@ -486,7 +499,10 @@ def test_what_is_searched_is_not_swept(tmp_path):
             r"model.attention: match solves .*\.left; .* or give model.attention.name alone",
         ),
         ("sweep = lambda: [{'match': 'model.width'}]", "", "no match of the file"),
-        ("sweep = lambda: [{'match': 5}]", "", "match: expected a text, got 5"),
+        ("sweep = lambda: [{'match': 5}]", "", "match: expected a text of one line, got 5"),
+        # which cleared a terminal's screen, and broke a row of table.md in two
+        (r"sweep = lambda: [{'name': 'a\x1b[2J'}]", "", r"name: .* of one line, got 'a"),
+        (r"sweep = lambda: [{'name': 'a\rb'}]", "", r"name: expected a text of one line, got 'a"),
         ("sweep = lambda: [{'name': ['a']}]", "", "name: expected a text"),
         ("sweep = lambda: [{3: 'a'}]", "", "expected names of fields, got 3"),
         (
@@ -516,6 +532,28 @@ def test_a_value_that_no_run_can_have_is_refused(tmp_path):
     rules = Fairness(search={"optimizer.learning_rate": [0.1, -0.1]})
     with pytest.raises(ConfigError, match="learning_rate"):
         combinations([Planned("softmax", from_dict(TINY))], rules)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Fairness(search={"optimizer.schedule": ["rsqrt", "linear"], LAST: [0.0, 1e-3]}),
+        Fairness(search={"optimizer.b1": Range(low=0.5, high=1.5)}, trials=2),
+        Fairness(match="state_bytes"),
+    ],
+)
+def test_rules_that_no_run_can_have_leave_the_directory_free(rules, tmp_path):
+    """Once they were corrected, the directory was said to hold another comparison."""
+    linformer = {"attention": {"name": "linformer", "features": 4}, "causal": False}
+    sweep = [*planned("linear"), Planned("linformer", tiny(model=linformer))]
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    with pytest.raises(ConfigError):
+        compare.compare(sweep, tmp_path, title="t", run=stop, rules=rules)
+    with pytest.raises(KeyboardInterrupt):
+        compare.compare(sweep, tmp_path, title="t", run=stop)
 
 
 @pytest.mark.parametrize(

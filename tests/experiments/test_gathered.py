@@ -74,6 +74,14 @@ def test_a_report_is_not_written_among_the_runs(out, tmp_path, capsys):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_link_to_itself_is_no_traceback(tmp_path, capsys):
+    workdir, loop = leave(tmp_path / "a", [(planned(), 0.5)]), tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert command.main([f"--workdir={loop}", f"--out={tmp_path / 'out'}"]) == 2
+    assert command.main([f"--workdir={workdir}", f"--out={loop}"]) == 5
+    assert capsys.readouterr().err.count(str(loop)) == 2
+
+
 def means(comparison):
     rows = variants(comparison.cells, comparison.costs)
     return {row.name: row.mean("test.accuracy") for row in rows}
@@ -116,6 +124,25 @@ def test_trials_are_no_seeds_of_a_comparison_without_its_results(tmp_path, capsy
     # of a sweep without a search, whatever is there is shown
     (tmp_path / "sweep.json").unlink()
     assert len(gathered.gathered(tmp_path).cells) == 4
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_copy_of_a_runs_folder_is_no_seed_more(swept, tmp_path):
+    """Each was one, so that an interval became a quarter of what it was."""
+    runs = [(planned("softmax", s), 0.5 + s / 4) for s in (0, 1)]
+    if swept:
+        begin(tmp_path, [p for p, _ in runs], Fairness())
+    leave(tmp_path, runs)
+    before = gathered.gathered(tmp_path)
+    for name in ("backup-{}", "zz-{}", "softmax-7-{}"):
+        shutil.copytree(
+            run := tmp_path / "cells" / runs[0][0].name, run.parent / name.format(run.name)
+        )
+    found = gathered.gathered(tmp_path)
+    assert found.rows()[0].interval("test") == before.rows()[0].interval("test")
+    assert found.about == "Also there, trials of a search or runs of another time: 3."
+    if swept:
+        assert [cell.name for cell in found.cells] == [p.name for p, _ in runs]
 
 
 def called(name, label, seed):
@@ -501,6 +528,11 @@ def test_a_run_in_two_comparisons_counts_once_and_only_if_they_agree(tmp_path):
     assert [cell.error for cell in both.cells if cell.error] == [
         "the same run as in a, with another outcome, so left out"
     ]
+    # its folder has the name that its variant had when it was begun
+    begun = tmp_path / "b/cells" / planned().name
+    begun.rename(begun.with_name(f"all-{begun.name}"))
+    (found,) = merged({"a": a, "b": gathered.gathered(tmp_path / "b")}).rows()
+    assert [cell.seed for cell in found.cells] == [0, 1]
 
 
 @pytest.mark.parametrize("accuracy", [0.25, 0.75])
@@ -553,6 +585,27 @@ def test_an_environment_that_is_the_same_is_told_once(tmp_path):
         "versions.jax": "1",
         **{f"hardware.{key}": value for key, value in HARDWARE.items()},
     }
+
+
+def test_runs_of_several_commits_are_told(tmp_path):
+    """The report named the commit of whoever wrote it, and their mean was of several."""
+    runs = [planned(n, s) for n in ("softmax", "linear") for s in (0, 1)]
+    begin(tmp_path, runs, Fairness())
+    leave(tmp_path, [(p, 0.5) for p in runs])
+    sessions = [{"git": "a1"}, {"git": "a1", "earlier": [{"git": "a1"}]}, {"git": "b2-dirty"}]
+    sessions += [{"git": "b2-dirty", "versions": {"jax": "2"}, "earlier": [{"git": "a1"}]}]
+    report = lambda: command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"])
+    texts = lambda: [(tmp_path / "out" / x).read_text() for x in ("report.html", "table.md")]
+    for session, told in ((sessions[:1] * 4, False), (sessions, True)):
+        for p, x in zip(runs, session):
+            path = tmp_path / "cells" / p.name / "environment.json"
+            path.write_text(json.dumps({"versions": {"jax": "1"}, "hardware": HARDWARE} | x))
+        assert report() == 0
+        what = "Trained by several versions of the code: "
+        what += "git a1 (2 runs) and b2-dirty (1 run) and a1, then b2-dirty (1 run); "
+        what += "jax 1 (3 runs) and 2 (1 run)."
+        assert [what in text for text in texts()] == [told] * 2
+        assert ["several versions" in text for text in texts()] == [told] * 2
 
 
 def test_decode_states_of_earlier_versions_are_left_out_where_nothing_decodes(tmp_path):

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rich.console
+import rich.table
 
 from experiments import disk, report
 from experiments.report import Comparison, plots
@@ -315,6 +316,18 @@ def test_a_printed_table_is_wrapped_at_the_edge_of_a_terminal_and_has_none_in_a_
     assert "…" not in shown.getvalue()
     assert "width=80" in shown.getvalue()
     assert "81.0 ± 12.7" in shown.getvalue()
+
+
+def test_a_path_or_a_name_is_printed_as_it_is(capsys, monkeypatch):
+    """The report was said to be in `runs/`, a folder that is not there."""
+    monkeypatch.setenv("COLUMNS", "80")
+    console = Console()
+    console.print("report: runs[bold]/:bug:/report.html", highlight=False)
+    table = rich.table.Table("[red]heading")
+    table.add_row("x[/red]")  # which was an error
+    console.print(table)
+    out = capsys.readouterr().out
+    assert all(x in out for x in ("runs[bold]/:bug:/report.html", "[red]heading", "x[/red]"))
 
 
 def test_what_is_said_of_each_of_several_comparisons_is_a_paragraph(comparison):

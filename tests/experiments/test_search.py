@@ -226,6 +226,14 @@ def test_without_optuna_the_extra_is_named(tmp_path: Path, monkeypatch):
         search(planned("softmax"), RULES, tmp_path, Finish())
 
 
+def test_none_is_drawn_among_others(tmp_path: Path):
+    pytest.importorskip("optuna", reason="the extra [search]")
+    rules = fairness({"search": {"optimizer.clip_norm": [None, 0.5]}, "trials": 12}, "c.py")
+    found = search(planned("softmax"), rules, tmp_path, Finish())
+    assert {p.experiment.optimizer.clip_norm for p in found.planned} == {None, 0.5}
+    assert names(search(planned("softmax"), rules, tmp_path, Finish())) == names(found)
+
+
 def test_a_config_file_gives_ranges_and_trials(tmp_path: Path, capsys):
     rules = f"search = {{'{RATE}': {{'low': 1e-3, 'high': 1, 'log': True}}}}\ntrials = 5\n"
     path = str(write_config(tmp_path / "c.py", SWEEP + rules))

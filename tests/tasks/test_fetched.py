@@ -1,13 +1,15 @@
 """Text, retrieval and image: rows as the files have them, and files that will not do."""
 
+import shutil
+
 import numpy as np
 import pytest
 from small_files import CLASSES, PAIR_SIZES, REVIEW_SIZES, colours, pairs, review_lines, reviews
 
-from experiments import train
+from experiments import evaluate, train
 from experiments.errors import DataError
 from experiments.learner import Learner
-from experiments.tasks import Image, Retrieval, Text
+from experiments.tasks import Image, Retrieval, Text, retrieval
 from experiments.validation import from_dict
 
 SETTING = {
@@ -59,6 +61,20 @@ def test_reviews_in_lines_are_those_in_folders(tmp_path):
     assert one.fingerprint() == other.fingerprint()
     assert np.array_equal(one.batch(0, 0, 32).tokens, other.batch(0, 0, 32).tokens)
     assert as_bytes(everything(one, "test").tokens[0], 9) == "é test 0".encode()
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
+    """Excel and Notepad begin a file with one; the label was refused for it, which looks right."""
+    of = lambda place: Text(data_dir=str(place), max_length=9, **REVIEW_SIZES)
+    plain = review_lines(tmp_path)
+    shutil.copytree(plain, marked := tmp_path / "marked")
+    for path in marked.iterdir():
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert of(marked).fingerprint() == of(plain).fingerprint()
+    path = pairs(tmp_path) / "new_aan_pairs.eval.tsv"
+    path.write_bytes(b"\xef\xbb\xbf1\ta\tb\t\xef\xbb\xbfx\ty\n")
+    batch = everything(Retrieval(data_dir=str(tmp_path), max_length=9, validation=1), "validation")
+    assert batch.lengths.tolist() == [[4, 1]]  # within a line it is a character
 
 
 @pytest.mark.parametrize(
@@ -228,6 +244,34 @@ def test_bad_data_ends_a_run_with_code_4_before_anything_is_made(tmp_path, capsy
     assert message.startswith(f"error: {tmp_path}/new_aan_pairs.test.tsv:1: expected 5 columns")
     assert message.count("\n") == 1
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_run_whose_data_moved_finds_them_by_a_link(tmp_path, capsys):
+    """Its folder is part of the configuration, though what defines the data is what it holds."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    fields = {"name": "retrieval", "max_length": 9, "data_dir": str(old), **PAIR_SIZES}
+    raw = {**SETTING, "task": fields}
+    (tmp_path / "c.py").write_text(f"def get_config():\n    return {raw!r}\n")
+    run = f"--workdir={tmp_path / 'run'}"
+    again = [f"--config={tmp_path / 'c.py'}", run]
+    old.mkdir()
+    pairs(old)
+    assert train.main(again) == 0
+    assert evaluate.main([run]) == 0
+    scores = capsys.readouterr().out.rpartition("\n{")[2]
+    old.rename(new)
+    retrieval.read.cache_clear()  # another process
+    assert evaluate.main([run]) == 4
+    assert f"if it moved since a run began, leave a link to it: ln -s NEW {old}" in (
+        capsys.readouterr().err
+    )
+    assert train.main([*again, f"--config.task.data_dir={new}"]) == 5
+    assert "a link to data that moved at its old place (ln -s)" in capsys.readouterr().err
+    old.symlink_to(new)
+    assert evaluate.main([run]) == 0
+    assert capsys.readouterr().out.endswith(scores)
+    assert train.main([*again, "--config.train.steps=4"]) == 5
+    assert "ln -s" not in capsys.readouterr().err
 
 
 def test_a_pair_is_learned_by_one_encoder(tmp_path):
