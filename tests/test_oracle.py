@@ -156,9 +156,6 @@ def test_orthogonal_features_are_orthogonal_and_the_same_for_a_seed():
     assert np.abs(gram - np.diag(np.diag(gram))).max() < 1e-4
     assert (w == attn.orthogonal_features(3, 20, 8)).all()
     assert not (w == attn.orthogonal_features(4, 20, 8)).any()
-    for wrong in ((-1, 20, 8), (3, 0, 8), (3, 20, 2.5)):
-        with pytest.raises(ValueError, match=r"^(seed|features|head_dim): expected an integer"):
-            attn.orthogonal_features(*wrong)
 
 
 @pytest.mark.parametrize("sign", [1, -1])

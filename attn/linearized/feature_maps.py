@@ -148,8 +148,10 @@ def _shapes(features: int, head_dim: int) -> tuple[tuple[int, ...], tuple[int, .
     return (-(-features // head_dim), head_dim, head_dim), (features, head_dim)
 
 
-def _orthogonal(xp, square: Float[Array, "B H H"], rows: Float[Array, "M H"]):
-    """`xp` is jax.numpy or numpy."""
+def _orthogonal(
+    xp, square: Float[Array | np.ndarray, "B H H"], rows: Float[Array | np.ndarray, "M H"]
+):
+    """Of drawn numbers; `xp` is jax.numpy or numpy, as they are."""
     q, r = xp.linalg.qr(square)
     # q alone looks away from its own axes, for LAPACK chooses signs, and exp(w . x) is not even
     q = xp.where(xp.diagonal(r, axis1=-2, axis2=-1)[:, None] < 0, -q, q)
