@@ -109,7 +109,9 @@ def test_linear_takes_every_name_and_callable(name):
 def test_features_are_drawn_by_a_key_under_jit():
     draw = jax.jit(maps.draw_features, static_argnums=(1, 2))
     w = draw(jax.random.key(3), 20, 8)
-    np.testing.assert_allclose(w, maps.orthogonal_features(3, 20, 8), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        w, maps.draw_features(jax.random.key(3), 20, 8), rtol=1e-4, atol=1e-5
+    )
     first = np.asarray(w[:8], np.float64)
     products = first @ first.T
     np.testing.assert_allclose(products, np.diag(np.diag(products)), atol=1e-4)
@@ -120,6 +122,13 @@ def test_features_are_drawn_by_a_key_under_jit():
 def test_sizes_of_features_are_checked(sizes):
     with pytest.raises(ValueError, match=r"(features|head_dim): expected an integer from 1"):
         maps.draw_features(jax.random.key(0), *sizes)
+    with pytest.raises(ValueError, match=r"(features|head_dim): expected an integer from 1"):
+        maps.orthogonal_features(0, *sizes)
+
+
+def test_a_seed_of_features_is_checked():
+    with pytest.raises(ValueError, match="seed: expected an integer from 0"):
+        maps.orthogonal_features(-1, 4, 8)
 
 
 def test_performer_takes_features_drawn_anew():

@@ -66,12 +66,6 @@ def test_rfa_is_the_papers(mask):
     same(RFA(features=32, chunk=4), define, mask, room=8)
 
 
-@pytest.mark.parametrize("wrong", [(-1, 20, 8), (3, 0, 8), (3, 20, 2.5)])
-def test_features_of_no_seed_or_size_are_refused(wrong):
-    with pytest.raises(ValueError, match=r"^(seed|features|head_dim): expected an integer"):
-        orthogonal_features(*wrong)
-
-
 def test_gated_rfa_is_the_papers_recurrence():
     w = wide(orthogonal_features(0, 32, 8))
 
