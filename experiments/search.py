@@ -86,9 +86,10 @@ def check_values(planned: Sequence[Planned], rules: Fairness) -> None:
     if rules.trials is None:
         combinations(planned, rules)
         return
+    firsts = trial_runs(planned)
     for name, x in rules.search.items():
         for value in (x.low, x.high) if isinstance(x, Range) else x:
-            for first in trial_runs(planned):
+            for first in firsts:
                 first.having({name: value})
 
 
