@@ -74,7 +74,7 @@ def compare(
     if retry_failed:
         forget_failures(workdir)
     for line in missed(planned, rules):
-        console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
+        console.print(line, style="red", highlight=False, soft_wrap=True)
     finish = functools.partial(_finish, (run, command, _tell), launch)
     if rules.search:
         planned = chosen(planned, search(planned, rules, workdir, finish), rules)
@@ -133,7 +133,7 @@ def _finish(arguments: tuple, launch: Launch, cells: Cells) -> bool:
 
 
 def _tell(line: str) -> None:
-    Console().print(line, style="bold", markup=False, highlight=False)
+    Console().print(line, style="bold", highlight=False)
 
 
 def _costs(measure: Measure, chosen: dict[str, Experiment], cache: Path, console: Console) -> dict:
@@ -143,7 +143,7 @@ def _costs(measure: Measure, chosen: dict[str, Experiment], cache: Path, console
             return measure(chosen, cache)
     except Exception as error:
         why = redact.redacted(f"costs could not be measured: {type(error).__name__}: {error}")
-        console.print(why, style="red", markup=False, highlight=False)
+        console.print(why, style="red", highlight=False)
         return {}
 
 

@@ -35,7 +35,7 @@ def dry_run(
         best = _best(planned, rules, workdir, Path(copies), retry_failed) if rules.trials else None
     console = Console()
     for line in missed(planned, rules):
-        console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
+        console.print(line, style="red", highlight=False, soft_wrap=True)
     if rules.trials and best is None:
         # what they choose is not known, so nor are the folders of the runs
         what = f"{rules.trials} trials of each variant, which optuna draws"
