@@ -55,7 +55,6 @@ def compare(
     command: str = "",
     run: Run,
     measure: Measure = costs,
-    console: Console | None = None,
     rules: Fairness = EQUAL,
     launch: Launch = here,
     retry_failed: bool = False,
@@ -63,7 +62,7 @@ def compare(
     """Run what is not finished, then write the report; failures are cells with their error. None
     where another process still runs some: it will write the report. Raises DataError or
     ConfigError where no run's data can be read, before the directory is anyone's."""
-    console = console or Console()
+    console = Console()
     if not (workdir / "sweep.json").exists():
         _read({p.experiment.posed: p.experiment for p in sweep}.values())
     check(workdir, sweep, rules)

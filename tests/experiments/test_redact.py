@@ -1,7 +1,6 @@
 """What is named a secret is in no file and no stream; what only sounds like one stays."""
 
 import dataclasses
-import io
 import json
 import subprocess
 import sys
@@ -9,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 from tiny_experiment import tiny, write_config
 
 from experiments import cells, compare, seen, sinks, train
@@ -18,6 +16,7 @@ from experiments.errors import ConfigError, LabError
 from experiments.fairness import Fairness
 from experiments.mistakes import shorten
 from experiments.redact import HIDDEN, command, redacted
+from experiments.stdout import Console
 from experiments.sweep import Planned
 from experiments.tasks import TASKS
 
@@ -105,7 +104,7 @@ def test_what_is_shortened_shows_no_half_of_a_secret():
         assert "hunter2" not in shorten(text)
 
 
-def test_what_failed_beside_a_run_is_told_without_its_secrets(tmp_path: Path, monkeypatch):
+def test_what_failed_beside_a_run_is_told_without_its_secrets(tmp_path, monkeypatch, capsys):
     def fail(*_, **__):
         raise RuntimeError("no access with accessToken=hunter2")
 
@@ -115,9 +114,8 @@ def test_what_failed_beside_a_run_is_told_without_its_secrets(tmp_path: Path, mo
         copies.write([{"step": 1}])
     monkeypatch.setattr(seen, "trained_or_not", fail)
     told.append(seen.sight(tmp_path).about)
-    console = Console(file=io.StringIO())
-    compare._costs(fail, {}, tmp_path, console)
-    told.append(console.file.getvalue())
+    compare._costs(fail, {}, tmp_path, Console())
+    told.append(capsys.readouterr().out)
     assert [HIDDEN in x for x in told] == [True] * 3
     assert "hunter2" not in "".join(told)
 
