@@ -1,12 +1,13 @@
 """Efficient attention (Shen et al. 2018, arXiv:1812.01243): a softmax of each side, O(T H D)."""
 
 import dataclasses
+import math
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Shaped
 
 from attn._axes import aligned
 from attn._core import check_state, isolate, masked_softmax, seen_array, wide
@@ -142,7 +143,7 @@ def _earlier(k: Float[Array, "*B S K H"], ids) -> Float[Array, "*B S K H"]:
         [jnp.full_like(x[..., :1, :, :], first), x[..., :-1, :, :]], -3
     )
     if ids is None:
-        return lax.cumlogsumexp(shifted(k, low(k.dtype)), axis=k.ndim - 3)
+        return _running(shifted(k, low(k.dtype)), jnp.zeros((k.shape[-3], 1, 1), bool))
     # each document's keys side by side; the sum begins again where one begins
     ids = jnp.broadcast_to(ids, k.shape[:-2])
     order = jnp.argsort(ids, axis=-1, stable=True)
@@ -152,10 +153,36 @@ def _earlier(k: Float[Array, "*B S K H"], ids) -> Float[Array, "*B S K H"]:
         [jnp.ones_like(ids[..., :1, :, :], bool), ids[..., 1:, :, :] != ids[..., :-1, :, :]], -3
     )
     x = jnp.where(begins, low(k.dtype), shifted(take(k, order), 0))
+    return take(_running(x, begins), jnp.argsort(order, axis=-1))
 
-    def join(a, b):
-        return a[0] | b[0], jnp.where(b[0], b[1], jnp.logaddexp(a[1], b[1]))
 
-    begins = jnp.broadcast_to(begins, x.shape)
-    _, before = lax.associative_scan(join, (begins, x), axis=k.ndim - 3)
-    return take(before, jnp.argsort(order, axis=-1))
+def _running(
+    x: Float[Array, "*B S K H"], begins: Bool[Array, "*#B S 1 1"]
+) -> Float[Array, "*B S K H"]:
+    """The log-sum-exp of x since it last began: along runs of about sqrt(S) positions, all runs
+    side by side, then from run to run. XLA compiles two short loops, not a tree of log2(S) sums."""
+    S = x.shape[-3]
+    run = math.isqrt(S - 1) + 1
+    begins = jnp.broadcast_to(begins, (*x.shape[:-2], 1, 1))
+    x, begins = _runs(x, run, low(x.dtype)), _runs(begins, run, False)
+
+    def join(before, now):
+        begun = before[0] | now[0]
+        total = jnp.where(now[0], now[1], jnp.logaddexp(before[1], now[1]))
+        return (begun, total), (begun, total)
+
+    nothing = jnp.zeros_like(begins[0]), jnp.full_like(x[0], low(x.dtype))
+    _, (begun, total) = lax.scan(join, nothing, (begins, x))
+    nothing = jax.tree.map(lambda y: y[0], nothing)
+    _, (_, ends) = lax.scan(join, nothing, (begun[-1], total[-1]))
+    before = jnp.concatenate([nothing[1][None], ends[:-1]])
+    total = jnp.where(begun, total, jnp.logaddexp(total, before[None]))
+    total = jnp.swapaxes(total, 0, 1).reshape(-1, *total.shape[2:])[:S]
+    return jnp.moveaxis(total, 0, -3)
+
+
+def _runs(x: Shaped[Array, "*B S K H"], run: int, fill) -> Shaped[Array, "run runs *B K H"]:
+    x = jnp.moveaxis(x, -3, 0)
+    rest = [(0, 0)] * (x.ndim - 1)
+    x = jnp.pad(x, [(0, -len(x) % run), *rest], constant_values=fill)
+    return jnp.swapaxes(x.reshape(-1, run, *x.shape[1:]), 0, 1)

@@ -12,7 +12,7 @@ import pytest
 from attn import FULL, Causal, Padding, Segments, dense_weights
 from attn.linearized.based import Based
 from attn.linearized.cosformer import Cosformer
-from attn.linearized.efficient import Efficient
+from attn.linearized.efficient import Efficient, _running
 from attn.linearized.feature_maps import orthogonal_features
 from attn.linearized.hedgehog import Hedgehog, distillation_loss, hedgehog_attention
 from attn.linearized.performer import Performer
@@ -263,6 +263,17 @@ def test_distillation_brings_hedgehog_towards_softmax(activation):
 def test_efficient_is_the_papers(mask):
     define = lambda q, k, v, seen, arrays: oracle.efficient(q, k, v, seen)
     same(Efficient(chunk=4), define, mask)
+
+
+@pytest.mark.parametrize("S", [1, 2, 4, 5, 10, 17])
+def test_a_running_log_sum_exp_begins_again_where_it_is_told_to(S):
+    rng = np.random.default_rng(S)
+    x, begins = rng.normal(size=(2, S, 1, 3)), rng.random((2, S, 1, 1)) < 0.3
+    want, total = np.empty_like(x), np.full((2, 1, 3), -np.inf)
+    for i in range(S):
+        total = np.logaddexp(np.where(begins[:, i], -np.inf, total), x[:, i])
+        want[:, i] = total
+    np.testing.assert_allclose(_running(jnp.float32(x), jnp.asarray(begins)), want, 1e-5, 1e-6)
 
 
 def test_efficient_at_extreme_keys():
