@@ -95,7 +95,7 @@ def render(comparison: Comparison, drawn: Sequence[Captioned]) -> str:
     """The HTML document, with these pictures of it."""
     rows = comparison.rows()
     looks = plots.looks([row.name for row in rows])
-    shown = "".join(picture(x.svg, text) for x, text in drawn if not is_sight(x))
+    shown = "".join(picture(x.svg, text, wide=x.wide) for x, text in drawn if not is_sight(x))
     sections = [
         f"<h1>{html.escape(comparison.title)}</h1>",
         *(f"<p>{html.escape(line)}</p>" for line in comparison.about.splitlines()),

@@ -1,5 +1,6 @@
 """The pictures of a comparison, each with what is to be read under it."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 from experiments.report import plots, slices
@@ -24,34 +25,47 @@ STATE = (
 SLICES = (
     "Test accuracy, %, by slice of the task, mean over seeds; from 0 (dark blue) to 100 (yellow)."
 )
+MEAN = "Mean over seeds, of so many variants without the band from the lowest to the highest."
 BAND = "Mean over seeds, in a band from the lowest to the highest seed."
 CURVES = (
-    ("loss", 1, "training loss", f"Training loss. {BAND}"),
-    ("validation.loss", 1, "validation loss", f"Validation loss. {BAND}"),
-    ("validation.accuracy", 100, "validation accuracy, %", f"Validation accuracy. {BAND}"),
+    ("loss", 1, "training loss"),
+    ("validation.loss", 1, "validation loss"),
+    ("validation.accuracy", 100, "validation accuracy, %"),
 )
 
 
 def pictures(rows: Sequence[Variant], baselines: dict[str, float]) -> Iterator[Captioned]:
     """What there is to draw."""
-    looks = plots.looks([row.name for row in rows])
+    called = plots.called([row.name for row in rows])
+    looks = plots.looks([*called.values()])
     percent = {name: 100 * x for name, x in baselines.items()}
     named = ", ".join(f"{name} {x:.1f}" for name, x in percent.items()) or "none"
     points, measured = _speeds(rows)
     if points:
         how, *_ = measured.partition(" (")  # the rest is in the caption: there is no room for it
-        drawing = tradeoff(points, percent, looks, xlabel=f"steps per second, {how}")
-        yield drawing, TRADEOFF.format(measured=measured, baselines=named)
+        xlabel = f"steps per second, {how}"
+        drawing, unnamed = tradeoff(_named(points, called), percent, looks, xlabel=xlabel)
+        yield drawing, TRADEOFF.format(measured=measured, baselines=named) + _missing(unnamed)
     if points := _points(rows, lambda row: row.cost.get("decode_state_bytes")):
-        yield state(points, percent, looks), STATE
+        drawing, unnamed = state(_named(points, called), percent, looks)
+        yield drawing, STATE + _missing(unnamed)
     if panels := slices.panels(rows):
         yield slices.heat(panels), SLICES
-    for key, scale, label, caption in CURVES:
-        series = {row.name: curves(row, key, scale) for row in rows}
+    band = MEAN if len(rows) > plots.MANY else BAND
+    for key, scale, label in CURVES:
+        series = {called[row.name]: curves(row, key, scale) for row in rows}
         if any(series.values()):
             name = key.replace(".", "-")
             drawing = plots.curves(series, looks, ylabel=label, name=name, log=scale == 1)
-            yield drawing, caption
+            yield drawing, f"{label.removesuffix(', %').capitalize()}. {band}"
+
+
+def _named(points: Sequence[Point], called: dict[str, str]) -> list[Point]:
+    return [dataclasses.replace(p, name=called[p.name]) for p in points]
+
+
+def _missing(unnamed: Sequence[str]) -> str:
+    return f" No room for the names of {', '.join(unnamed)}." if unnamed else ""
 
 
 def _speeds(rows: Sequence[Variant]) -> tuple[list[Point], str]:

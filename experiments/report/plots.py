@@ -19,7 +19,17 @@ from experiments.disk import write_bytes, write_text
 
 # Okabe and Ito's colours, blue lightened for dark pages, without black and yellow, which vanish
 COLOURS = ("#1f83c4", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#8a8a8a")
-DASHES = ("-", "--", ":", "-.")
+# the further ones, by points on and off, for more than 28 variants
+DASHES = (
+    "-",
+    "--",
+    ":",
+    "-.",
+    (0, (9, 2)),
+    (0, (4, 1, 1, 1, 1, 1)),
+    (0, (1, 3)),
+    (0, (9, 2, 3, 2)),
+)
 # drawn in this colour and saved as `currentColor`: the page decides, light or dark
 INK = "#010203"
 
@@ -49,14 +59,33 @@ class Look:
     """How one variant is drawn in every picture."""
 
     colour: str
-    dash: str  # and bubbles are hollow where it is not solid
+    dash: str | tuple  # and bubbles are hollow where it is not solid
 
 
 def looks(names: Sequence[str]) -> dict[str, Look]:
-    """By place in the list: seven colours, then the same with another dash."""
+    """By place in the list: seven colours, then the same with another dash: 56 in all."""
     count = len(COLOURS)
     dash = lambda i: DASHES[i // count % len(DASHES)]
     return {name: Look(COLOURS[i % count], dash(i)) for i, name in enumerate(names)}
+
+
+MANY = 14  # variants, beyond which a picture needs a page's width: for their names, and to be told
+
+
+def size_for(names: Collection[str]) -> tuple[float, float]:
+    """Width and height, in inches, of a picture in which so many have a line or a bubble."""
+    return (10.6, 5.4) if len(names) > MANY else (5.2, 3.6)
+
+
+def called(names: Sequence[str]) -> dict[str, str]:
+    """What each is called in a picture: without the words before that all of them begin with."""
+    split = [name.split(" ") for name in names]
+    shared = 0
+    while all(len(x) > shared + 1 for x in split) and len({x[shared] for x in split}) == 1 < len(
+        split
+    ):
+        shared += 1
+    return {name: " ".join(words[shared:]) for name, words in zip(names, split)}
 
 
 @contextmanager
@@ -111,6 +140,7 @@ class Drawing:
     name: str
     svg: str
     png: bytes
+    wide: bool  # it takes all of a page's width
 
     def save(self, folder: Path) -> None:
         as_svg, as_png = drawn_files(folder, self.name)
@@ -121,7 +151,7 @@ class Drawing:
 def drawn(fig: Figure, name: str) -> Drawing:
     element = svg(fig, name)
     fig.set_layout_engine("none")  # all has its place: to find it again takes longer than to draw
-    return Drawing(name, element, png(fig))
+    return Drawing(name, element, png(fig), wide=fig.get_figwidth() > 8)
 
 
 Curve = tuple[Sequence[float], Sequence[float]]  # steps, values
@@ -130,8 +160,9 @@ Curve = tuple[Sequence[float], Sequence[float]]  # steps, values
 def curves(
     series: dict[str, list[Curve]], style: dict[str, Look], *, ylabel: str, name: str, log: bool
 ) -> Drawing:
-    """One line per variant, the mean over seeds, in a band from the lowest to the highest seed."""
-    with figure() as fig:
+    """One line per variant, the mean over seeds, in a band from the lowest to the highest seed if
+    there are not too `MANY` for bands to be told apart."""
+    with figure(*size_for(series)) as fig:
         ax = fig.add_subplot()
         for variant, runs in series.items():
             if not runs:
@@ -143,10 +174,9 @@ def curves(
                 continue
             values = np.array([[dict(zip(s, v))[t] for t in steps] for s, v in runs])
             point = "o" if len(steps) == 1 else None  # of which a line draws nothing
-            ax.plot(
-                steps, values.mean(0), look.dash, color=look.colour, label=variant, marker=point
-            )
-            if len(runs) > 1:
+            line = {"ls": look.dash, "color": look.colour, "marker": point}
+            ax.plot(steps, values.mean(0), label=variant, **line)
+            if len(runs) > 1 and len(series) <= MANY:
                 low, high = values.min(0), values.max(0)
                 ax.fill_between(steps, low, high, color=look.colour, alpha=0.18, lw=0)
         if log:

@@ -82,8 +82,8 @@ def scaling(
         ax = fig.add_subplot()
         for contender, (steps, values) in series.items():
             look = style[contender]
-            line = {"color": look.colour, "marker": "o", "ms": 4}
-            ax.plot(steps, values, look.dash, label=called[contender], **line)
+            line = {"color": look.colour, "ls": look.dash, "marker": "o", "ms": 4}
+            ax.plot(steps, values, label=called[contender], **line)
         _length_axis(ax, {t for steps, _ in series.values() for t in steps})
         ax.set(xlabel="length T", ylabel=ylabel)
         plots.log_axis(ax)
@@ -120,8 +120,8 @@ def ratios(
             for peer, points in peers.items():
                 look = style[peer]
                 lengths, faster, _ = zip(*points)
-                line = {"color": look.colour, "marker": "o", "ms": 3}
-                ax.plot(lengths, faster, look.dash, label=label(peer), **line)
+                line = {"color": look.colour, "ls": look.dash, "marker": "o", "ms": 3}
+                ax.plot(lengths, faster, label=label(peer), **line)
                 if noisy := [(t, x) for t, x, apart in points if not apart]:
                     ax.plot(*zip(*noisy), "o", mfc="white", mec=look.colour, ms=4)
             ax.axhline(1, color=plots.INK, lw=1)

@@ -1,4 +1,4 @@
-"""Accuracy against what it costs, every variant named beside its bubble."""
+"""Accuracy against what it costs, each variant named beside its bubble where there is room."""
 
 import dataclasses
 import math
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.report.plots import INK, Drawing, Look, drawn, figure, size_axis
+from experiments.report.plots import INK, Drawing, Look, drawn, figure, size_axis, size_for
 
 Box = tuple[float, float, float, float]  # left, low, right, high, in pixels
 
@@ -24,12 +24,13 @@ class Point:
 
 def tradeoff(
     points: Sequence[Point], baselines: dict[str, float], style: dict[str, Look], *, xlabel: str
-) -> Drawing:
-    """Accuracy against speed with area for memory, as in Long Range Arena."""
+) -> tuple[Drawing, list[str]]:
+    """Accuracy against speed with area for memory, as in Long Range Arena; and which variants there
+    was no room to name."""
     largest = max((p.bytes for p in points if p.bytes), default=1)
     # diameters in points; the smallest stays visible
     size = lambda bytes: max(7.0, 30 * math.sqrt((bytes or 0) / largest))
-    with figure() as fig:
+    with figure(*size_for(points)) as fig:
         ax = fig.add_subplot()
         ax.set_xlim(0, 1.25 * max(p.x for p in points))
         ax.set_xlabel(xlabel)
@@ -40,18 +41,21 @@ def tradeoff(
                     [], [], "o", ms=size(part * largest), color=INK, alpha=0.3, mew=0, label=label
                 )
             fig.legend(loc="outside upper right", ncols=2, handletextpad=1.2, borderpad=1)
-        _bubbles(ax, points, [size(p.bytes) for p in points], baselines, style)
-        return drawn(fig, "tradeoff")
+        unnamed = _bubbles(ax, points, [size(p.bytes) for p in points], baselines, style)
+        return drawn(fig, "tradeoff"), unnamed
 
 
-def state(points: Sequence[Point], baselines: dict[str, float], style: dict[str, Look]) -> Drawing:
-    """Accuracy against the bytes that decoding one sequence holds, logarithmic, as in Zoology."""
-    with figure() as fig:
+def state(
+    points: Sequence[Point], baselines: dict[str, float], style: dict[str, Look]
+) -> tuple[Drawing, list[str]]:
+    """Accuracy against the bytes that decoding one sequence holds, logarithmic, as in Zoology; and
+    which variants there was no room to name."""
+    with figure(*size_for(points)) as fig:
         ax = fig.add_subplot()
         size_axis(ax, [p.x for p in points])
         ax.set_xlabel("decode state of one sequence, bytes")
-        _bubbles(ax, points, [9.0] * len(points), baselines, style)
-        return drawn(fig, "decode-state")
+        unnamed = _bubbles(ax, points, [9.0] * len(points), baselines, style)
+        return drawn(fig, "decode-state"), unnamed
 
 
 def _bubbles(
@@ -60,8 +64,9 @@ def _bubbles(
     sizes: Sequence[float],
     baselines: dict[str, float],
     style: dict[str, Look],
-) -> None:
-    """The points and the baselines that are near them, named; the x axis is set before."""
+) -> list[str]:
+    """The points and the baselines that are near them, named; the x axis is set before. The names
+    that found no room."""
     for p, ms in zip(points, sizes):
         look = style[p.name]
         fill = "full" if look.dash == "-" else "none"
@@ -87,19 +92,22 @@ def _bubbles(
         ax.axhline(value, color=INK, lw=0.8, ls=(0, (4, 3)), alpha=0.6)
     ax.figure.draw_without_rendering()
     radii = [ms / 2 for ms in sizes]
-    taken = _bubble_boxes(ax, points, radii)
-    taken += _label_lines(ax, near, taken)
-    _label_points(ax, points, radii, style, taken)
+    bubbles, bars = _bubble_boxes(ax, points, radii), _bar_boxes(ax, points)
+    bubbles += _label_lines(ax, near, bubbles + bars)
+    return _label_points(ax, points, radii, style, bubbles, bars)
 
 
 def _bubble_boxes(ax, points: Sequence[Point], radii: Sequence[float]) -> list[Box]:
-    """Around each bubble and its bar."""
     scale = ax.figure.dpi / 72
     centres = ax.transData.transform([(p.x, p.accuracy) for p in points])
-    boxes = [(*(c - r * scale), *(c + r * scale)) for c, r in zip(centres, radii)]
-    for point, (x, _) in zip(points, centres):
+    return [(*(c - r * scale), *(c + r * scale)) for c, r in zip(centres, radii)]
+
+
+def _bar_boxes(ax, points: Sequence[Point]) -> list[Box]:
+    boxes = []
+    for point in points:
         reach = point.accuracy + (point.error or 0) * np.array([-1, 1])
-        low, high = ax.transData.transform([(point.x, y) for y in reach])[:, 1]
+        (x, low), (_, high) = ax.transData.transform([(point.x, y) for y in reach])
         boxes.append((x - 2, low, x + 2, high))
     return boxes
 
@@ -109,28 +117,49 @@ def _label_points(
     points: Sequence[Point],
     radii: Sequence[float],
     style: dict[str, Look],
-    others: Sequence[Box],
-) -> None:
-    """A name beside each bubble, at the first of many places where it touches nothing."""
-    scale, taken = ax.figure.dpi / 72, [*others]
+    bubbles: Sequence[Box],
+    bars: Sequence[Box],
+) -> list[str]:
+    """A name beside each bubble, at the first of many places where it touches nothing, or bars
+    alone; the names of those that have no such place. The first variant and those that none beats
+    in both ways choose before the others."""
+    scale, taken = ax.figure.dpi / 72, [*bubbles]
     renderer = ax.figure.canvas.get_renderer()
     centres = ax.transData.transform([(p.x, p.accuracy) for p in points])
     frame = ax.get_window_extent(renderer)
     angles = np.radians([0, 180, 90, 270, 45, 135, 225, 315, 22, 158, 202, 338])
     around = [(gap, np.array([math.cos(a), math.sin(a)])) for gap in GAPS for a in angles]
-    for point, centre, radius in zip(points, centres, radii):
+    unnamed = []
+    for n in sorted(range(len(points)), key=lambda n: n > 0 and _beaten(points[n], points)):
+        point, centre, radius = points[n], centres[n], radii[n]
         colour = style[point.name].colour
         text = ax.text(0, 0, point.name, fontsize=8.5, ha="center", va="center")
         extent = text.get_window_extent(renderer)
         half = np.array([extent.width, extent.height]) / 2 + 1
         places = [(gap, way, centre + way * ((radius + gap) * scale + half)) for gap, way in around]
-        gap, way, place = next((p for p in places if _free(p[2], half, frame, taken)), places[0])
+        free = (
+            p
+            for all_of in (taken + [*bars], taken)
+            for p in places
+            if _free(p[2], half, frame, all_of)
+        )
+        if (found := next(free, None)) is None:
+            text.remove()
+            unnamed.append(point.name)
+            continue
+        gap, way, place = found
         taken.append((*(place - half), *(place + half)))
         if gap > GAPS[1]:
             edge = place - way / abs(way).max() * half  # not through the name
             ends = ax.transData.inverted().transform([centre, edge])
             ax.plot(*ends.T, color=colour, lw=0.6, zorder=1)
         text.set_position(ax.transData.inverted().transform(place))
+    return unnamed
+
+
+def _beaten(point: Point, points: Sequence[Point]) -> bool:
+    """Whether another is both further to the right and more accurate."""
+    return any(p.x > point.x and p.accuracy > point.accuracy for p in points)
 
 
 GAPS = (2, 10, 20, 32, 46, 62)  # points between a bubble and its name; beyond the second, a line

@@ -417,7 +417,9 @@ def test_names_of_many_variants_do_not_overlap():
         Point(name, 10 + n % 4, 80 + n, 1.0 if n % 2 else None, 1e6 * (n + 1))
         for n, name in enumerate(names)
     ]
-    text = tradeoff(points, {}, plots.looks(names), xlabel="steps per second").svg
+    drawing, unnamed = tradeoff(points, {}, plots.looks(names), xlabel="steps per second")
+    assert not unnamed
+    text = drawing.svg
     places = re.findall(r'transform="translate\(([\d.]+) ([\d.]+)\)[^>]*">(variant \d+)<', text)
     places = places or re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>(variant \d+)<', text)
     assert len(places) == 12

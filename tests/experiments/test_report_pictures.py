@@ -76,7 +76,9 @@ def test_one_slice_is_no_heat_map_and_a_missing_one_is_left_blank():
 
 def test_state_is_on_a_logarithmic_axis_of_bytes():
     points = [Point("linear", 1024, 60, None), Point("softmax", 65536, 99, 2.0)]
-    found = texts(state(points, {"chance": 1.0}, plots.looks(["linear", "softmax"])).svg)
+    drawing, unnamed = state(points, {"chance": 1.0}, plots.looks(["linear", "softmax"]))
+    found = texts(drawing.svg)
+    assert not unnamed
     assert {"linear", "softmax", "1K", "4K", "16K", "64K"} <= set(found)
     assert [plots.size(x) for x in (1, 512, 1024, 1536, 4**10)] == ["1", "512", "1K", "1.5K", "1M"]
 
@@ -126,6 +128,50 @@ def test_a_line_to_a_name_ends_beside_it():
             own = min(boxes, key=off)
             assert off(own) < 3
             assert not any(own.contains(*place) for place in along)
+
+
+def test_a_name_without_room_is_told_below_and_lies_on_no_other():
+    """33 variants of a study were drawn as a heap of names."""
+    names = [f"variant v{n}" for n in range(60)]
+    spread = [Point("alone", 5, 90.0, None), Point("fastest", 9, 20.0, None)]
+    points = [Point(name, 2.0, 50 + n / 99, 30.0) for n, name in enumerate(names)] + spread
+    with plots.figure(*plots.size_for(points)) as fig:
+        ax = fig.add_subplot()
+        ax.set_xlim(0, 10)
+        looks = plots.looks([p.name for p in points])
+        unnamed = tradeoffs._bubbles(ax, points, [9] * len(points), {}, looks)
+        boxes = [t.get_window_extent(fig.canvas.get_renderer()) for t in ax.texts]
+        told = {t.get_text() for t in ax.texts}
+        assert unnamed
+        assert sorted([*told, *unnamed]) == sorted(looks)
+        assert {"variant v0", "alone", "fastest"} <= told  # first, and beaten by none
+        assert not any(a.overlaps(b) for n, a in enumerate(boxes) for b in boxes[:n])
+    rows = [variant(name, [{"all": 1.0}], model=n) for n, name in enumerate(names)]
+    ((drawing, caption), _) = pictures(rows, {})
+    found = texts(drawing.svg)
+    missing = [x for x in (f"v{n}" for n in range(60)) if x not in found]
+    assert drawing.wide
+    assert missing
+    assert f"No room for the names of {', '.join(missing)}." in caption
+
+
+def test_words_that_all_names_begin_with_are_in_no_picture():
+    assert plots.called(["conv softmax", "conv linear a=1"]) == {
+        "conv softmax": "softmax",
+        "conv linear a=1": "linear a=1",
+    }
+    for names in (["conv", "conv linear"], ["a b"], ["a b", "c b"], []):
+        assert plots.called(names) == {name: name for name in names}
+
+
+def test_many_variants_are_told_apart_by_look_and_have_no_bands():
+    names = [f"v{n}" for n in range(56)]
+    looks = plots.looks(names)
+    assert len(set(looks.values())) == 56
+    series = {name: [([1, 2], [n, n + 1]), ([1, 2], [n, n + 2])] for n, name in enumerate(names)}
+    bands = lambda x: plots.curves(x, looks, ylabel="loss", name="x", log=False).svg.count("FillB")
+    few = dict(list(series.items())[: plots.MANY])
+    assert (bands(few) > 0, bands(series)) == (True, 0)
 
 
 def test_speed_is_that_of_steps_in_turns_where_every_variant_has_them():
