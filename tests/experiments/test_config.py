@@ -241,6 +241,14 @@ def test_another_record_on_the_command_line_keeps_the_fields_of_a_sweep(tmp_path
     assert {e.task.vocab_size for _, e in cells} == {8}
 
 
+def test_a_sweep_that_never_ends_is_refused(tmp_path: Path):
+    """`compare` and its --dry_run waited for it until the memory was full."""
+    sweep = "def sweep():\n    while True:\n        yield {'seed': 1}\n"
+    path = write_config(tmp_path / "c.py", sweep)
+    with pytest.raises(ConfigError, match=r"sweep\(\) yields more than 100,000 runs"):
+        read_sweep(str(path))
+
+
 def test_sweep_yields_an_experiment_for_each_dict(tmp_path: Path):
     sweep = "def sweep():\n    for s in (1, 2):\n        yield {'name': 'a', 'seed': s}\n"
     path = write_config(tmp_path / "c.py", sweep)
