@@ -331,6 +331,17 @@ def test_a_benchmark_that_is_stopped_loses_none_of_the_one_before(monkeypatch, t
     assert len([*tmp_path.glob("*.json")]) == 3
 
 
+def test_two_benchmarks_in_one_directory_keep_apart(monkeypatch, tmp_path, capsys):
+    command = [f"--workdir={tmp_path}", "--suite=window"]
+    monkeypatch.setattr(machine, "peaks", lambda: {"float32": 1e9})
+    monkeypatch.setattr(benchmark, "run_suite", lambda *_: again.append(benchmark.main(command)))
+    again = []
+    assert benchmark.main(command) == 0
+    assert again == [5]
+    assert "in use by a running process" in capsys.readouterr().err
+    assert [x.name for x in tmp_path.glob("*.json")] == ["benchmark.json"]
+
+
 @pytest.mark.parametrize("suites", ["5", "null", '"all"'])
 def test_a_benchmark_that_was_edited_is_not_written_over(suites, tmp_path, capsys):
     (tmp_path / "benchmark.json").write_text(f'{{"suites": {suites}}}')
