@@ -96,9 +96,11 @@ def milliseconds(*steps: Step) -> list[float]:
 
 
 def tokens(experiment: Experiment) -> int:
-    """What one train step reads, padding included."""
-    batch = experiment.posed.batch(experiment.seed, 0, experiment.train.batch_size)
-    return batch.lengths.size * experiment.posed.length
+    """What one train step reads, padding included; a decoder reads the target."""
+    task = experiment.posed
+    batch = task.batch(experiment.seed, 0, experiment.train.batch_size)
+    target = batch.labels.size if task.head == "sequence" else 0
+    return batch.lengths.size * task.length + target
 
 
 def _encoder(experiment: Experiment) -> EncoderConfig:

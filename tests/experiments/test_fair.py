@@ -210,6 +210,14 @@ def test_a_budget_pays_for_steps(kind, tmp_path):
     assert again[0].experiment == found.experiment  # a time is not measured twice
 
 
+def test_tokens_of_targets_are_paid_for():
+    """A budget of tokens paid for the source's alone, where a decoder reads as many of the target:
+    sequence tasks trained for about twice of it."""
+    task = {"name": "reverse", "lengths": (8, 12), "validation": 20, "test": 20}
+    experiment = from_dict({**TINY, "task": task, "model": {"layers": 1, "width": 8, "heads": 2}})
+    assert quantities.tokens(experiment) == 8 * (12 + 13)  # and the end
+
+
 def test_a_budget_of_less_than_a_step_is_told(tmp_path):
     """One was made without a remark."""
     (found,) = alike(planned("softmax"), Fairness(budget={"tokens": 8 * 12 - 1}), tmp_path)
