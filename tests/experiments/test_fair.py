@@ -123,6 +123,34 @@ def test_a_match_that_is_missed_is_told_before_anything_is_trained(tmp_path, mon
     assert lines() == [told]
 
 
+@pytest.mark.parametrize("rules", [Fairness(match="step_time"), Fairness(budget={"seconds": 0.5})])
+def test_steps_are_timed_where_they_are_trained(rules, tmp_path, monkeypatch):
+    """With --processes=2 they were timed on all cores, and trained on half of them."""
+    there = []
+
+    def launch(work, arguments, most):
+        there.append(most)
+        work(*arguments)
+        there.pop()
+
+    def milliseconds(*steps):
+        assert there == [1]
+        return [1.0] * len(steps)
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(quantities, "Step", lambda experiment: None)
+    monkeypatch.setattr(quantities, "milliseconds", milliseconds)
+    sweep = planned("softmax", "linear", train={"steps": 1})
+    for _ in range(2):  # the second time nothing is timed
+        there.clear()
+        with pytest.raises(KeyboardInterrupt):
+            compare.compare(sweep, tmp_path, title="t", run=stop, rules=rules, launch=launch)
+        assert there == [2]  # runs are left
+        monkeypatch.delattr(quantities, "milliseconds", raising=False)
+
+
 @pytest.mark.parametrize(
     "edit",
     [
