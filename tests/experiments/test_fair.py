@@ -123,6 +123,17 @@ def test_a_match_that_is_missed_is_told_before_anything_is_trained(tmp_path, mon
     assert lines() == [told]
 
 
+@pytest.mark.parametrize("measure", [quantities.flops, lambda x: quantities.Step(x).program])
+def test_what_a_model_refuses_is_named_before_it_is_trained_too(measure):
+    """--dry_run, matches and budgets ended in a traceback where `train` names it."""
+    task = {"name": "reverse", "lengths": (4, 6), "validation": 20, "test": 20}
+    model = {"layers": 1, "width": 8, "heads": 2, "attention": {"name": "linformer"}}
+    with pytest.raises(ConfigError, match="linformer cannot honour Causal"):
+        measure(from_dict({**TINY, "task": task, "model": model}))
+    with pytest.raises(ConfigError, match="family: expected 'transformer' with a task of head"):
+        quantities.params(tiny(model={"family": "luong"}))
+
+
 @pytest.mark.parametrize("rules", [Fairness(match="step_time"), Fairness(budget={"seconds": 0.5})])
 def test_steps_are_timed_where_they_are_trained(rules, tmp_path, monkeypatch):
     """With --processes=2 they were timed on all cores, and trained on half of them."""
