@@ -34,6 +34,7 @@ from experiments.measure.suites import Suite, suites
 from experiments.report import benchmark as benchmark_page
 from experiments.report.measurements import Row, terminal, title
 from experiments.rundir import read_json
+from experiments.signals import ending
 from experiments.stdout import Console
 
 LOOP = "loop"
@@ -91,7 +92,9 @@ def _run(values: flags.FlagValues) -> None:
         for ref in refs:
             console.print(commits.table(commits.beside(ref, *_asked(values, options)), ref))
         return
-    with held(workdir := Path(values.workdir)):  # two at once would write over each other's files
+    stopped = ending("stopped; what was measured is written")
+    # two at once would write over each other's files
+    with held(workdir := Path(values.workdir)), stopped:
         _check(workdir, values.suite)
         _measure(known, values.suite, options, workdir, console, load)
 
