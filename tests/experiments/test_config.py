@@ -349,6 +349,16 @@ def test_a_number_below_0_after_a_space_is_the_value_of_its_flag(tmp_path: Path,
     ]
 
 
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path / "c.py")
+    (tmp_path / "run" / "cells").mkdir(parents=True)
+    assert command(["--config=~/c.py", "--workdir=~/run", "--config.init_from=~/old"]) == 5
+    assert f"{tmp_path}/run holds a comparison" in capsys.readouterr().err
+    assert {x.name for x in tmp_path.iterdir()} == {"c.py", "run"}
+
+
 def processor_time(command: list[str]) -> tuple[float, subprocess.CompletedProcess[str]]:
     """Seconds of it, not of the clock, because a busy machine is not a slow program."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
