@@ -32,8 +32,7 @@ def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Plan
         found: dict[str, dict[str, Any]] = {}
         for planned in sweep:
             if planned.variant not in found:
-                two = f"{fingerprint(first)} {fingerprint(planned.experiment)}"
-                key = f"{two} {planned.match} {rules}"
+                key = _key(planned, first, rules)
                 if key not in kept:
                     made = _fields(planned, first, rules, found.get(sweep[0].variant))
                     kept[key] = records.sealed(made, {"of": key})
@@ -41,6 +40,19 @@ def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Plan
                 found[planned.variant] = kept[key]
         solved = [found[planned.variant] for planned in sweep]
     return [p.having(x["fields"], **x["notes"]) for p, x in zip(sweep, solved)]
+
+
+def untimed(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> bool:
+    """Whether `alike` would time steps, which is to be done where they are trained."""
+    if rules.match != "step_time" and "seconds" not in rules.budget:
+        return False
+    kept = _kept(workdir / "alike.json")
+    return any(_key(p, sweep[0].experiment, rules) not in kept for p in sweep)
+
+
+def _key(planned: Planned, first: Experiment, rules: Fairness) -> str:
+    two = f"{fingerprint(first)} {fingerprint(planned.experiment)}"
+    return f"{two} {planned.match} {rules}"
 
 
 def missed(planned: Sequence[Planned], rules: Fairness) -> list[str]:

@@ -27,12 +27,14 @@ from absl import flags
 
 from experiments import cli, records, redact
 from experiments.errors import ConfigError, RunDirectoryError
+from experiments.lock import held
 from experiments.measure import commits, machine
 from experiments.measure.options import Options, define, parse
 from experiments.measure.suites import Suite, suites
 from experiments.report import benchmark as benchmark_page
 from experiments.report.measurements import Row, terminal, title
 from experiments.rundir import read_json
+from experiments.signals import ending
 from experiments.stdout import Console
 
 LOOP = "loop"
@@ -81,12 +83,7 @@ def _run(values: flags.FlagValues) -> None:
     values.against = [name for name in values.against if name not in refs]
     options = parse(values, [*known, LOOP], peers)
     _check_peers(options.against, {x: known[x].against for x in values.suite if x in known})
-    workdir = Path(values.workdir)
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunDirectoryError(f"--workdir={workdir}: {error.strerror}") from None
-    console, found = Console(), {}
+    console = Console()
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load > cores / 2:
         busy = f"the machine is busy (load {load:.1f} on {cores} cores): these are no measurements"
@@ -95,7 +92,22 @@ def _run(values: flags.FlagValues) -> None:
         for ref in refs:
             console.print(commits.table(commits.beside(ref, *_asked(values, options)), ref))
         return
-    _check(workdir, values.suite)
+    stopped = ending("stopped; what was measured is written")
+    # two at once would write over each other's files
+    with held(workdir := Path(values.workdir)), stopped:
+        _check(workdir, values.suite)
+        _measure(known, values.suite, options, workdir, console, load)
+
+
+def _measure(
+    known: dict[str, Suite],
+    names: Sequence[str],
+    options: Options,
+    workdir: Path,
+    console: Console,
+    load: float,
+) -> None:
+    found: dict[str, Any] = {}
     command = redact.started("experiments.benchmark")
     environment = records.environment(command) | {
         **{name: os.environ[name] for name in sorted(os.environ) if name.startswith(TOLD)},
@@ -105,7 +117,7 @@ def _run(values: flags.FlagValues) -> None:
     peaks = machine.peaks()
     _keep(workdir)
     # last, because training keeps memory for the rest of the process
-    for name in sorted(dict.fromkeys(values.suite), key=LOOP.__eq__):
+    for name in sorted(dict.fromkeys(names), key=LOOP.__eq__):
         try:
             if name == LOOP:
                 found[name] = run_loop(console)

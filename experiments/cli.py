@@ -1,5 +1,6 @@
 """Command lines of the lab: absl flags, all mistakes at once, an exit code and no traceback."""
 
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -85,6 +86,9 @@ def _parse(
         # `--flag value`; a switch, such as `--config.model.tied`, stands alone
         if not equals and not _is_switch(values, flag) and rest and not DASHED.match(rest[0]):
             argument = f"{argument}={rest.pop(0)}"
+        # a shell puts the home folder in after a space alone: `--workdir=~/runs` made one called ~
+        before, equals, value = argument.partition("=")
+        argument = f"{before}{equals}{os.path.expanduser(value)}"
         (overrides if override else others).append(argument)
     try:
         values(["", *others])

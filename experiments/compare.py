@@ -22,7 +22,7 @@ from typing import Any
 from absl import flags
 
 from experiments import cli, records, redact, seen
-from experiments.alike import alike, missed
+from experiments.alike import alike, missed, untimed
 from experiments.cells import Cells, Run, begin, check, forget_failures
 from experiments.config import Experiment
 from experiments.config_file import Sweep, read_comparison
@@ -66,6 +66,8 @@ def compare(
     if not (workdir / "sweep.json").exists():
         _read({p.experiment.posed: p.experiment for p in sweep}.values())
     check(workdir, sweep, rules)
+    if untimed(sweep, rules, workdir):
+        launch(alike, (sweep, rules, workdir), 1)  # on the cores that a run has
     planned = alike(sweep, rules, workdir)
     if rules.search:
         check_values(planned, rules)

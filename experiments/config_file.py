@@ -12,6 +12,7 @@ import ast
 import contextlib
 import dataclasses
 import inspect
+import itertools
 import re
 import runpy
 import stat
@@ -35,6 +36,7 @@ Sweep = list[tuple[dict[str, Any], Experiment]]
 ODD = re.compile(r"\s*[+-]?\.?\d[^,]*", re.DOTALL)
 NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 LARGEST = 1_000_000  # bytes; a config has about a thousand
+MOST = 100_000  # runs
 
 
 def read(config: str, overrides: Sequence[str] = ()) -> Experiment:
@@ -60,9 +62,13 @@ def read_comparison(config: str, overrides: Sequence[str] = ()) -> tuple[Sweep, 
 def _sweep(names: dict, raw: dict, config: str, overrides: Sequence[str]) -> Sweep:
     if not callable(names.get("sweep")):
         raise ConfigError(["there is no function sweep() to say what is compared"], config)
-    cells = _call(lambda: list(names["sweep"]()), "sweep()", config.partition(":")[0])
+    # one more than are allowed, for it may never end
+    some = lambda: list(itertools.islice(names["sweep"](), MOST + 1))
+    cells = _call(some, "sweep()", config.partition(":")[0])
     if not cells:
         raise ConfigError(["sweep() yields nothing"], config)
+    if len(cells) > MOST:
+        raise ConfigError([f"sweep() yields more than {MOST:,} runs: does it end?"], config)
     if not all(isinstance(cell, dict) for cell in cells):
         raise ConfigError(["sweep() should yield dicts of dotted field names and values"], config)
     if mistakes := [*dict.fromkeys(line for cell in cells for line in wrong(cell))]:

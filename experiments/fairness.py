@@ -70,9 +70,10 @@ Searched = Annotated[
 @record
 class Fairness:
     """`match`: the quantity that sizes are solved for; the head keeps the first's width. `budget`:
-    an amount of one kind. Times are those of steps on all cores, with --processes=2 too. `search`:
-    what is tried for each field, in every combination, or as optuna draws so many `trials`; beside
-    a match, or a budget of other than steps, fields that change neither sizes nor a step's work."""
+    an amount of one kind. Times are those of steps on as many cores as a run has, with nothing
+    beside them. `search`: what is tried for each field, in every combination, or as optuna draws so
+    many `trials`; beside a match, or a budget of other than steps, fields that change neither sizes
+    nor a step's work."""
 
     match: Literal["none", "params", "flops", "state_bytes", "step_time"] = "none"
     budget: Annotated[

@@ -194,10 +194,10 @@ class Session:
             saving = last or self.step % train.save_every == 0 or bool(self.signals.caught)
             if scoring or saving or time.monotonic() - looked > LOOK:
                 rows = self._fetch(pending)
-                self.training += time.monotonic() - looked
                 if not rows:
                     batches, pending, looked = self._batches(), [], time.monotonic()
                     continue
+                self.training += time.monotonic() - looked
                 best = self.best
                 if scoring:
                     answers = self._answers("validation", self.state)
@@ -264,10 +264,11 @@ class Session:
 
     def _go_back(self) -> None:
         """To the newest checkpoint, or to the start if there is none."""
-        step = self.step
-        self._newest()
+        progress = self._newest()
         records.repair_metrics(self.metrics, self.step)
-        self.first -= step - self.step  # so that steps that were done stay counted
+        # the time of steps that are made again is none of a step's, as after a kill
+        self.earlier = self.earlier | {"training": progress["seconds"]["training"]}
+        self.first, self.training = self.step, 0.0
         self.display.warn(f"back at step {self.step}")
 
     def _answers(self, split: str, state: State) -> Answers:

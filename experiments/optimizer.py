@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int
 
+from attn.nn.functional import FIXED
 from experiments.config import Experiment, Optimizer
 
 
@@ -30,7 +31,6 @@ def updates_done(state: optax.OptState) -> Int[Array, ""]:
     return optax.tree.get(state, "ScaleByScheduleState").count
 
 
-FIXED = {"centroids", "rotations"}  # drawn, and no gradient reaches them: routing's, reformer's
 KEPT = {
     *FIXED,
     *("source_table", "target_table"),

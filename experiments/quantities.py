@@ -16,7 +16,7 @@ from attn.nn.stack import Stack
 from experiments.compiled import once
 from experiments.config import Experiment
 from experiments.kept import Trained
-from experiments.learner import Learner, State, built
+from experiments.learner import Learner, State, built, refusing
 from experiments.measure import cost
 from experiments.measure.flops import Count, count, counted
 from experiments.memory import keep_freed_memory
@@ -52,7 +52,8 @@ class Step:
         if self.trained:
             return self.trained.program
         steps = jax.jit(self.learner.train_steps, donate_argnums=0)
-        return cost.build(steps, *self.arguments(self.learner.shapes, 0))
+        build = lambda: cost.build(steps, *self.arguments(self.learner.shapes, 0))
+        return refusing("the model", build)
 
     def start(self) -> None:
         self.state = self.learner.start() if self.trained else once(self.learner.init)
@@ -75,15 +76,17 @@ def in_turns(steps: dict[Any, Step], *, rounds: int, seconds: float) -> dict[Any
 
 
 def params(experiment: Experiment) -> int:
-    """How many numbers are learned."""
-    return learned(jax.eval_shape(lambda: nnx.split(built(experiment, experiment.seed))[1]))
+    """How many numbers are learned. Raises ConfigError for what the model refuses."""
+    made = lambda: nnx.split(built(experiment, experiment.seed))[1]
+    return learned(refusing("the model", lambda: jax.eval_shape(made)))
 
 
 def flops(experiment: Experiment) -> int:
     """Of one train step. Raises TypeError where they cannot be counted, as those of a loop whose
-    length depends on data."""
+    length depends on data, ConfigError for what the model refuses."""
     step = Step(experiment)
-    found = count(step.learner.train_steps, *step.arguments(step.learner.shapes, 0))
+    arguments = step.arguments(step.learner.shapes, 0)
+    found = refusing("the model", lambda: count(step.learner.train_steps, *arguments))
     if found.unknown:
         raise TypeError(f"the work of {', '.join(found.unknown)} cannot be counted")
     return found.flops // step.together
@@ -96,9 +99,11 @@ def milliseconds(*steps: Step) -> list[float]:
 
 
 def tokens(experiment: Experiment) -> int:
-    """What one train step reads, padding included."""
-    batch = experiment.posed.batch(experiment.seed, 0, experiment.train.batch_size)
-    return batch.lengths.size * experiment.posed.length
+    """What one train step reads, padding included; a decoder reads the target."""
+    task = experiment.posed
+    batch = task.batch(experiment.seed, 0, experiment.train.batch_size)
+    target = batch.labels.size if task.head == "sequence" else 0
+    return batch.lengths.size * task.length + target
 
 
 def _encoder(experiment: Experiment) -> EncoderConfig:

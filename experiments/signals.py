@@ -1,11 +1,14 @@
 """SIGTERM and SIGINT: the first asks the run to finish its step and save, the second ends it."""
 
+import contextlib
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from types import FrameType
 from typing import Self
 
+from experiments.errors import Interrupted
 from experiments.say import say_at_once
 
 ASKING = (signal.SIGTERM, signal.SIGINT)
@@ -33,3 +36,17 @@ class Signals:
             os._exit(128 + number)
         self.caught = number
         say_at_once(b"\nstopping after this step; once more to stop at once\n")
+
+
+@contextlib.contextmanager
+def ending(told: str) -> Iterator[None]:
+    """SIGTERM raises Interrupted, as Ctrl-C does KeyboardInterrupt: what is open is closed."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Interrupted(number, f"SIGTERM: {told}")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

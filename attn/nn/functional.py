@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import jax
 from flax import nnx
 
 
@@ -22,6 +21,10 @@ def functional(module: nnx.Module) -> tuple[Callable, nnx.State]:
     return apply, params
 
 
+FIXED = {"centroids", "rotations"}  # drawn, and no gradient reaches them: routing's, reformer's
+
+
 def parameter_count(module: nnx.Module) -> int:
-    """How many numbers are learned."""
-    return sum(x.size for x in jax.tree.leaves(nnx.state(module, nnx.Param)))
+    """How many numbers are learned: all but the `FIXED`."""
+    arrays = nnx.to_flat_state(nnx.state(module, nnx.Param))
+    return sum(x.get_value().size for path, x in arrays if FIXED.isdisjoint(path))

@@ -3,21 +3,20 @@
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rich.table import Table
 
 from experiments import records
-from experiments.errors import ConfigError, Interrupted, LabError
+from experiments.errors import ConfigError, LabError
 from experiments.measure.turns import OURS
 from experiments.report.table import number
+from experiments.signals import ending
 
 TURNS = 2  # of each; the smallest time counts, and how far they differ is told
 LABELS = ("suite", "dtype", "heads", "kv_heads", "width", "T", "mode")
@@ -47,17 +46,12 @@ def checkout(ref: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="attn-") as parent:
         folder = Path(parent) / "there"
         subprocess.run([*git, "add", "--detach", folder, found], check=True, capture_output=True)
-        before = signal.signal(signal.SIGTERM, _stop)
-        try:
-            yield folder
-        finally:
-            subprocess.run([*git, "remove", "--force", folder], capture_output=True)
-            signal.signal(signal.SIGTERM, before)
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    """Else git would go on listing a folder that is gone, and a benchmark run that nobody reads."""
-    raise Interrupted(number, "SIGTERM: stopped; nothing is written")
+        # else git would go on listing a folder that is gone, and a benchmark run that nobody reads
+        with ending("stopped; nothing is written"):
+            try:
+                yield folder
+            finally:
+                subprocess.run([*git, "remove", "--force", folder], capture_output=True)
 
 
 def beside(

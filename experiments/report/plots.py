@@ -4,6 +4,7 @@ import dataclasses
 import io
 import math
 import re
+import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.font_manager import get_font_names
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from experiments.disk import write_bytes, write_text
@@ -33,10 +35,17 @@ DASHES = (
 # drawn in this colour and saved as `currentColor`: the page decides, light or dark
 INK = "#010203"
 
+# for letters that matplotlib's own has not, where they are installed
+FONTS = (
+    *(f"Noto Sans CJK {x}" for x in ("SC", "JP", "KR", "TC")),
+    *("WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Droid Sans Fallback", "IPAGothic"),
+    *("Hiragino Sans", "PingFang SC", "Apple SD Gothic Neo", "Arial Unicode MS"),
+    *("Microsoft YaHei", "Yu Gothic", "Malgun Gothic"),
+)
 SETTINGS = {
     "svg.fonttype": "none",  # text stays text
     "text.parse_math": False,  # and a $ in a name stays a $
-    "font.family": "sans-serif",
+    "font.family": ["sans-serif", *filter(get_font_names().__contains__, FONTS)],
     "font.size": 9,
     **dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none"),
     "axes.spines.top": False,
@@ -101,7 +110,9 @@ def svg(fig: Figure, name: str) -> str:
     """The figure as an <svg> element for a page; `name` keeps its ids apart from other figures'."""
     out = io.StringIO()
     fig.patch.set_facecolor("none")  # white if it was drawn as a file before
-    with matplotlib.rc_context(SETTINGS | {"svg.hashsalt": name}):
+    with matplotlib.rc_context(SETTINGS | {"svg.hashsalt": name}), warnings.catch_warnings():
+        # text stays text, and is drawn in the fonts of whoever looks at it
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         # not by savefig, which draws all of it twice
         FigureCanvasSVG(fig).print_svg(out, metadata={"Date": None})
     text = out.getvalue()[out.getvalue().index("<svg") :]

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import io
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -329,6 +330,36 @@ def test_a_benchmark_that_is_stopped_loses_none_of_the_one_before(monkeypatch, t
     for kind, content in before.items():
         assert (tmp_path / f"benchmark.1.{kind}").read_bytes() == content
     assert len([*tmp_path.glob("*.json")]) == 3
+
+
+def test_a_benchmark_that_is_asked_to_end_writes_what_it_measured(monkeypatch, tmp_path, capsys):
+    """SIGTERM lost all rows of its suite, which Ctrl-C does not."""
+
+    def run(suite, options, console, peaks, rows):
+        rows.append({"contender": "attn"})
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(machine, "peaks", lambda: {"float32": 1e9})
+    monkeypatch.setattr(report_benchmark, "markdown", lambda *_: "")
+    monkeypatch.setattr(report_benchmark, "_hypertext", lambda *_: "")
+    monkeypatch.setattr(benchmark, "run_suite", run)
+    assert benchmark.main([f"--workdir={tmp_path}", "--suite=window"]) == 143
+    assert capsys.readouterr().err == "SIGTERM: stopped; what was measured is written\n"
+    found = json.loads((tmp_path / "benchmark.json").read_text())
+    assert found["suites"]["window"]["rows"] == [{"contender": "attn"}]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_two_benchmarks_in_one_directory_keep_apart(monkeypatch, tmp_path, capsys):
+    command = [f"--workdir={tmp_path}", "--suite=window"]
+    monkeypatch.setattr(machine, "peaks", lambda: {"float32": 1e9})
+    monkeypatch.setattr(benchmark, "run_suite", lambda *_: again.append(benchmark.main(command)))
+    again = []
+    assert benchmark.main(command) == 0
+    assert again == [5]
+    assert "in use by a running process" in capsys.readouterr().err
+    assert [x.name for x in tmp_path.glob("*.json")] == ["benchmark.json"]
 
 
 @pytest.mark.parametrize("suites", ["5", "null", '"all"'])

@@ -241,6 +241,14 @@ def test_another_record_on_the_command_line_keeps_the_fields_of_a_sweep(tmp_path
     assert {e.task.vocab_size for _, e in cells} == {8}
 
 
+def test_a_sweep_that_never_ends_is_refused(tmp_path: Path):
+    """`compare` and its --dry_run waited for it until the memory was full."""
+    sweep = "def sweep():\n    while True:\n        yield {'seed': 1}\n"
+    path = write_config(tmp_path / "c.py", sweep)
+    with pytest.raises(ConfigError, match=r"sweep\(\) yields more than 100,000 runs"):
+        read_sweep(str(path))
+
+
 def test_sweep_yields_an_experiment_for_each_dict(tmp_path: Path):
     sweep = "def sweep():\n    for s in (1, 2):\n        yield {'name': 'a', 'seed': s}\n"
     path = write_config(tmp_path / "c.py", sweep)
@@ -339,6 +347,16 @@ def test_a_number_below_0_after_a_space_is_the_value_of_its_flag(tmp_path: Path,
         "  optimizer.weight_decay: should be greater than or equal to 0, got -0.5",
         "  seed: should be greater than or equal to 0, got -1",
     ]
+
+
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path / "c.py")
+    (tmp_path / "run" / "cells").mkdir(parents=True)
+    assert command(["--config=~/c.py", "--workdir=~/run", "--config.init_from=~/old"]) == 5
+    assert f"{tmp_path}/run holds a comparison" in capsys.readouterr().err
+    assert {x.name for x in tmp_path.iterdir()} == {"c.py", "run"}
 
 
 def processor_time(command: list[str]) -> tuple[float, subprocess.CompletedProcess[str]]:

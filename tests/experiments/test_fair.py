@@ -123,6 +123,45 @@ def test_a_match_that_is_missed_is_told_before_anything_is_trained(tmp_path, mon
     assert lines() == [told]
 
 
+@pytest.mark.parametrize("measure", [quantities.flops, lambda x: quantities.Step(x).program])
+def test_what_a_model_refuses_is_named_before_it_is_trained_too(measure):
+    """--dry_run, matches and budgets ended in a traceback where `train` names it."""
+    task = {"name": "reverse", "lengths": (4, 6), "validation": 20, "test": 20}
+    model = {"layers": 1, "width": 8, "heads": 2, "attention": {"name": "linformer"}}
+    with pytest.raises(ConfigError, match="linformer cannot honour Causal"):
+        measure(from_dict({**TINY, "task": task, "model": model}))
+    with pytest.raises(ConfigError, match="family: expected 'transformer' with a task of head"):
+        quantities.params(tiny(model={"family": "luong"}))
+
+
+@pytest.mark.parametrize("rules", [Fairness(match="step_time"), Fairness(budget={"seconds": 0.5})])
+def test_steps_are_timed_where_they_are_trained(rules, tmp_path, monkeypatch):
+    """With --processes=2 they were timed on all cores, and trained on half of them."""
+    there = []
+
+    def launch(work, arguments, most):
+        there.append(most)
+        work(*arguments)
+        there.pop()
+
+    def milliseconds(*steps):
+        assert there == [1]
+        return [1.0] * len(steps)
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(quantities, "Step", lambda experiment: None)
+    monkeypatch.setattr(quantities, "milliseconds", milliseconds)
+    sweep = planned("softmax", "linear", train={"steps": 1})
+    for _ in range(2):  # the second time nothing is timed
+        there.clear()
+        with pytest.raises(KeyboardInterrupt):
+            compare.compare(sweep, tmp_path, title="t", run=stop, rules=rules, launch=launch)
+        assert there == [2]  # runs are left
+        monkeypatch.delattr(quantities, "milliseconds", raising=False)
+
+
 @pytest.mark.parametrize(
     "edit",
     [
@@ -208,6 +247,14 @@ def test_a_budget_pays_for_steps(kind, tmp_path):
     assert found.notes == {"steps": f"{found.experiment.train.steps:,}"}
     again = alike([one], Fairness(budget={kind: amount.get(kind, 0.5)}), tmp_path)
     assert again[0].experiment == found.experiment  # a time is not measured twice
+
+
+def test_tokens_of_targets_are_paid_for():
+    """A budget of tokens paid for the source's alone, where a decoder reads as many of the target:
+    sequence tasks trained for about twice of it."""
+    task = {"name": "reverse", "lengths": (8, 12), "validation": 20, "test": 20}
+    experiment = from_dict({**TINY, "task": task, "model": {"layers": 1, "width": 8, "heads": 2}})
+    assert quantities.tokens(experiment) == 8 * (12 + 13)  # and the end
 
 
 def test_a_budget_of_less_than_a_step_is_told(tmp_path):

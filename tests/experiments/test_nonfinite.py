@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 import re
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,6 +107,21 @@ def test_only_so_many_batches_are_done_without(kind: str, tmp_path: Path, monkey
     assert len(drawn) < 20
     assert [row["step"] for row in rows(tmp_path)][: BAD - 1] == list(range(1, BAD))
     assert max(Checkpoints.of(tmp_path, without(kind, nonfinite_limit=2)).steps()) < BAD + 2
+
+
+def test_steps_that_are_made_again_are_no_slower_ones(tmp_path, monkeypatch):
+    """Their time was counted and they were not: a run that had gone back seemed slower by them."""
+    clock, make = [0.0], loop.Session._train
+
+    def train_for_a_second(session, *arguments):
+        clock[0] += 1
+        return make(session, *arguments)
+
+    monkeypatch.setattr(loop, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(loop.Session, "_train", train_for_a_second)
+    poison({BAD}, monkeypatch)
+    result = train.run(without("rollback"), tmp_path, progress=False)
+    assert (clock[0], result["steps"], result["steps_per_second"]) == (STEPS + 2, STEPS, 1.0)
 
 
 class Plain(Learner):

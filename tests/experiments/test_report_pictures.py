@@ -239,3 +239,10 @@ def test_a_receptive_field_alone_is_as_large_as_beside_a_matrix():
     size = [re.search('viewBox="[^"]*"', x.svg).group() for x in fields]
     assert size[0] == size[1]
     assert [x.svg.count("<image") for x in fields] == [1, 2]
+
+
+@pytest.mark.filterwarnings("error")
+def test_letters_of_other_scripts_are_no_warnings_of_text_that_stays_text():
+    with plots.figure() as fig:
+        fig.text(0.5, 0.5, "线性 ソフト")
+        assert texts(plots.svg(fig, "name")) == ["线性 ソフト"]

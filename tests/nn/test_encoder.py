@@ -317,6 +317,9 @@ def test_one_trace_for_all_lengths_masks_and_keys_of_a_shape():
 def test_parameter_count():
     a, m, h = 12 * 36 + 12 * 12, 12 * 10 + 10 + 10 * 12 + 12, 12 * 10 + 10 + 10 * 3 + 3
     assert parameter_count(build()) == 11 * 12 + a + m + 4 * 12 + 2 * 12 + h
+    # its centroids get no gradient, and reports do not count them either
+    routed = build(mechanism=MECHANISMS["routing"]())
+    assert parameter_count(routed) == parameter_count(build())
 
 
 # jax.random.normal of key(0) folded with "embedding" and "tokens"
