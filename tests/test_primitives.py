@@ -296,10 +296,39 @@ def test_decoding_runs_under_shard_map(name):
         mesh = jax.make_mesh((1,), ("b",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
         specs = {"in_specs": (each,) * 4 + (shared,), "out_specs": (each, each)}
         of_tokens = {n: learned.pop(n) for n in gates}
-        sharded = jax.shard_map(decode, mesh=mesh, **specs)
+        split = jax.shard_map(decode, mesh=mesh, **specs)
         with contextlib.suppress(NotImplementedError):  # some settings do not decode
             want = jax.eval_shape(decode, q, k, v, of_tokens, learned)
-            assert jax.eval_shape(sharded, q, k, v, of_tokens, learned) == want
+            assert jax.eval_shape(split, q, k, v, of_tokens, learned) == want
+
+
+def sharded(f, specs, *arrays):
+    """f of arrays split by `specs`, traced on a mesh of one device; the output varies."""
+    mesh = jax.make_mesh((1,), ("b",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
+    split = jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=PartitionSpec("b"))
+    return jax.eval_shape(split, *arrays)
+
+
+@pytest.mark.parametrize("mechanism", attn.Pooled.examples(), ids=repr)
+def test_the_first_step_runs_under_shard_map_too(mechanism):
+    q, k, v, learned = inputs(mechanism, **{**TINY, "T": 1, "S": 1})
+    sizes = dict(num_heads=4, num_kv_heads=2, head_dim=4, value_dim=3, max_length=9)
+
+    def first(q, k, v):
+        return mechanism.step(mechanism.init_state((2,), **sizes), q, k, v, **learned)[1]
+
+    assert sharded(first, (PartitionSpec("b"),) * 3, q, k, v).shape == (2, 1, 4, 3)
+
+
+@pytest.mark.parametrize("mechanism", [attn.ABC(slots=5), attn.Luna(length=6)], ids=repr)
+def test_learned_arrays_alone_may_differ_under_shard_map(mechanism):
+    """As in an ensemble, which reads the same tokens on each device."""
+    q, k, v, learned = inputs(mechanism, **TINY)
+    loss = lambda learned: (mechanism(q, k, v, mask=Causal(), **learned) ** 2).sum()
+    taught = sharded(jax.grad(loss), (PartitionSpec("b"),), learned)
+    assert jax.tree.map(jnp.shape, taught) == jax.tree.map(jnp.shape, learned)
+    prompt = lambda learned: mechanism.prefill(q, k, v, max_length=9, **learned)[1]
+    assert sharded(prompt, (PartitionSpec("b"),), learned).shape == (2, 9, 4, 3)
 
 
 @pytest.mark.parametrize("kind", [attn.Softmax, attn.Linear, attn.RWKV7, attn.Based])
