@@ -225,6 +225,18 @@ def test_no_assert_carries_a_check():
         assert not found, f"{path}: {found}"
 
 
+@pytest.mark.parametrize("name", attn.MECHANISMS)
+@pytest.mark.filterwarnings("error")
+def test_numpy_arrays_of_float64_give_float32_without_a_warning(name):
+    """jax warns of a float64 that is asked for by name; of no keys, 0 was, and more by two."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    S = 9 if name in ("abc", "luna") else 0
+    arrays = jax.tree.map(np.float64, inputs(mechanism, **{**TINY, "S": S}))
+    mask = Causal() if Causal in mechanism.honours else FULL
+    out = jax.eval_shape(lambda: mechanism(*arrays[:3], mask=mask, **arrays[3]))
+    assert (out.shape, out.dtype) == ((2, 9, 4, 3), jnp.float32)
+
+
 @pytest.mark.slow
 def test_without_asserts_and_with_warnings_as_errors_refusals_are_the_same():
     program = """

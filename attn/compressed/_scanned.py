@@ -37,7 +37,7 @@ def attend(
     chunks of `size`."""
     (*batch, T, N, _), S, n = q.shape, k.shape[-3], q.ndim - 3
     if 0 in (*batch, T, S):
-        return jnp.zeros((*batch, T, N, v.shape[-1]), q.dtype)
+        return jnp.zeros((*batch, T, N, v.shape[-1]), jnp.result_type(q))
     asks, seen = seen_tokens(padding, tuple(batch), T, S)
     # query t reads after the key at t + offset: one of the two starts so much later
     offset = max(min(causal.offset, S), -T)
@@ -51,7 +51,7 @@ def attend(
     tokens = cut(hide(q, asks), late_q), cut(hide(k, seen), late_k), cut(hide(v, seen), late_k)
     out = _follow(chunk, learned, state, *tokens, cut(seen, late_k), size)[1]
     out = lax.slice_in_dim(out, late_q, None, axis=n)
-    return jnp.where(asks[..., None, None], out, 0).astype(q.dtype)
+    return jnp.where(asks[..., None, None], out, 0).astype(jnp.result_type(q))
 
 
 def go_on(
@@ -69,7 +69,7 @@ def go_on(
     if got != want:
         raise ValueError(f"state: expected that of `init_state`, {want}, got {got}")
     if 0 in q.shape[:-2]:
-        return state, jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
+        return state, jnp.zeros((*q.shape[:-1], v.shape[-1]), jnp.result_type(q))
     seen = jnp.ones(q.shape[:-2], bool)
     state, out = _follow(chunk, learned, state, *map(wide, (q, k, v)), seen, mechanism.chunk)
     return state, out.astype(jnp.result_type(q))

@@ -111,7 +111,7 @@ class Chosen(Mechanism):
         *batch, T, N, H = q.shape
         S, K, D = *k.shape[-3:-1], v.shape[-1]
         if 0 in (*batch, T, S, D):
-            return jnp.zeros((*batch, T, N, D), q.dtype)
+            return jnp.zeros((*batch, T, N, D), jnp.result_type(q))
         blocks, summary = self._blocks(k, v, padding)
         rows = by_group(q, K), last[..., None, None]
         heads, count = math.prod(batch) * N, blocks.k.shape[1]

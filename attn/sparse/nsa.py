@@ -153,7 +153,7 @@ class NSA(Mechanism):
     def __call__(self, q, k, v, *, mask=FULL, bias=None, gate, **arrays):
         mask, padding, last = self._checked(q, k, v, mask, bias, gate, arrays)
         if 0 in (*v.shape, q.shape[-3]):
-            return jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
+            return jnp.zeros((*q.shape[:-1], v.shape[-1]), jnp.result_type(q))
         gate = self._of_queries(gate, q, k.shape[-2], last)
         (fine_k, fine_v), near = self._branches(k, v, arrays)
         near = map(wide, near)
