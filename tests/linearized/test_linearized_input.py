@@ -131,6 +131,25 @@ def test_a_query_that_meets_no_key_is_0_be_it_nan(kind, mask):
     np.testing.assert_array_equal(dirty, clean)
 
 
+@pytest.mark.parametrize(
+    "mechanism", [*attn.Hedgehog.examples(), attn.RWKV6(chunk=8), attn.RWKV7(chunk=8)], ids=repr
+)
+def test_what_overflows_by_learned_arrays_reaches_no_past(mechanism):
+    """By those that all start with no product did; by others the past had gradients of NaN, and of
+    RWKV-7 outputs too."""
+    q, k, v, learned = inputs(mechanism, T=7, S=7)
+    gates = mechanism.gates(num_heads=4, num_kv_heads=2, head_dim=8)
+    learned = {name: x if name in gates else 3 * x + 1 for name, x in learned.items()}
+
+    def past(q, k, v, learned):
+        out = mechanism(q, k, v, mask=Causal(), **learned)[:, :3]
+        return (out**2).sum(), out
+
+    grad = jax.jit(jax.grad(past, argnums=(0, 1, 2, 3), has_aux=True))
+    huge = [x.at[:, 3:].set(jnp.copysign(3e38, x[:, 3:])) for x in (q, k, v)]
+    jax.tree.map(np.testing.assert_array_equal, grad(*huge, learned), grad(q, k, v, learned))
+
+
 SQUARES = [
     attn.Linear(feature_map="squared_relu"),
     attn.Linear(feature_map="dpfp"),
