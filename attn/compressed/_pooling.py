@@ -77,8 +77,9 @@ class PooledState:
         cut = lambda w: w if w is None else w[:, : k.shape[-3]]
         block = lambda x, w: pool(x[..., None, :, :, :], seen, cut(w))
         grow = lambda far: _cache.append(far, *map(block, (k, v), kernels))
-        # under shard_map both ways must vary as what is pooled
-        far = vary(self.far, k, v, kernels)
+        # under shard_map both ways must vary as what is pooled, but for how many there are
+        far = self.far
+        far = Cache(*vary((far.k, far.v, far.poison), k, v, kernels), far.length)
         return lax.cond((t + 1) % stride == 0, grow, lambda far: far, far)
 
 
