@@ -237,6 +237,19 @@ def test_numpy_arrays_of_float64_give_float32_without_a_warning(name):
     assert (out.shape, out.dtype) == ((2, 9, 4, 3), jnp.float32)
 
 
+@pytest.mark.parametrize("name", ["moba", "nsa", "quest", "luna", "abc"])
+def test_a_query_before_all_keys_is_0_be_it_nan(name):
+    """As its definition has it, and every other mechanism: left padding may hold anything."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, v, learned = inputs(mechanism, **TINY)
+    there = np.arange(9) > 1
+    mask = Causal() & Padding(keys=jnp.broadcast_to(there, (2, 9)))
+    call = jax.jit(lambda q: mechanism(q, k, v, mask=mask, **learned))
+    dirty, clean = call(jnp.where(there[:, None, None], q, jnp.nan)), call(q)
+    assert (dirty[:, :2] == 0).all()
+    np.testing.assert_array_equal(dirty, clean)
+
+
 @pytest.mark.slow
 def test_without_asserts_and_with_warnings_as_errors_refusals_are_the_same():
     program = """

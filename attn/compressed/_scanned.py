@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn._core import check_state, isolate, wide
 from attn._prompt import state_for
-from attn._tokens import seen_tokens, to_heads
+from attn._tokens import any_past, seen_tokens, to_heads
 from attn._varying import vary
 from attn.masks import Causal, Padding
 from attn.mechanism import Mechanism
@@ -39,6 +39,7 @@ def attend(
     if 0 in (*batch, T, S):
         return jnp.zeros((*batch, T, N, v.shape[-1]), jnp.result_type(q))
     asks, seen = seen_tokens(padding, tuple(batch), T, S)
+    asks = asks & any_past(seen, T, causal.offset)
     # query t reads after the key at t + offset: one of the two starts so much later
     offset = max(min(causal.offset, S), -T)
     late_q, late_k = max(offset, 0), max(-offset, 0)

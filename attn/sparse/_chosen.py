@@ -103,7 +103,7 @@ class Chosen(Mechanism):
         split = lambda x: x.reshape(M, t * G, *x.shape[3:])  # each query head chooses by itself
         each = jnp.broadcast_to(last[..., None], (M, t, G))
         out = blocks.attend(split(q * H**-0.5)[:, :, None], split(chosen), split(each))
-        poison = jnp.where((chosen >= 0).any(-1), poison, 0)
+        poison = jnp.where(blocks.meets(chosen, each), poison, 0)
         return out.reshape(M, t, G, out.shape[-1]) + poison[..., None]
 
     def attend(self, q, k, v, causal: bool, padding, last) -> Float[Array, "*B T N D"]:

@@ -231,7 +231,7 @@ class NSA(Mechanism):
             coarse = jnp.einsum("mtgc,mcd->mtgd", w, runs.v) + lost
             chosen = self._choose(q, runs.ranked, seen, last, blocks.some)
             fine = blocks.attend(q, chosen, last)
-            fine = fine + jnp.where((last >= 0)[..., None, None], q_poison, 0)
+            fine = fine + jnp.where(blocks.meets(chosen, last)[..., None, None], q_poison, 0)
             return jnp.concatenate([coarse, fine], -1)
 
         size = self._at_once(T, math.prod(batch) * N, max(H, D), count, runs.k.shape[1])
