@@ -45,7 +45,7 @@ def blockwise(
     S, K, D = *k.shape[-3:-1], v.shape[-1]
     B = math.prod(batch)
     if B == 0 or T == 0 or S == 0:
-        out = jnp.zeros((*batch, T, N, D), q.dtype)
+        out = jnp.zeros((*batch, T, N, D), jnp.result_type(q))
         return out, jnp.full((*batch, T, N), -jnp.inf, wide(q).dtype)
     if D == 0:  # no output, but log-sum-exps all the same
         v = jnp.zeros_like(k[..., :1])

@@ -225,6 +225,31 @@ def test_no_assert_carries_a_check():
         assert not found, f"{path}: {found}"
 
 
+@pytest.mark.parametrize("name", attn.MECHANISMS)
+@pytest.mark.filterwarnings("error")
+def test_numpy_arrays_of_float64_give_float32_without_a_warning(name):
+    """jax warns of a float64 that is asked for by name; of no keys, 0 was, and more by two."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    S = 9 if name in ("abc", "luna") else 0
+    arrays = jax.tree.map(np.float64, inputs(mechanism, **{**TINY, "S": S}))
+    mask = Causal() if Causal in mechanism.honours else FULL
+    out = jax.eval_shape(lambda: mechanism(*arrays[:3], mask=mask, **arrays[3]))
+    assert (out.shape, out.dtype) == ((2, 9, 4, 3), jnp.float32)
+
+
+@pytest.mark.parametrize("name", ["moba", "nsa", "quest", "luna", "abc"])
+def test_a_query_before_all_keys_is_0_be_it_nan(name):
+    """As its definition has it, and every other mechanism: left padding may hold anything."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, v, learned = inputs(mechanism, **TINY)
+    there = np.arange(9) > 1
+    mask = Causal() & Padding(keys=jnp.broadcast_to(there, (2, 9)))
+    call = jax.jit(lambda q: mechanism(q, k, v, mask=mask, **learned))
+    dirty, clean = call(jnp.where(there[:, None, None], q, jnp.nan)), call(q)
+    assert (dirty[:, :2] == 0).all()
+    np.testing.assert_array_equal(dirty, clean)
+
+
 @pytest.mark.slow
 def test_without_asserts_and_with_warnings_as_errors_refusals_are_the_same():
     program = """
@@ -296,10 +321,39 @@ def test_decoding_runs_under_shard_map(name):
         mesh = jax.make_mesh((1,), ("b",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
         specs = {"in_specs": (each,) * 4 + (shared,), "out_specs": (each, each)}
         of_tokens = {n: learned.pop(n) for n in gates}
-        sharded = jax.shard_map(decode, mesh=mesh, **specs)
+        split = jax.shard_map(decode, mesh=mesh, **specs)
         with contextlib.suppress(NotImplementedError):  # some settings do not decode
             want = jax.eval_shape(decode, q, k, v, of_tokens, learned)
-            assert jax.eval_shape(sharded, q, k, v, of_tokens, learned) == want
+            assert jax.eval_shape(split, q, k, v, of_tokens, learned) == want
+
+
+def sharded(f, specs, *arrays):
+    """f of arrays split by `specs`, traced on a mesh of one device; the output varies."""
+    mesh = jax.make_mesh((1,), ("b",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
+    split = jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=PartitionSpec("b"))
+    return jax.eval_shape(split, *arrays)
+
+
+@pytest.mark.parametrize("mechanism", attn.Pooled.examples(), ids=repr)
+def test_the_first_step_runs_under_shard_map_too(mechanism):
+    q, k, v, learned = inputs(mechanism, **{**TINY, "T": 1, "S": 1})
+    sizes = dict(num_heads=4, num_kv_heads=2, head_dim=4, value_dim=3, max_length=9)
+
+    def first(q, k, v):
+        return mechanism.step(mechanism.init_state((2,), **sizes), q, k, v, **learned)[1]
+
+    assert sharded(first, (PartitionSpec("b"),) * 3, q, k, v).shape == (2, 1, 4, 3)
+
+
+@pytest.mark.parametrize("mechanism", [attn.ABC(slots=5), attn.Luna(length=6)], ids=repr)
+def test_learned_arrays_alone_may_differ_under_shard_map(mechanism):
+    """As in an ensemble, which reads the same tokens on each device."""
+    q, k, v, learned = inputs(mechanism, **TINY)
+    loss = lambda learned: (mechanism(q, k, v, mask=Causal(), **learned) ** 2).sum()
+    taught = sharded(jax.grad(loss), (PartitionSpec("b"),), learned)
+    assert jax.tree.map(jnp.shape, taught) == jax.tree.map(jnp.shape, learned)
+    prompt = lambda learned: mechanism.prefill(q, k, v, max_length=9, **learned)[1]
+    assert sharded(prompt, (PartitionSpec("b"),), learned).shape == (2, 9, 4, 3)
 
 
 @pytest.mark.parametrize("kind", [attn.Softmax, attn.Linear, attn.RWKV7, attn.Based])

@@ -12,6 +12,7 @@ from attn._axes import aligned
 from attn._cache import Cache
 from attn._core import dense_attention, wide, wide_dtype
 from attn._tokens import in_blocks
+from attn._varying import vary
 from attn.masks import Padding
 
 
@@ -76,7 +77,10 @@ class PooledState:
         cut = lambda w: w if w is None else w[:, : k.shape[-3]]
         block = lambda x, w: pool(x[..., None, :, :, :], seen, cut(w))
         grow = lambda far: _cache.append(far, *map(block, (k, v), kernels))
-        return lax.cond((t + 1) % stride == 0, grow, lambda far: far, self.far)
+        # under shard_map both ways must vary as what is pooled, but for how many there are
+        far = self.far
+        far = Cache(*vary((far.k, far.v, far.poison), k, v, kernels), far.length)
+        return lax.cond((t + 1) % stride == 0, grow, lambda far: far, far)
 
 
 def _sizes(stride: int, max_length: int) -> tuple[int, int]:

@@ -11,19 +11,20 @@ from jaxtyping import Array, Bool, Float
 
 from attn._core import check_state, isolate, wide
 from attn._prompt import state_for
-from attn._tokens import seen_tokens, to_heads
+from attn._tokens import any_past, seen_tokens, to_heads
 from attn._varying import vary
 from attn.masks import Causal, Padding
 from attn.mechanism import Mechanism
 
-# (state, q [*B, K, G, C, H], k [*B, K, C, H], v [*B, K, C, D], seen [*B, C]) to the state after C
-# tokens and what their queries read [*B, K, G, C, D]. It meets q / sqrt(H), 0 where hidden, and
-# only what is finite: it hands on `state.poison` [*B, K], NaN once a seen key or value was not
+# (state, q [*B, K, G, C, H], k [*B, K, C, H], v [*B, K, C, D], seen [*B, C], learned) to the state
+# after C tokens and what their queries read [*B, K, G, C, D]. It meets q / sqrt(H), 0 where hidden,
+# and only what is finite: it hands on `state.poison` [*B, K], NaN once a seen key or value was not
 Chunk = Callable[..., tuple[Any, Array]]
 
 
 def attend(
     chunk: Chunk,
+    learned: Array,
     state: Any,
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],
@@ -36,8 +37,9 @@ def attend(
     chunks of `size`."""
     (*batch, T, N, _), S, n = q.shape, k.shape[-3], q.ndim - 3
     if 0 in (*batch, T, S):
-        return jnp.zeros((*batch, T, N, v.shape[-1]), q.dtype)
+        return jnp.zeros((*batch, T, N, v.shape[-1]), jnp.result_type(q))
     asks, seen = seen_tokens(padding, tuple(batch), T, S)
+    asks = asks & any_past(seen, T, causal.offset)
     # query t reads after the key at t + offset: one of the two starts so much later
     offset = max(min(causal.offset, S), -T)
     late_q, late_k = max(offset, 0), max(-offset, 0)
@@ -48,12 +50,14 @@ def attend(
     cut = lambda x, by: lax.slice_in_dim(shift(x, by), 0, L, axis=n)
     hide = lambda x, there: jnp.where(there[..., None, None], wide(x), 0)
     tokens = cut(hide(q, asks), late_q), cut(hide(k, seen), late_k), cut(hide(v, seen), late_k)
-    out = _follow(chunk, state, *tokens, cut(seen, late_k), size)[1]
+    out = _follow(chunk, learned, state, *tokens, cut(seen, late_k), size)[1]
     out = lax.slice_in_dim(out, late_q, None, axis=n)
-    return jnp.where(asks[..., None, None], out, 0).astype(q.dtype)
+    return jnp.where(asks[..., None, None], out, 0).astype(jnp.result_type(q))
 
 
-def go_on(chunk: Chunk, mechanism: Mechanism, state: Any, q, k, v) -> tuple[Any, Array]:
+def go_on(
+    chunk: Chunk, learned: Array, mechanism: Mechanism, state: Any, q, k, v
+) -> tuple[Any, Array]:
     """The state and the outputs of any number of tokens after `state`, by the mechanism's chunks.
     Raises ValueError for other numbers of queries and keys, and for a state of other sizes,
     TypeError for one that is another's."""
@@ -66,9 +70,9 @@ def go_on(chunk: Chunk, mechanism: Mechanism, state: Any, q, k, v) -> tuple[Any,
     if got != want:
         raise ValueError(f"state: expected that of `init_state`, {want}, got {got}")
     if 0 in q.shape[:-2]:
-        return state, jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
+        return state, jnp.zeros((*q.shape[:-1], v.shape[-1]), jnp.result_type(q))
     seen = jnp.ones(q.shape[:-2], bool)
-    state, out = _follow(chunk, state, *map(wide, (q, k, v)), seen, mechanism.chunk)
+    state, out = _follow(chunk, learned, state, *map(wide, (q, k, v)), seen, mechanism.chunk)
     return state, out.astype(jnp.result_type(q))
 
 
@@ -82,6 +86,7 @@ def over_slots(s: Float[Array, "*B T M"]) -> tuple[Float[Array, "*B T M"], Float
 
 def _follow(
     chunk: Chunk,
+    learned: Array,
     state: Any,
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B T K H"],
@@ -105,8 +110,8 @@ def _follow(
     queries = jnp.moveaxis(queries, n + 1, -2)  # [chunks, *B, K, G, C, H]
     keys, values = (jnp.swapaxes(cut(x), -3, -2) for x in (k, v))
     # under shard_map what is carried must vary as what is added to it
-    state = vary(state, queries, keys, values, seen)
-    step = jax.checkpoint(lambda state, x: chunk(state, *x), prevent_cse=False)
+    state = vary(state, queries, keys, values, seen, learned)
+    step = jax.checkpoint(lambda state, x: chunk(state, *x, learned), prevent_cse=False)
     after, out = lax.scan(step, state, (queries, keys, values, cut(seen)))
     out = jnp.moveaxis(jnp.moveaxis(out, -2, n + 1), 0, n)  # [*B, chunks, C, K, G, D]
     out = out.reshape(*batch, len(keys) * size, N, v.shape[-1])

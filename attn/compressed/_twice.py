@@ -35,7 +35,7 @@ def attend(
     O((T + S) P) time and memory."""
     (*batch, T, N, H), S, D = q.shape, k.shape[-3], v.shape[-1]
     if 0 in (*batch, T, S):
-        return jnp.zeros((*batch, T, N, D), q.dtype)
+        return jnp.zeros((*batch, T, N, D), jnp.result_type(q))
     asks, seen = seen_tokens(padding, tuple(batch), T, S)
     (x, q_poison), (k, k_poison), (v, v_poison) = (
         clean(x, there) for x, there in ((q, asks), (k, seen), (v, seen))

@@ -1,7 +1,6 @@
 """Attention with bounded-memory control (Peng et al. 2021, arXiv:2110.02488): O((T + S) slots)."""
 
 import dataclasses
-import functools
 from typing import ClassVar
 
 import jax
@@ -61,8 +60,7 @@ def abc_attention(
         return _twice.attend(q, k, v, rows, _twice.averaged_keys, padding, scale=1.0)
     sizes = k.shape[-2], control.shape[-1], k.shape[-1], v.shape[-1]
     state = _empty(q.shape[:-3], *sizes, q.dtype)
-    step = functools.partial(_chunk, control=control)
-    return _scanned.attend(step, state, q, k, v, causal, padding, chunk)
+    return _scanned.attend(_chunk, control, state, q, k, v, causal, padding, chunk)
 
 
 def _check_control(control, k):
@@ -92,7 +90,7 @@ def _empty(batch, K, M, H, D, dtype) -> State:
     return State(zeros(M), zeros(M, H), zeros(M, D), low, zeros())
 
 
-def _chunk(state, q, k, v, seen, *, control):
+def _chunk(state, q, k, v, seen, control):
     """C tokens after `state`, a `_scanned.Chunk`; C x C x M weights a key head."""
     C = k.shape[-2]
     a, over = isolate(k @ control.astype(k.dtype))  # [*B, K, C, M]
@@ -185,8 +183,7 @@ class ABC(Mechanism):
     def step(self, state, q, k, v, *, control):
         """`q`, `k` and `v` may hold any number of tokens: the state goes on after them."""
         self.check_learned(q, k, v, control=control)
-        step = functools.partial(_chunk, control=control)
-        return _scanned.go_on(step, self, state, q, k, v)
+        return _scanned.go_on(_chunk, control, self, state, q, k, v)
 
     def prefill(self, q, k, v, *, max_length, control):
         return as_tokens(self, q, k, v, max_length, control=control)

@@ -59,7 +59,7 @@ def linformer_attention(
     keys, f = _keys(k, key_projection, value_projection)
     values = jnp.einsum("krs,...skd->...rkd", f, v)
     if T == 0:
-        return jnp.zeros((*batch, T, N, D), q.dtype)
+        return jnp.zeros((*batch, T, N, D), jnp.result_type(q))
     live = asks & seen.any(-1, keepdims=True)
     attend = lambda _, rows: attend_materialized(*_scores(*rows, keys), values)
     size = chunk_size(math.prod(batch) * N * f.shape[1])

@@ -1,7 +1,6 @@
 """Luna: linear unified nested attention (Ma et al. 2021, arXiv:2106.01540), O((T + S) length)."""
 
 import dataclasses
-import functools
 from typing import ClassVar
 
 import jax
@@ -52,8 +51,8 @@ def luna_attention(
         return _twice.attend(q, k, v, packed, _twice.averaged_keys, padding)
     sizes = k.shape[-2], packed.shape[-2], k.shape[-1], v.shape[-1]
     state = _luna_causal.empty(q.shape[:-3], *sizes, q.dtype)
-    step = functools.partial(_luna_causal.chunk, packed=packed)
-    return _scanned.attend(step, state, q, k, v, causal, padding, chunk)
+    step = _luna_causal.chunk
+    return _scanned.attend(step, packed, state, q, k, v, causal, padding, chunk)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,8 +106,7 @@ class Luna(Mechanism):
     def step(self, state, q, k, v, *, packed):
         """`q`, `k` and `v` may hold any number of tokens: the state goes on after them."""
         self.check_learned(q, k, v, packed=packed)
-        step = functools.partial(_luna_causal.chunk, packed=packed)
-        return _scanned.go_on(step, self, state, q, k, v)
+        return _scanned.go_on(_luna_causal.chunk, packed, self, state, q, k, v)
 
     def prefill(self, q, k, v, *, max_length, packed):
         return as_tokens(self, q, k, v, max_length, packed=packed)

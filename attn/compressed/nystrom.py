@@ -57,7 +57,7 @@ def nystrom_attention(
         if conv.ndim != 2 or len(conv) != K or conv.shape[1] % 2 == 0:
             raise ValueError(f"conv: expected [{K}, an odd number of taps], got {list(conv.shape)}")
     if 0 in (*batch, T, S):
-        return jnp.zeros((*batch, T, N, D), q.dtype)
+        return jnp.zeros((*batch, T, N, D), jnp.result_type(q))
     asks, seen = seen_tokens(padding, tuple(batch), T, S)
     (queries, q_poison), (keys, k_poison), (values, v_poison) = (
         clean(x, there) for x, there in ((q, asks), (k, seen), (v, seen))

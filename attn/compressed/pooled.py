@@ -70,7 +70,7 @@ def pooled_attention(
     kernels = _checked(stride, k, v, key_kernel, value_kernel)
     (*batch, T, N, _), (S, D) = q.shape, (v.shape[-3], v.shape[-1])
     if 0 in (*batch, T, S, D):
-        return jnp.zeros((*batch, T, N, D), q.dtype)
+        return jnp.zeros((*batch, T, N, D), jnp.result_type(q))
     offset = S if causal is None else causal.offset
     if stride > (longest := max(S, T + max(offset, 0))):
         # one block holds everything, and need not be filled up further

@@ -81,7 +81,7 @@ def attend(
     *batch, T, N, _ = q.shape
     S, D = v.shape[-3], v.shape[-1]
     if 0 in (*batch, T, S):
-        return jnp.zeros((*batch, T, N, D), q.dtype)
+        return jnp.zeros((*batch, T, N, D), jnp.result_type(q))
     count, b = _row_blocks(T, math.prod(batch) * N * S, block)
     clean, v_poison = isolate(wide(v))
     rows, columns = _meeting(form, q, k, v_poison)

@@ -101,8 +101,9 @@ class Relu(Cached):
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None):
         n = self.length or max(1, k.shape[-3])
-        # not s > 0, which a NaN is not: its row is NaN
-        relu = lambda s, seen: jnp.where(seen & ~(s <= 0), s**self.power / n, 0)
+        # not s > 0, which a NaN is not: its row is NaN; 0 before the power: the square of -inf
+        # has a gradient of -inf, which is NaN times 0
+        relu = lambda s, seen: jnp.where(seen & ~(s <= 0), s, 0) ** self.power / n
         s = scores(wide(q), wide(k)) / q.shape[-1] ** 0.5
         dropout = dropout_of(self, dropout_key, q, k)
         return _rows.whole(s, q, k, v, mask=mask, bias=bias, dropout=dropout, weigh=relu)

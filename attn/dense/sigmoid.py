@@ -90,8 +90,9 @@ class Sigmoid(Cached):
         )
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None):
-        n = self.length or max(1, k.shape[-3])
-        sigmoid = lambda s, seen: jnp.where(seen, 1 / (1 + n * jnp.exp(-s)), 0)
+        log_n = math.log(self.length or max(1, k.shape[-3]))
+        # 1 / (1 + n exp(-s)), whose gradient at -inf would be inf / inf
+        sigmoid = lambda s, seen: jnp.where(seen, jnp.exp(-jnp.logaddexp(0.0, log_n - s)), 0)
         s = scores(wide(q), wide(k)) / q.shape[-1] ** 0.5
         dropout = dropout_of(self, dropout_key, q, k)
         return _rows.whole(s, q, k, v, mask=mask, bias=bias, dropout=dropout, weigh=sigmoid)

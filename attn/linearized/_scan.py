@@ -69,7 +69,7 @@ def attend(
         raise NotImplementedError(
             f"mask: {form.name} divides what it has gated, which is defined with Causal only"
         )
-    in_order = functools.partial(_in_order, form, learned, tokens, segments)
+    in_order = functools.partial(_in_order, form, learned, tokens, padding, segments)
     offset = 0 if causal is None else causal.offset
     if causal is not None:
         out = in_order(offset)
@@ -139,14 +139,16 @@ def _unordered(form, learned, tokens: Tokens):
     return out.reshape(*tokens.seen.shape[:-1], *out.shape[1:])
 
 
-def _in_order(form, learned, tokens: Tokens, segments, offset: int, *, reverse=False):
+def _in_order(form, learned, tokens: Tokens, padding, segments, offset: int, *, reverse=False):
     """Query i after the keys of its document up to i + offset; in reverse, from there on."""
     T, S, n = tokens.q.shape[-3], tokens.k.shape[-3], tokens.seen.ndim - 1
     batch, D = tokens.seen.shape[:-1], tokens.v.shape[-1]
     state = empty_state(batch, _sizes(form, learned, tokens), D, tokens.q.dtype)
     if segments is None and T == S and offset == 0:
         turn = lambda x: jnp.flip(x, n) if reverse else x
-        return turn(_scan(form, learned, state, jax.tree.map(turn, tokens))[1])
+        tokens = jax.tree.map(turn, tokens)
+        tokens = tokens if padding is None else _sighted(tokens)  # else each meets its own
+        return turn(_scan(form, learned, state, tokens)[1])
     # keys and queries sorted into one sequence, each query after the keys that it may see
     spread = lambda x, length: jnp.broadcast_to(x, (*batch, length))
     ids = (np.int32(0), np.int32(0)) if segments is None else (segments.key_ids, segments.query_ids)
@@ -172,9 +174,18 @@ def _in_order(form, learned, tokens: Tokens, segments, offset: int, *, reverse=F
         seen=of_keys(tokens.seen),
         run=run,
     )
-    out = _scan(form, learned, state, tokens)[1]
+    out = _scan(form, learned, state, _sighted(tokens))[1]
     back = jnp.argsort(order, axis=-1)[..., S:]
     return jnp.take_along_axis(out, beside(back, out, n), axis=n)
+
+
+def _sighted(tokens: Tokens) -> Tokens:
+    """The tokens in order, with 0 for each query that meets no key: it reads 0, be it NaN."""
+    at = jnp.broadcast_to(jnp.arange(tokens.seen.shape[-1]), tokens.seen.shape)
+    last = lambda there: lax.cummax(jnp.where(there, at, -1), axis=at.ndim - 1)
+    begins = at == 0 if tokens.run is None else jnp.diff(tokens.run, prepend=-1, axis=-1) > 0
+    meets = beside(last(tokens.seen) >= last(begins), tokens.q, at.ndim - 1)
+    return dataclasses.replace(tokens, q=jnp.where(meets, tokens.q, 0))
 
 
 def _own_score(form):

@@ -9,6 +9,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from attn._core import isolate, wide_dtype
+from attn._tokens import to_heads
 
 
 @jax.tree_util.register_dataclass
@@ -174,6 +175,7 @@ def isolated_terms(form, learned, q, k, gates: dict[str, Array], n: int):
     if form.squares:
         (fq, q_over), (fk, k_over) = isolate(terms.q), isolate(terms.k)
         terms = dataclasses.replace(terms, q=fq, k=fk)
+        k_poison = to_heads(k_poison, k_over.shape[-1])
         q_poison, k_poison = q_poison + q_over, k_poison + k_over
     return terms, q_poison, [k_poison, *gates_poison]
 

@@ -101,7 +101,7 @@ class Efficient(Linearized):
         if want != came:
             raise ValueError(f"state: expected total of {want} to go with k, got {came}")
         if q.shape[-3] == 0:
-            return state, jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
+            return state, jnp.zeros((*q.shape[:-1], v.shape[-1]), jnp.result_type(q))
         k, poison = _logits(k, jnp.ones(k.shape[-3], bool))
         before = jnp.logaddexp(_earlier(k, None), state.total[..., None, :, :])
         share, log_decay = _gate(k, before)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from attn._core import check_count, over_root
+from attn._core import check_count, isolate, over_root
 
 FeatureMap = Callable[..., tuple[Float[Array, "*L M"], Float[Array, "*L"] | None]]
 
@@ -92,17 +92,26 @@ def cos_reweighted(x: Float[Array, "*L H"], angle: Float[Array, "*#L"]):
 def hedgehog(x: Float[Array, "*L H"], matrix: Float[Array, "*#L H F"]):
     """exp(y) and exp(-y) for a learned y = x W (Hedgehog, Zhang et al. 2024, arXiv:2402.04347).
 
-    Each row is divided by its own largest feature, whose logarithm is the weight.
+    Each row is divided by its own largest feature, whose logarithm is the weight. One whose y
+    overflows is NaN.
     """
-    y = jnp.einsum("...h,...hf->...f", x, matrix.astype(x.dtype))
+    y, over = _mapped(x, matrix)
     top = jax.lax.stop_gradient(jnp.abs(y).max(-1, keepdims=True))
-    return jnp.exp(jnp.concatenate([y, -y], -1) - top), top[..., 0]
+    return jnp.exp(jnp.concatenate([y, -y], -1) - top) + over, top[..., 0]
 
 
 def hedgehog_softmax(x: Float[Array, "*L H"], matrix: Float[Array, "*#L H F"]):
-    """softmax(y) and softmax(-y) for a learned y = x W, as Hedgehog's authors train it."""
-    y = jnp.einsum("...h,...hf->...f", x, matrix.astype(x.dtype))
-    return jnp.concatenate([jax.nn.softmax(y, -1), jax.nn.softmax(-y, -1)], -1), None
+    """softmax(y) and softmax(-y) for a learned y = x W, as Hedgehog's authors train it. A row whose
+    y overflows is NaN."""
+    y, over = _mapped(x, matrix)
+    return jnp.concatenate([jax.nn.softmax(y, -1), jax.nn.softmax(-y, -1)], -1) + over, None
+
+
+def _mapped(x, matrix):
+    """x W, 0 in rows that overflow, and NaN there: made NaN before, they would have gradients that
+    are, and W too."""
+    y, over = isolate(jnp.einsum("...h,...hf->...f", x, matrix.astype(x.dtype)))
+    return y, jax.lax.stop_gradient(over)[..., None]
 
 
 def favor(x: Float[Array, "*L H"], projection: Float[Array, "M H"]):

@@ -74,6 +74,7 @@ class Hedgehog(Linearized):
 
     crosses: ClassVar = True
     normalised: ClassVar = True
+    squares: ClassVar = True  # a learned map may overflow as a square does
     features: int | None = None
     activation: Literal["softmax", "exp"] = "softmax"
 

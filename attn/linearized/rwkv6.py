@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._axes import aligned
+from attn._core import isolate
 from attn._tokens import to_heads
 from attn.gates import ZEROS, Fading, Gate, LowRank, Ramp, Uniform, minus_exp
 from attn.linearized._depth import OfLayer, rwkv_norm
@@ -81,8 +82,8 @@ class RWKV6(OfLayer):
         return Terms(q, k, log_decay)
 
     def own(self, q, k, log_decay, bonus):
-        q, bonus = aligned(q, bonus)
-        return (q * bonus * to_heads(k, q.shape[-2], -2)).sum(-1)
+        q, over = isolate(jnp.multiply(*aligned(q, bonus)))  # 0 * inf would be k's gradient
+        return (q * to_heads(k, q.shape[-2], -2)).sum(-1) + over
 
     @classmethod
     def examples(cls):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._axes import aligned
+from attn._core import isolate
 from attn._tokens import to_heads
 from attn.gates import ZEROS, Fading, Gate, LowRank, Ramp, identity
 from attn.linearized._depth import OfLayer, rwkv_norm
@@ -59,6 +60,7 @@ class RWKV7(OfLayer):
     """
 
     requires: ClassVar = (Causal,)
+    squares: ClassVar = True  # learned k_k and k_a may be above 1
     bonus: float | None = -0.04
     output_gate: str | None = "sigmoid"
     output_norm: bool = True
@@ -119,8 +121,10 @@ class RWKV7(OfLayer):
 
     def terms(self, q, k, log_decay, a, k_k, k_a) -> Terms:
         k = to_heads(k, q.shape[-2], -2)
-        kappa = unit(jnp.multiply(*aligned(k, k_k)))[0]
-        return Terms(q, _written(k, a, k_a), log_decay, erase=kappa, remove=a * kappa)
+        # what overflows is NaN in the written key alone, which the engine isolates
+        removed, over = isolate(jnp.multiply(*aligned(k, k_k)))
+        written, kappa = _written(k, a, k_a) + over[..., None], unit(removed)[0]
+        return Terms(q, written, log_decay, erase=kappa, remove=a * kappa)
 
     def own(self, q, k, bonus, log_decay, a, k_k, k_a):
         q, bonus = aligned(q, bonus)

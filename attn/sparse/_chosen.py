@@ -103,7 +103,7 @@ class Chosen(Mechanism):
         split = lambda x: x.reshape(M, t * G, *x.shape[3:])  # each query head chooses by itself
         each = jnp.broadcast_to(last[..., None], (M, t, G))
         out = blocks.attend(split(q * H**-0.5)[:, :, None], split(chosen), split(each))
-        poison = jnp.where((chosen >= 0).any(-1), poison, 0)
+        poison = jnp.where(blocks.meets(chosen, each), poison, 0)
         return out.reshape(M, t, G, out.shape[-1]) + poison[..., None]
 
     def attend(self, q, k, v, causal: bool, padding, last) -> Float[Array, "*B T N D"]:
@@ -111,7 +111,7 @@ class Chosen(Mechanism):
         *batch, T, N, H = q.shape
         S, K, D = *k.shape[-3:-1], v.shape[-1]
         if 0 in (*batch, T, S, D):
-            return jnp.zeros((*batch, T, N, D), q.dtype)
+            return jnp.zeros((*batch, T, N, D), jnp.result_type(q))
         blocks, summary = self._blocks(k, v, padding)
         rows = by_group(q, K), last[..., None, None]
         heads, count = math.prod(batch) * N, blocks.k.shape[1]

@@ -111,6 +111,7 @@ class Compressed:
             new = new.reshape(*x.shape[:n], 1, *x.shape[n + 1 :]).astype(x.dtype)
             return lax.dynamic_update_slice_in_dim(x, new, at, n)
 
-        new = ck, cv, run(cache.poison).sum(-1).reshape(k_over.shape) + k_over + v_over
+        lost = wide(run(cache.poison)).sum(-1).reshape(k_over.shape)
+        new = ck, cv, lost + k_over + v_over
         k, v, poison = map(put, (self.k, self.v, self.poison), new)
         return dataclasses.replace(self, cache=cache, k=k, v=v, poison=poison)

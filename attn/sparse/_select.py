@@ -94,6 +94,18 @@ class Blocks:
         """Which blocks hold a key that is seen."""
         return jnp.ones(self.k.shape[:2], bool) if self.seen is None else self.seen.any(-1)
 
+    def meets(
+        self, chosen: Int[Array, "M t *G n"], last: Int[Array, "M t *G"]
+    ) -> Bool[Array, "M t *G"]:
+        """Whether there is any key up to `last` in the blocks `chosen` by each row."""
+        if self.seen is None:
+            return (chosen >= 0).any(-1)
+        count, size = self.k.shape[1:3]
+        place = jnp.arange(count * size).reshape(1, count, size)
+        first = jnp.where(self.seen, place, count * size).min(-1)
+        first = jax.vmap(lambda x, at: x[at])(first, jnp.maximum(chosen, 0))
+        return ((chosen >= 0) & (first <= last[..., None])).any(-1)
+
     def attend(
         self,
         q: Float[Array, "M t G H"],

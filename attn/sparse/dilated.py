@@ -39,7 +39,8 @@ def dilated_attention(
     bias=None,
 ) -> Float[Array, "*B T N D"]:
     """softmax(q k^T / sqrt(H) + log c) v, where c_ij counts the segment lengths w with rates r
-    that join i and j: floor(i / w) = floor(j / w), and i = j = n modulo r for head n.
+    that join i and j: floor(i / w) = floor(j / w), and for head n both i and j are n modulo r,
+    counted from where their segment begins.
 
     LongNet (Ding et al. 2023, arXiv:2307.02486), whose sum of the outputs of all (w, r), weighed by
     their softmax denominators, this is; the authors' code passes no gradient to those weights, here

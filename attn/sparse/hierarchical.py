@@ -60,7 +60,7 @@ def hierarchical_attention(
     asks, seen = seen_tokens(padding, tuple(batch), T, S)
     offset = _offset(causal, T, S)
     if 0 in (*batch, T, S, D, T + offset):
-        return jnp.zeros((*batch, T, N, D), q.dtype)
+        return jnp.zeros((*batch, T, N, D), jnp.result_type(q))
     (queries, q_poison), (keys, k_poison), (values, v_poison) = (
         clean(x, there) for x, there in ((q, asks), (k, seen), (v, seen))
     )

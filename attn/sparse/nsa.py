@@ -153,7 +153,7 @@ class NSA(Mechanism):
     def __call__(self, q, k, v, *, mask=FULL, bias=None, gate, **arrays):
         mask, padding, last = self._checked(q, k, v, mask, bias, gate, arrays)
         if 0 in (*v.shape, q.shape[-3]):
-            return jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
+            return jnp.zeros((*q.shape[:-1], v.shape[-1]), jnp.result_type(q))
         gate = self._of_queries(gate, q, k.shape[-2], last)
         (fine_k, fine_v), near = self._branches(k, v, arrays)
         near = map(wide, near)
@@ -231,7 +231,7 @@ class NSA(Mechanism):
             coarse = jnp.einsum("mtgc,mcd->mtgd", w, runs.v) + lost
             chosen = self._choose(q, runs.ranked, seen, last, blocks.some)
             fine = blocks.attend(q, chosen, last)
-            fine = fine + jnp.where((last >= 0)[..., None, None], q_poison, 0)
+            fine = fine + jnp.where(blocks.meets(chosen, last)[..., None, None], q_poison, 0)
             return jnp.concatenate([coarse, fine], -1)
 
         size = self._at_once(T, math.prod(batch) * N, max(H, D), count, runs.k.shape[1])

@@ -50,7 +50,7 @@ def topk_attention(
     *batch, T, N, _ = q.shape
     S, D = k.shape[-3], v.shape[-1]
     if 0 in (*batch, T, S):
-        return jnp.zeros((*batch, T, N, D), q.dtype)
+        return jnp.zeros((*batch, T, N, D), jnp.result_type(q))
     (rows, q_poison), (columns, k_poison), (values, v_poison) = map(isolate, map(wide, (q, k, v)))
     poison = jnp.swapaxes(to_heads(k_poison + v_poison, N), -1, -2)[..., None, :]
 

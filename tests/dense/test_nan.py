@@ -70,6 +70,17 @@ def test_a_row_whose_bias_is_all_minus_infinity_gives_no_nan():
     assert all(np.isfinite(x).all() for x in gradients)
 
 
+@pytest.mark.parametrize("mechanism", [attn.Sigmoid(), attn.Relu(), attn.Relu(power=1)], ids=repr)
+def test_a_bias_of_minus_infinity_hides_a_key_from_the_definition_too(mechanism):
+    """Its gradients were NaN, those of the mechanism were not."""
+    q, k, v, _ = inputs(mechanism, T=5, S=5)
+    bias = jnp.zeros((1, 1, 5, 5)).at[:, :, 3, :2].set(-jnp.inf)
+    loss = lambda call: lambda *arrays: (call(*arrays[:3], bias=arrays[3]) ** 2).sum()
+    grad = lambda call: jax.jit(jax.grad(loss(call), argnums=(0, 1, 2, 3)))(q, k, v, bias)
+    for got, want in zip(grad(mechanism.reference), grad(mechanism)):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("mechanism", [attn.Softmax(block=4), attn.SlidingWindow(left=2, right=0)])
 @pytest.mark.parametrize("size", [3e38, -3e38])
 def test_a_query_that_nobody_asks_about_reaches_no_gradient(mechanism, size):

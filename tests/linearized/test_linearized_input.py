@@ -7,7 +7,7 @@ import pytest
 
 import attn
 import attn.testing
-from attn import Causal, Segments
+from attn import Causal, Padding, Segments
 from attn.testing import inputs
 
 
@@ -110,6 +110,44 @@ def test_gates_of_a_wider_type_are_taken_in_q_s():
         out = gla(q, k, v, mask=Causal(), log_decay=wide)
         assert out.dtype == jnp.float32
         np.testing.assert_array_equal(out, gla(q, k, v, mask=Causal(), **gates))
+
+
+@pytest.mark.parametrize("kind", ["linear", "rwkv6"])
+@pytest.mark.parametrize("mask", ["before all keys", "left padding", "of no document"])
+def test_a_query_that_meets_no_key_is_0_be_it_nan(kind, mask):
+    """Its NaN was in the output, where softmax, and the definition, have 0."""
+    mechanism = attn.MECHANISMS[kind].examples()[0]
+    q, k, v, learned = inputs(mechanism, T=7, S=7)
+    meets = np.arange(7) > 1
+    ids = jnp.broadcast_to(jnp.where(meets, 0, 5), (2, 7))
+    mask = {
+        "before all keys": Causal(-2),
+        "left padding": Causal() & Padding(keys=jnp.broadcast_to(meets, (2, 7))),
+        "of no document": Segments(ids, jnp.zeros_like(ids)),
+    }[mask]
+    call = jax.jit(lambda q: mechanism(q, k, v, mask=mask, **learned))
+    dirty, clean = call(jnp.where(meets[:, None, None], q, jnp.nan)), call(q)
+    assert (dirty[:, :2] == 0).all()
+    np.testing.assert_array_equal(dirty, clean)
+
+
+@pytest.mark.parametrize(
+    "mechanism", [*attn.Hedgehog.examples(), attn.RWKV6(chunk=8), attn.RWKV7(chunk=8)], ids=repr
+)
+def test_what_overflows_by_learned_arrays_reaches_no_past(mechanism):
+    """By those that all start with no product did; by others the past had gradients of NaN, and of
+    RWKV-7 outputs too."""
+    q, k, v, learned = inputs(mechanism, T=7, S=7)
+    gates = mechanism.gates(num_heads=4, num_kv_heads=2, head_dim=8)
+    learned = {name: x if name in gates else 3 * x + 1 for name, x in learned.items()}
+
+    def past(q, k, v, learned):
+        out = mechanism(q, k, v, mask=Causal(), **learned)[:, :3]
+        return (out**2).sum(), out
+
+    grad = jax.jit(jax.grad(past, argnums=(0, 1, 2, 3), has_aux=True))
+    huge = [x.at[:, 3:].set(jnp.copysign(3e38, x[:, 3:])) for x in (q, k, v)]
+    jax.tree.map(np.testing.assert_array_equal, grad(*huge, learned), grad(q, k, v, learned))
 
 
 SQUARES = [

@@ -233,3 +233,16 @@ def test_learned_arrays_and_gates_get_a_gradient():
     loss = lambda a: (SMALL(q, k, v, mask=Causal(), **a) ** 2).sum()
     grads = jax.jit(jax.grad(loss))(learned)
     assert all((np.asarray(g) != 0).any() for g in grads.values()), grads.keys()
+
+
+def test_a_step_in_bfloat16_promotes_nothing_without_a_word():
+    """The poison of its cache, in bfloat16, met that of what overflows, in float32."""
+    nsa = NSA.examples()[0]
+    q, k, v, arrays = inputs(nsa, T=1, S=1, dtype=jnp.bfloat16)
+    sizes = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "value_dim": 6, "max_length": 9}
+
+    def step():
+        return nsa.step(nsa.init_state((2,), **sizes, dtype="bfloat16"), q, k, v, **arrays)[1]
+
+    with jax.numpy_dtype_promotion("strict"):
+        assert jax.eval_shape(step).dtype == jnp.bfloat16
