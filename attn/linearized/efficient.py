@@ -177,12 +177,12 @@ def _running(
     _, (_, ends) = lax.scan(join, nothing, (begun[-1], total[-1]))
     before = jnp.concatenate([nothing[1][None], ends[:-1]])
     total = jnp.where(begun, total, jnp.logaddexp(total, before[None]))
-    total = jnp.swapaxes(total, 0, 1).reshape(-1, *total.shape[2:])[:S]
-    return jnp.moveaxis(total, 0, -3)
+    total = jnp.swapaxes(total, 0, 1).reshape(run * total.shape[1], *total.shape[2:])
+    return jnp.moveaxis(total[:S], 0, -3)
 
 
 def _runs(x: Shaped[Array, "*B S K H"], run: int, fill) -> Shaped[Array, "run runs *B K H"]:
     x = jnp.moveaxis(x, -3, 0)
     rest = [(0, 0)] * (x.ndim - 1)
     x = jnp.pad(x, [(0, -len(x) % run), *rest], constant_values=fill)
-    return jnp.swapaxes(x.reshape(-1, run, *x.shape[1:]), 0, 1)
+    return jnp.swapaxes(x.reshape(len(x) // run, run, *x.shape[1:]), 0, 1)
