@@ -47,6 +47,16 @@ def inputs(mechanism: Mechanism, *, dtype=jnp.float32, scale=1.0, seed=0, **shap
     return q, k, v, learned
 
 
+def trained(mechanism: Mechanism, arrays):
+    """The arrays of `inputs`, the learned ones as training might have moved them: what starts as
+    the identity, at 0 or at 1 hides what overflows by it."""
+    q, k, v, learned = arrays
+    gates = mechanism.gates(num_heads=q.shape[-2], num_kv_heads=k.shape[-2], head_dim=q.shape[-1])
+    rng = np.random.default_rng(3)
+    move = lambda x: x + jnp.asarray(rng.normal(size=x.shape), x.dtype)
+    return q, k, v, {name: x if name in gates else move(x) for name, x in learned.items()}
+
+
 def base_mask(mechanism: Mechanism) -> Mask:
     """The least mask it takes: FULL, or what it requires."""
     return masks.Causal() if masks.Causal in mechanism.requires else FULL

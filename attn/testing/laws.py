@@ -14,7 +14,14 @@ import numpy as np
 from attn.biases import Bias
 from attn.masks import FULL, Causal, Padding, Segments
 from attn.mechanism import Mechanism
-from attn.testing.cases import base_mask, bias_for, inputs, masks_for, term_examples
+from attn.testing.cases import (
+    base_mask,
+    bias_for,
+    inputs,
+    masks_for,
+    term_examples,
+    trained,
+)
 from attn.testing.contract import BrokenLaw, assert_close, assert_same_bits, assert_zero
 from attn.testing.trying import compare, error_of, expect, precise, with_gradients
 
@@ -94,7 +101,7 @@ def is_strictly_causal(mechanism: Mechanism) -> None:
     leaves the outputs up to it bit-identical, and no gradient flows back in time."""
     if Causal not in mechanism.honours:
         return
-    q, k, v, learned = inputs(mechanism, scale=3.0)
+    q, k, v, learned = trained(mechanism, inputs(mechanism, scale=3.0))
     T = q.shape[-3]
     call = jax.jit(lambda q, k, v, g: mechanism(q, k, v, mask=Causal(), **g))
     out = call(q, k, v, learned)
@@ -141,7 +148,7 @@ def is_strictly_causal(mechanism: Mechanism) -> None:
 
 def does_not_leak(mechanism: Mechanism) -> None:
     """4. Nothing passes between batch rows, between documents, or from padding, NaN included."""
-    q, k, v, learned = inputs(mechanism)
+    q, k, v, learned = trained(mechanism, inputs(mechanism))
     call = jax.jit(lambda q, k, v, mask: mechanism(q, k, v, mask=mask, **learned))
     spoil = lambda x: x.at[1].set(jnp.nan)
     what = "row 0 when row 1 is NaN"
