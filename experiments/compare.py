@@ -61,13 +61,16 @@ def compare(
 ) -> Comparison | None:
     """Run what is not finished, then write the report; failures are cells with their error. None
     where another process still runs some: it will write the report. Raises DataError or
-    ConfigError where no run's data can be read, before the directory is anyone's."""
+    ConfigError where no run's data can be read, before the directory is anyone's; LabError where
+    what `launch` timed is not there."""
     console = Console()
     if not (workdir / "sweep.json").exists():
         _read({p.experiment.posed: p.experiment for p in sweep}.values())
     check(workdir, sweep, rules)
     if untimed(sweep, rules, workdir):
         launch(alike, (sweep, rules, workdir), 1)  # on the cores that a run has
+        if untimed(sweep, rules, workdir):  # here it would be on others
+            raise LabError("what timed the steps was killed; the same command again goes on")
     planned = alike(sweep, rules, workdir)
     if rules.search:
         check_values(planned, rules)

@@ -15,7 +15,7 @@ from experiments import compare, dry_run, quantities, records
 from experiments.alike import alike, solve
 from experiments.cells import Cells, begin
 from experiments.config_file import read_comparison
-from experiments.errors import ConfigError, RunDirectoryError
+from experiments.errors import ConfigError, LabError, RunDirectoryError
 from experiments.fairness import Fairness, Range, fairness
 from experiments.search import _end, chosen, combinations, search
 from experiments.sweep import Planned, plan
@@ -160,6 +160,14 @@ def test_steps_are_timed_where_they_are_trained(rules, tmp_path, monkeypatch):
             compare.compare(sweep, tmp_path, title="t", run=stop, rules=rules, launch=launch)
         assert there == [2]  # runs are left
         monkeypatch.delattr(quantities, "milliseconds", raising=False)
+
+
+def test_steps_are_not_timed_on_other_cores_where_their_process_was_killed(tmp_path):
+    sweep, rules = planned("softmax", "linear", train={"steps": 1}), Fairness(match="step_time")
+    killed = lambda work, arguments, most: None
+    with pytest.raises(LabError, match="what timed the steps was killed"):
+        compare.compare(sweep, tmp_path, title="t", run=None, rules=rules, launch=killed)
+    assert not (tmp_path / "sweep.json").exists()  # the directory is nobody's
 
 
 @pytest.mark.parametrize(
