@@ -20,6 +20,7 @@ from attn._core import number_of, scaled, wide
 from attn._dropout import Dropout
 from attn._forms import FORMS, Form, form_of
 from attn._tiles import LOG2E, Tiling
+from attn._tokens import no_output
 from attn._varying import vary
 from attn.biases import Bias
 from attn.masks import Mask
@@ -45,7 +46,7 @@ def blockwise(
     S, K, D = *k.shape[-3:-1], v.shape[-1]
     B = math.prod(batch)
     if B == 0 or T == 0 or S == 0:
-        out = jnp.zeros((*batch, T, N, D), jnp.result_type(q))
+        out = no_output(q, v)
         return out, jnp.full((*batch, T, N), -jnp.inf, wide(q).dtype)
     if D == 0:  # no output, but log-sum-exps all the same
         v = jnp.zeros_like(k[..., :1])

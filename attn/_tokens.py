@@ -20,6 +20,11 @@ def seen_tokens(
     return jnp.broadcast_to(queries, (*batch, T)), jnp.broadcast_to(keys, (*batch, S))
 
 
+def no_output(q: Float[Array, "*B T N H"], v: Float[Array, "*B S K D"]) -> Float[Array, "*B T N D"]:
+    """What queries get where there are no keys, or what there is to get where there are no rows."""
+    return jnp.zeros((*q.shape[:-1], v.shape[-1]), jnp.result_type(q))
+
+
 def clean(
     x: Float[Array, "*B S K H"], seen: Bool[Array, "*B S"]
 ) -> tuple[Float[Array, "*B S K H"], Float[Array, "*B S K"]]:

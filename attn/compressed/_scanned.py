@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn._core import check_state, isolate, wide
 from attn._prompt import state_for
-from attn._tokens import any_past, seen_tokens, to_heads
+from attn._tokens import any_past, no_output, seen_tokens, to_heads
 from attn._varying import vary
 from attn.masks import Causal, Padding
 from attn.mechanism import Mechanism
@@ -35,9 +35,9 @@ def attend(
 ) -> Float[Array, "*B T N D"]:
     """What each query reads after the keys up to its own place, from the empty `state` on, by
     chunks of `size`."""
-    (*batch, T, N, _), S, n = q.shape, k.shape[-3], q.ndim - 3
+    (*batch, T, _, _), S, n = q.shape, k.shape[-3], q.ndim - 3
     if 0 in (*batch, T, S):
-        return jnp.zeros((*batch, T, N, v.shape[-1]), jnp.result_type(q))
+        return no_output(q, v)
     asks, seen = seen_tokens(padding, tuple(batch), T, S)
     asks = asks & any_past(seen, T, causal.offset)
     # query t reads after the key at t + offset: one of the two starts so much later
@@ -70,7 +70,7 @@ def go_on(
     if got != want:
         raise ValueError(f"state: expected that of `init_state`, {want}, got {got}")
     if 0 in q.shape[:-2]:
-        return state, jnp.zeros((*q.shape[:-1], v.shape[-1]), jnp.result_type(q))
+        return state, no_output(q, v)
     seen = jnp.ones(q.shape[:-2], bool)
     state, out = _follow(chunk, learned, state, *map(wide, (q, k, v)), seen, mechanism.chunk)
     return state, out.astype(jnp.result_type(q))

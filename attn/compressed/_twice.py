@@ -8,7 +8,7 @@ from attn._arrays import check_floats
 from attn._blockwise import blockwise
 from attn._core import dense_attention, dots, isolated_softmax, masked_softmax, wide
 from attn._forms import visited_scores
-from attn._tokens import clean, seen_tokens, to_heads
+from attn._tokens import clean, no_output, seen_tokens, to_heads
 from attn.masks import FULL, Padding
 
 
@@ -33,9 +33,9 @@ def attend(
     """softmax(q keys^T / sqrt(H)) h with h = A v, A = softmax(scale rows k^T), and keys
     [*B, K, P, H] = keys(h, A, k), of checked arguments; `scale` is 1 / sqrt(H) unless given.
     O((T + S) P) time and memory."""
-    (*batch, T, N, H), S, D = q.shape, k.shape[-3], v.shape[-1]
+    (*batch, T, N, H), S = q.shape, k.shape[-3]
     if 0 in (*batch, T, S):
-        return jnp.zeros((*batch, T, N, D), jnp.result_type(q))
+        return no_output(q, v)
     asks, seen = seen_tokens(padding, tuple(batch), T, S)
     (x, q_poison), (k, k_poison), (v, v_poison) = (
         clean(x, there) for x, there in ((q, asks), (k, seen), (v, seen))

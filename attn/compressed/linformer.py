@@ -22,7 +22,7 @@ from attn._core import (
     scores,
     wide,
 )
-from attn._tokens import clean, seen_tokens, to_heads
+from attn._tokens import clean, no_output, seen_tokens, to_heads
 from attn.masks import FULL, Mask, Padding
 from attn.mechanism import Mechanism
 
@@ -51,7 +51,7 @@ def linformer_attention(
     mask, bias = check_qkv(q, k, v, mask, bias)
     (padding,), rest = mask.take(*HONOURS)
     refuse_rest("linformer", rest, bias, HONOURS)
-    (*batch, T, N, _), S, D = q.shape, k.shape[-3], v.shape[-1]
+    (*batch, T, N, _), S = q.shape, k.shape[-3]
     asks, seen = seen_tokens(padding, tuple(batch), T, S)
     (rows, q_poison), (k, k_poison), (v, v_poison) = (
         clean(x, there) for x, there in ((q, asks), (k, seen), (v, seen))
@@ -59,7 +59,7 @@ def linformer_attention(
     keys, f = _keys(k, key_projection, value_projection)
     values = jnp.einsum("krs,...skd->...rkd", f, v)
     if T == 0:
-        return jnp.zeros((*batch, T, N, D), jnp.result_type(q))
+        return no_output(q, v)
     live = asks & seen.any(-1, keepdims=True)
     attend = lambda _, rows: attend_materialized(*_scores(*rows, keys), values)
     size = chunk_size(math.prod(batch) * N * f.shape[1])

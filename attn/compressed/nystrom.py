@@ -19,7 +19,7 @@ from attn._core import (
     refuse_rest,
     wide,
 )
-from attn._tokens import clean, matrix_of, seen_tokens, to_heads
+from attn._tokens import clean, matrix_of, no_output, seen_tokens, to_heads
 from attn.masks import FULL, Mask, Padding
 from attn.mechanism import Mechanism
 
@@ -51,13 +51,13 @@ def nystrom_attention(
     Nystrom(landmarks=landmarks, iterations=iterations)
     (padding,), rest = mask.take(*HONOURS)
     refuse_rest("nystrom", rest, bias, HONOURS)
-    (*batch, T, N, H), (S, K, D) = q.shape, v.shape[-3:]
+    (*batch, T, N, H), (S, K) = q.shape, v.shape[-3:-1]
     if conv is not None:
         check_floats(conv=conv)
         if conv.ndim != 2 or len(conv) != K or conv.shape[1] % 2 == 0:
             raise ValueError(f"conv: expected [{K}, an odd number of taps], got {list(conv.shape)}")
     if 0 in (*batch, T, S):
-        return jnp.zeros((*batch, T, N, D), jnp.result_type(q))
+        return no_output(q, v)
     asks, seen = seen_tokens(padding, tuple(batch), T, S)
     (queries, q_poison), (keys, k_poison), (values, v_poison) = (
         clean(x, there) for x, there in ((q, asks), (k, seen), (v, seen))

@@ -29,6 +29,7 @@ from attn._tokens import (
     clean,
     in_blocks,
     matrix_of,
+    no_output,
     seen_tokens,
     spread,
     to_heads,
@@ -70,7 +71,7 @@ def pooled_attention(
     kernels = _checked(stride, k, v, key_kernel, value_kernel)
     (*batch, T, N, _), (S, D) = q.shape, (v.shape[-3], v.shape[-1])
     if 0 in (*batch, T, S, D):
-        return jnp.zeros((*batch, T, N, D), jnp.result_type(q))
+        return no_output(q, v)
     offset = S if causal is None else causal.offset
     if stride > (longest := max(S, T + max(offset, 0))):
         # one block holds everything, and need not be filled up further

@@ -33,7 +33,7 @@ from attn._core import (
     wide,
 )
 from attn._dropout import Dropout
-from attn._tokens import blocks_first, even_blocks, to_heads
+from attn._tokens import blocks_first, even_blocks, no_output, to_heads
 from attn._turns import held
 from attn.biases import Bias
 from attn.masks import Mask
@@ -81,7 +81,7 @@ def attend(
     *batch, T, N, _ = q.shape
     S, D = v.shape[-3], v.shape[-1]
     if 0 in (*batch, T, S):
-        return jnp.zeros((*batch, T, N, D), jnp.result_type(q))
+        return no_output(q, v)
     count, b = _row_blocks(T, math.prod(batch) * N * S, block)
     clean, v_poison = isolate(wide(v))
     rows, columns = _meeting(form, q, k, v_poison)

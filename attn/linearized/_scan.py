@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from attn._axes import aligned, conjunction
 from attn._core import check_state, finite, isolate, wide
-from attn._tokens import to_heads
+from attn._tokens import no_output, to_heads
 from attn._varying import vary
 from attn.linearized import _stretch, _sums, _work
 from attn.linearized._recurrence import advance
@@ -47,10 +47,10 @@ def attend(
     segments: Segments | None,
 ) -> Float[Array, "*B T N D"]:
     """The variant `form` under the mask terms it knows, of checked arguments."""
-    *batch, T, N, _ = q.shape
+    *batch, T, _, _ = q.shape
     S, D = k.shape[-3], v.shape[-1]
     if 0 in (T, S, D, *batch):
-        return jnp.zeros((*batch, T, N, D), jnp.result_type(q))
+        return no_output(q, v)
     seen_q, seen_k = jnp.ones(T, bool), jnp.ones(S, bool)
     if padding is not None:
         seen_q, seen_k = padding.seen_queries(T), padding.seen_keys(S)
@@ -89,12 +89,12 @@ def follow(
     form, state: State, q, k, v, gates: dict[str, Array], learned: dict[str, Array]
 ) -> tuple[State, Float[Array, "*B T N D"]]:
     """T more tokens of causal decoding after `state`: (the state after them, their outputs)."""
-    *batch, T, N, _ = q.shape
+    *batch, T, _, _ = q.shape
     if 0 in (T, *batch):
         # that varies over the mesh axes of the tokens too, as it does after some
         zero = jnp.zeros_like(q).sum()
         state = jax.tree.map(lambda x: x + zero.astype(x.dtype), state)
-        return state, jnp.zeros((*batch, T, N, v.shape[-1]), jnp.result_type(q))
+        return state, no_output(q, v)
     dtype = jnp.result_type(q)
     q, k, v = map(wide, (q, k, v))
     gates = {name: wide(x) for name, x in gates.items()}

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Shaped
 
 from attn._axes import aligned
 from attn._core import check_state, isolate, masked_softmax, seen_array, wide
+from attn._tokens import no_output
 from attn.linearized import _dense, _scan
 from attn.linearized._family import Linearized
 from attn.linearized._terms import State, Terms, low
@@ -101,7 +102,7 @@ class Efficient(Linearized):
         if want != came:
             raise ValueError(f"state: expected total of {want} to go with k, got {came}")
         if q.shape[-3] == 0:
-            return state, jnp.zeros((*q.shape[:-1], v.shape[-1]), jnp.result_type(q))
+            return state, no_output(q, v)
         k, poison = _logits(k, jnp.ones(k.shape[-3], bool))
         before = jnp.logaddexp(_earlier(k, None), state.total[..., None, :, :])
         share, log_decay = _gate(k, before)

@@ -27,7 +27,7 @@ from attn._core import (
     wide,
 )
 from attn._prompt import check_prompt
-from attn._tokens import even_blocks
+from attn._tokens import even_blocks, no_output
 from attn.masks import FULL, Causal, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _sorted
@@ -111,7 +111,7 @@ class Chosen(Mechanism):
         *batch, T, N, H = q.shape
         S, K, D = *k.shape[-3:-1], v.shape[-1]
         if 0 in (*batch, T, S, D):
-            return jnp.zeros((*batch, T, N, D), jnp.result_type(q))
+            return no_output(q, v)
         blocks, summary = self._blocks(k, v, padding)
         rows = by_group(q, K), last[..., None, None]
         heads, count = math.prod(batch) * N, blocks.k.shape[1]

@@ -103,7 +103,7 @@ class Blocks:
         count, size = self.k.shape[1:3]
         place = jnp.arange(count * size).reshape(1, count, size)
         first = jnp.where(self.seen, place, count * size).min(-1)
-        first = jax.vmap(lambda x, at: x[at])(first, jnp.maximum(chosen, 0))
+        first = _of_row(first, jnp.maximum(chosen, 0))
         return ((chosen >= 0) & (first <= last[..., None])).any(-1)
 
     def attend(
@@ -117,7 +117,7 @@ class Blocks:
             arrays = self.k, self.v, self.poison, self.seen
             return _sorted.attend(q, chosen, last, *arrays)
         at, size = jnp.maximum(chosen, 0), self.k.shape[2]
-        take = lambda x: jax.vmap(lambda x, at: x[at])(x, at)  # [M, t, n, b, *]
+        take = lambda x: _of_row(x, at)  # [M, t, n, b, *]
         flat = lambda x: x.reshape(*x.shape[:2], math.prod(x.shape[2:4]), *x.shape[4:])
         j = jnp.add(*aligned(at[..., None] * size, jnp.arange(size)))
         seen = (chosen >= 0)[..., None] & (j <= last[..., None, None])
@@ -127,6 +127,10 @@ class Blocks:
         w, over = isolated_softmax(jnp.einsum("mtgh,mtxh->mtgx", q, k), seen[:, :, None])
         lost = jnp.where(seen, poison, 0).sum(-1)
         return jnp.einsum("mtgx,mtxd->mtgd", w, v) + lost[..., None, None] + over
+
+
+# by the indices of each M, of its own entries
+_of_row = jax.vmap(lambda x, at: x[at])
 
 
 def by_group(x: Float[Array, "*B T N H"], K: int) -> Float[Array, "M T G H"]:

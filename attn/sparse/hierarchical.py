@@ -21,7 +21,7 @@ from attn._core import (
 )
 from attn._merge import merged
 from attn._prompt import check_prompt
-from attn._tokens import any_past, clean, matrix_of, seen_tokens, to_heads
+from attn._tokens import any_past, clean, matrix_of, no_output, seen_tokens, to_heads
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _cells
@@ -60,7 +60,7 @@ def hierarchical_attention(
     asks, seen = seen_tokens(padding, tuple(batch), T, S)
     offset = _offset(causal, T, S)
     if 0 in (*batch, T, S, D, T + offset):
-        return jnp.zeros((*batch, T, N, D), jnp.result_type(q))
+        return no_output(q, v)
     (queries, q_poison), (keys, k_poison), (values, v_poison) = (
         clean(x, there) for x, there in ((q, asks), (k, seen), (v, seen))
     )

@@ -33,7 +33,7 @@ from attn._core import (
 )
 from attn._forms import visited_scores
 from attn._prompt import check_prompt, state_for
-from attn._tokens import even_blocks
+from attn._tokens import even_blocks, no_output
 from attn._turns import held
 from attn._varying import vary
 from attn.gates import Gate
@@ -153,7 +153,7 @@ class NSA(Mechanism):
     def __call__(self, q, k, v, *, mask=FULL, bias=None, gate, **arrays):
         mask, padding, last = self._checked(q, k, v, mask, bias, gate, arrays)
         if 0 in (*v.shape, q.shape[-3]):
-            return jnp.zeros((*q.shape[:-1], v.shape[-1]), jnp.result_type(q))
+            return no_output(q, v)
         gate = self._of_queries(gate, q, k.shape[-2], last)
         (fine_k, fine_v), near = self._branches(k, v, arrays)
         near = map(wide, near)

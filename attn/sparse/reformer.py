@@ -34,6 +34,7 @@ from attn._core import (
     wide,
 )
 from attn._merge import merged
+from attn._tokens import no_output
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.sparse import _buckets
 
@@ -71,7 +72,7 @@ def reformer_attention(
     *batch, T, N, _ = q.shape
     S, K = k.shape[-3:-1]
     if 0 in (T, S, v.shape[-1], *batch):
-        return jnp.zeros((*q.shape[:-1], v.shape[-1]), jnp.result_type(q))
+        return no_output(q, v)
     choice, dtype = _choose(q, k, causal, padding, rotations, chunk, shared_qk), jnp.result_type(q)
     (q, q_poison), (k, poison) = isolate(scaled(q, None)), isolate(_keys(k, shared_qk))
     v, v_poison = isolate(wide(v))

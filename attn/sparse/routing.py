@@ -21,7 +21,7 @@ from attn._core import (
     wide,
 )
 from attn._numbers import is_number
-from attn._tokens import clean
+from attn._tokens import clean, no_output
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _buckets
@@ -58,7 +58,7 @@ def routing_attention(
     *batch, T, N, _ = q.shape
     S, K = k.shape[-3:-1]
     if 0 in (T, S, *batch):
-        return jnp.zeros((*q.shape[:-1], v.shape[-1]), jnp.result_type(q))
+        return no_output(q, v)
     rows, columns = _choose(q, k, padding, centroids, window)
     live, seen = (x.reshape(*batch, -1) for x in _buckets.there(padding, batch, T, S))
     (x, x_poison), (y, y_poison), (z, z_poison) = (

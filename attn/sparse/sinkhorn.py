@@ -21,7 +21,7 @@ from attn._core import (
     wide,
 )
 from attn._numbers import is_number
-from attn._tokens import clean, in_blocks
+from attn._tokens import clean, in_blocks, no_output
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _buckets
@@ -61,7 +61,7 @@ def sinkhorn_attention(
     *batch, T, N, _ = q.shape
     S, K, D = v.shape[-3:]
     if 0 in (T, S, *batch):
-        return jnp.zeros((*q.shape[:-1], D), jnp.result_type(q))
+        return no_output(q, v)
     m, b, dtype = min(block_size, max(T, S)), math.prod(batch), jnp.result_type(q)
     live, seen = _buckets.there(padding, batch, T, S)
     (q, q_lost), (k, k_lost), (v, v_lost) = (

@@ -23,7 +23,7 @@ from attn._core import (
     mix,
     wide,
 )
-from attn._tokens import to_heads
+from attn._tokens import no_output, to_heads
 from attn.biases import Bias
 from attn.masks import FULL, TERMS, Mask
 from attn.sparse._select import largest, narrow
@@ -48,9 +48,9 @@ def topk_attention(
     check_count("keys", keys)
     mask, bias = check_qkv(q, k, v, mask, bias)
     *batch, T, N, _ = q.shape
-    S, D = k.shape[-3], v.shape[-1]
+    S = k.shape[-3]
     if 0 in (*batch, T, S):
-        return jnp.zeros((*batch, T, N, D), jnp.result_type(q))
+        return no_output(q, v)
     (rows, q_poison), (columns, k_poison), (values, v_poison) = map(isolate, map(wide, (q, k, v)))
     poison = jnp.swapaxes(to_heads(k_poison + v_poison, N), -1, -2)[..., None, :]
 
