@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from attn.nn.functional import learned
 from experiments import disk, fits, records
 from experiments.checkpoint import Checkpoints
 from experiments.compiled import Compiled
@@ -29,7 +30,6 @@ from experiments.learner import Learner, State, refusing
 from experiments.lock import Held
 from experiments.measure.cost import Known
 from experiments.memory import keep_freed_memory
-from experiments.optimizer import learned
 from experiments.rundir import RESULT, claimed, read_json, write_config
 from experiments.signals import Signals
 from experiments.sinks import Sinks

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int
 
-from attn.nn.functional import FIXED
+from attn.nn.functional import FIXED, names
 from experiments.config import Experiment, Optimizer
 
 
@@ -46,17 +46,7 @@ def decays(params: optax.Params) -> optax.Params:
     `KEPT`, which are what is looked up or learned as an input, biases, scales and shares, rates of
     gates and what is skipped or added by them."""
 
-    return jax.tree_util.tree_map_with_path(lambda path, _: not _names(path) & KEPT, params)
-
-
-def learned(params: optax.Params) -> int:
-    """How many numbers are learned: all but the `FIXED`."""
-    arrays = jax.tree_util.tree_leaves_with_path(params)
-    return sum(x.size for path, x in arrays if not _names(path) & FIXED)
-
-
-def _names(path) -> set[str]:
-    return {str(getattr(part, "key", getattr(part, "name", ""))) for part in path}
+    return jax.tree_util.tree_map_with_path(lambda path, _: not names(path) & KEPT, params)
 
 
 def learning_rate(o: Optimizer, steps: int) -> optax.Schedule:

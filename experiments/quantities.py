@@ -12,6 +12,7 @@ from flax import nnx
 from attn import Mechanism
 from attn.nn import EncoderConfig
 from attn.nn.config import uncounted
+from attn.nn.functional import learned
 from attn.nn.stack import Stack
 from experiments.compiled import once
 from experiments.config import Experiment
@@ -20,7 +21,6 @@ from experiments.learner import Learner, State, built, refusing
 from experiments.measure import cost
 from experiments.measure.flops import Count, count, counted
 from experiments.memory import keep_freed_memory
-from experiments.optimizer import learned
 
 Layer = tuple[Mechanism, cost.Shape, bool]
 

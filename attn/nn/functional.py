@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import jax
 from flax import nnx
 
 
@@ -26,5 +27,15 @@ FIXED = {"centroids", "rotations"}  # drawn, and no gradient reaches them: routi
 
 def parameter_count(module: nnx.Module) -> int:
     """How many numbers are learned: all but the `FIXED`."""
-    arrays = nnx.to_flat_state(nnx.state(module, nnx.Param))
-    return sum(x.get_value().size for path, x in arrays if FIXED.isdisjoint(path))
+    return learned(nnx.state(module, nnx.Param))
+
+
+def learned(params: nnx.State) -> int:
+    """As `parameter_count`, of parameters or of their shapes."""
+    arrays = jax.tree_util.tree_leaves_with_path(params)
+    return sum(x.size for path, x in arrays if FIXED.isdisjoint(names(path)))
+
+
+def names(path) -> set[str]:
+    """Of what a leaf of a tree lies in."""
+    return {str(getattr(part, "key", getattr(part, "name", ""))) for part in path}

@@ -7,7 +7,8 @@ from flax import nnx
 
 from attn import MECHANISMS, RWKV7, Mamba2, Reformer, Routing
 from attn.nn import Bahdanau, Encoder, EncoderConfig, LSTMNSeq2Seq, LuongSeq2Seq
-from experiments.optimizer import FIXED, KEPT, decays, learned
+from attn.nn.functional import learned
+from experiments.optimizer import FIXED, KEPT, decays
 
 SHRUNK = {
     *("kernel", "qkv", "out", "out_gate", "down", "up", "w1", "w2", "logits", "score_vector"),
