@@ -37,31 +37,28 @@ CURVES = (
 def pictures(rows: Sequence[Variant], baselines: dict[str, float]) -> Iterator[Captioned]:
     """What there is to draw."""
     called = plots.called([row.name for row in rows])
-    looks = plots.looks([*called.values()])
+    rows = [dataclasses.replace(row, name=called[row.name]) for row in rows]
+    looks = plots.looks([row.name for row in rows])
     percent = {name: 100 * x for name, x in baselines.items()}
     named = ", ".join(f"{name} {x:.1f}" for name, x in percent.items()) or "none"
     points, measured = _speeds(rows)
     if points:
         how, *_ = measured.partition(" (")  # the rest is in the caption: there is no room for it
         xlabel = f"steps per second, {how}"
-        drawing, unnamed = tradeoff(_named(points, called), percent, looks, xlabel=xlabel)
+        drawing, unnamed = tradeoff(points, percent, looks, xlabel=xlabel)
         yield drawing, TRADEOFF.format(measured=measured, baselines=named) + _missing(unnamed)
     if points := _points(rows, lambda row: row.cost.get("decode_state_bytes")):
-        drawing, unnamed = state(_named(points, called), percent, looks)
+        drawing, unnamed = state(points, percent, looks)
         yield drawing, STATE + _missing(unnamed)
     if panels := slices.panels(rows):
         yield slices.heat(panels), SLICES
     band = MEAN if len(rows) > plots.MANY else BAND
     for key, scale, label in CURVES:
-        series = {called[row.name]: curves(row, key, scale) for row in rows}
+        series = {row.name: curves(row, key, scale) for row in rows}
         if any(series.values()):
             name = key.replace(".", "-")
             drawing = plots.curves(series, looks, ylabel=label, name=name, log=scale == 1)
             yield drawing, f"{label.removesuffix(', %').capitalize()}. {band}"
-
-
-def _named(points: Sequence[Point], called: dict[str, str]) -> list[Point]:
-    return [dataclasses.replace(p, name=called[p.name]) for p in points]
 
 
 def _missing(unnamed: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import itertools
 import math
 import re
 import warnings
@@ -89,11 +90,8 @@ def size_for(names: Collection[str]) -> tuple[float, float]:
 def called(names: Sequence[str]) -> dict[str, str]:
     """What each is called in a picture: without the words before that all of them begin with."""
     split = [name.split(" ") for name in names]
-    shared = 0
-    while all(len(x) > shared + 1 for x in split) and len({x[shared] for x in split}) == 1 < len(
-        split
-    ):
-        shared += 1
+    columns = zip(*(words[:-1] for words in split)) if len(names) > 1 else ()
+    shared = len([*itertools.takewhile(lambda words: len({*words}) == 1, columns)])
     return {name: " ".join(words[shared:]) for name, words in zip(names, split)}
 
 
