@@ -14,14 +14,7 @@ import numpy as np
 from attn.biases import Bias
 from attn.masks import FULL, Causal, Padding, Segments
 from attn.mechanism import Mechanism
-from attn.testing.cases import (
-    base_mask,
-    bias_for,
-    inputs,
-    masks_for,
-    term_examples,
-    trained,
-)
+from attn.testing.cases import base_mask, bias_for, inputs, masks_for, term_examples, trained
 from attn.testing.contract import BrokenLaw, assert_close, assert_same_bits, assert_zero
 from attn.testing.trying import compare, error_of, expect, precise, with_gradients
 

@@ -303,8 +303,8 @@ def test_a_trial_is_told_by_what_it_tries(tmp_path, capsys):
     # each was "run 1 of 2: softmax, seed 1000000"
     rules = Fairness(search={"optimizer.learning_rate": [1e-3, 2e-3]})
     run(Trainer(), tmp_path, SWEEP[:1], rules=rules)
-    out = capsys.readouterr().out
-    lines = [x.partition(" (")[0] for x in out.splitlines() if x.startswith(("trial", "run"))]
+    before_the_table = capsys.readouterr().out.partition("┏")[0]
+    lines = [line.partition(" (")[0] for line in before_the_table.splitlines()]
     assert lines == [
         "trial 1 of 2: softmax, learning_rate=0.001",
         "trial 2 of 2: softmax, learning_rate=0.002",
