@@ -11,7 +11,7 @@ from typing import Any
 
 from experiments.disk import write_json, write_text
 from experiments.records import read_object
-from experiments.report import benchmark, plots
+from experiments.report import benchmark, palette
 from experiments.report.data import Cell, Variant, failures, variants
 from experiments.report.page import facts, page, picture, words
 from experiments.report.pictures import Captioned, pictures
@@ -94,7 +94,7 @@ def _numbers(comparison: Comparison) -> dict[str, Any]:
 def render(comparison: Comparison, drawn: Sequence[Captioned]) -> str:
     """The HTML document, with these pictures of it."""
     rows = comparison.rows()
-    looks = plots.looks([row.name for row in rows])
+    looks = palette.looks([row.name for row in rows])
     shown = "".join(picture(x.svg, text, wide=x.wide) for x, text in drawn if not is_sight(x))
     sections = [
         f"<h1>{html.escape(comparison.title)}</h1>",

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from experiments.report import plots, slices
+from experiments.report import learning, palette, slices
 from experiments.report.data import Variant, curves
 from experiments.report.plots import Drawing
 from experiments.report.tradeoff import Point, state, tradeoff
@@ -36,9 +36,9 @@ CURVES = (
 
 def pictures(rows: Sequence[Variant], baselines: dict[str, float]) -> Iterator[Captioned]:
     """What there is to draw."""
-    called = plots.called([row.name for row in rows])
+    called = palette.called([row.name for row in rows])
     rows = [dataclasses.replace(row, name=called[row.name]) for row in rows]
-    looks = plots.looks([row.name for row in rows])
+    looks = palette.looks([row.name for row in rows])
     percent = {name: 100 * x for name, x in baselines.items()}
     named = ", ".join(f"{name} {x:.1f}" for name, x in percent.items()) or "none"
     points, measured = _speeds(rows)
@@ -52,12 +52,12 @@ def pictures(rows: Sequence[Variant], baselines: dict[str, float]) -> Iterator[C
         yield drawing, STATE + _missing(unnamed)
     if panels := slices.panels(rows):
         yield slices.heat(panels), SLICES
-    band = MEAN if len(rows) > plots.MANY else BAND
+    band = MEAN if len(rows) > palette.MANY else BAND
     for key, scale, label in CURVES:
         series = {row.name: curves(row, key, scale) for row in rows}
         if any(series.values()):
             name = key.replace(".", "-")
-            drawing = plots.curves(series, looks, ylabel=label, name=name, log=scale == 1)
+            drawing = learning.curves(series, looks, ylabel=label, name=name, log=scale == 1)
             yield drawing, f"{label.removesuffix(', %').capitalize()}. {band}"
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from experiments.report import crossover, plots
+from experiments.report import axis, crossover, palette, plots
 from experiments.report.measurements import OURS, Row, configurations, label
 from experiments.report.page import picture
 
@@ -15,7 +15,7 @@ def pictures(
     contenders come first where colours are given out, and attn is named with its mechanism."""
     ours_is = f"{OURS}: {mechanism}" if mechanism else OURS
     several = configurations(rows)
-    style = plots.looks(list(dict.fromkeys([*known, *(row["contender"] for row in rows)])))
+    style = palette.looks(list(dict.fromkeys([*known, *(row["contender"] for row in rows)])))
     if mechanism in known:
         style[OURS] = style[mechanism]  # one colour in the whole report
     modes = dict.fromkeys(row["mode"] for row in rows)
@@ -69,7 +69,7 @@ def _speedups(name: str, several: dict[str, list[Row]], style: dict, ours_is: st
 
 def scaling(
     series: dict[str, plots.Curve],
-    style: dict[str, plots.Look],
+    style: dict[str, palette.Look],
     called: dict[str, str],
     *,
     ylabel: str,
@@ -86,7 +86,7 @@ def scaling(
             ax.plot(steps, values, label=called[contender], **line)
         _length_axis(ax, {t for steps, _ in series.values() for t in steps})
         ax.set(xlabel="length T", ylabel=ylabel)
-        plots.log_axis(ax)
+        axis.log_axis(ax)
         floor, rank = ax.get_ylim()[0], 0
         for contender, points in (meet or {}).items():
             for t, value in points:
@@ -98,13 +98,13 @@ def scaling(
                 ax.annotate(f"T ≈ {t:,.0f}", (t, floor), color=colour, fontsize=8, **place)
                 rank += 1
         ax.set_ylim(bottom=floor)
-        plots.legend(fig, called.values())
+        axis.legend(fig, called.values())
         return plots.svg(fig, name)
 
 
 def ratios(
     panels: Mapping[str, Mapping[str, Sequence[tuple[float, float, bool]]]],
-    style: dict[str, plots.Look],
+    style: dict[str, palette.Look],
     *,
     name: str,
 ) -> str:
@@ -129,13 +129,13 @@ def ratios(
         _length_axis(grid[0, 0], {t for p in panels.values() for x in p.values() for t, *_ in x})
         for ax in grid.flat:
             ax.tick_params(axis="x", rotation=45, labelsize=7)
-        plots.log_axis(grid[0, 0])
+        axis.log_axis(grid[0, 0])
         fig.supylabel("times faster", fontsize=9)
         named = {
             text: line for ax in grid.flat for line, text in zip(*ax.get_legend_handles_labels())
         }
         place = {"loc": "outside upper center", "ncols": len(named)}
-        fig.legend(named.values(), named, handlelength=plots.HANDLE, **place)
+        fig.legend(named.values(), named, handlelength=axis.HANDLE, **place)
         return plots.svg(fig, name)
 
 

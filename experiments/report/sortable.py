@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from experiments.report.data import Variant, failures, outcome
 from experiments.report.page import facts
-from experiments.report.plots import Look
+from experiments.report.palette import Look
 from experiments.report.table import Column, notes, told
 
 

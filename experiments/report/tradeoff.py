@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.report.plots import INK, Drawing, Look, drawn, figure, size_axis, size_for
+from experiments.report.axis import size_axis
+from experiments.report.palette import Look, size_for
+from experiments.report.plots import INK, Drawing, drawn, figure
 
 Box = tuple[float, float, float, float]  # left, low, right, high, in pixels
 

@@ -6,7 +6,7 @@ import pytest
 from test_gathered import leave, planned
 
 from experiments.report import __main__ as report_command
-from experiments.report import benchmark, crossover, plots, scaling
+from experiments.report import benchmark, crossover, palette, scaling
 from experiments.report.measurements import details, terminal
 from experiments.report.summary import sharing, summary
 
@@ -167,7 +167,7 @@ def test_a_peer_is_named_as_what_it_is(tmp_path):
 
 def test_lines_of_a_legend_are_long_enough_for_their_dashes():
     """Behind a marker as wide as what was left of it, every dash looked alike."""
-    dashed = plots.Look("#010101", "--")
+    dashed = palette.Look("#010101", "--")
     series = {"attn": curve(1)}
     names = {"attn": "attn: softmax"}
     svg = scaling.scaling(series, {"attn": dashed}, names, ylabel="ms", name="x")
@@ -209,7 +209,7 @@ def test_a_report_of_a_comparison_and_a_benchmark_shows_scaling(tmp_path, capsys
 
 def test_a_ratio_within_noise_is_hollow():
     points = [(512, 1.1, True), (1024, 2.0, True)]
-    looks = plots.looks(["torch"])
+    looks = palette.looks(["torch"])
     full = scaling.ratios({"forward": {"torch": points}}, looks, name="x")
     one = scaling.ratios({"forward": {"torch": [(512, 1.1, False), points[1]]}}, looks, name="x")
     assert one.count("fill: #ffffff; stroke") == full.count("fill: #ffffff; stroke") + 1

@@ -17,7 +17,7 @@ import rich.console
 import rich.table
 
 from experiments import disk, report
-from experiments.report import Comparison, plots
+from experiments.report import Comparison, palette, plots
 from experiments.report.data import Cell, Variant, curves, variants
 from experiments.report.pictures import pictures
 from experiments.report.sight import Sight
@@ -180,7 +180,7 @@ def test_pictures_take_the_pages_ink_and_keep_their_text(comparison, text):
 
 def test_a_variant_has_one_colour_everywhere(comparison, text):
     names = [row.name for row in variants(comparison.cells, {})]
-    linear = plots.looks(names)["linear"].colour
+    linear = palette.looks(names)["linear"].colour
     assert text.count(linear) >= 5  # the table and four pictures
 
 
@@ -417,7 +417,7 @@ def test_names_of_many_variants_do_not_overlap():
         Point(name, 10 + n % 4, 80 + n, 1.0 if n % 2 else None, 1e6 * (n + 1))
         for n, name in enumerate(names)
     ]
-    drawing, unnamed = tradeoff(points, {}, plots.looks(names), xlabel="steps per second")
+    drawing, unnamed = tradeoff(points, {}, palette.looks(names), xlabel="steps per second")
     assert not unnamed
     text = drawing.svg
     places = re.findall(r'transform="translate\(([\d.]+) ([\d.]+)\)[^>]*">(variant \d+)<', text)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.report import plots, slices
+from experiments.report import axis, learning, palette, plots, slices
 from experiments.report import tradeoff as tradeoffs
 from experiments.report.data import Cell, Variant
 from experiments.report.pictures import pictures
@@ -76,11 +76,11 @@ def test_one_slice_is_no_heat_map_and_a_missing_one_is_left_blank():
 
 def test_state_is_on_a_logarithmic_axis_of_bytes():
     points = [Point("linear", 1024, 60, None), Point("softmax", 65536, 99, 2.0)]
-    drawing, unnamed = state(points, {"chance": 1.0}, plots.looks(["linear", "softmax"]))
+    drawing, unnamed = state(points, {"chance": 1.0}, palette.looks(["linear", "softmax"]))
     found = texts(drawing.svg)
     assert not unnamed
     assert {"linear", "softmax", "1K", "4K", "16K", "64K"} <= set(found)
-    assert [plots.size(x) for x in (1, 512, 1024, 1536, 4**10)] == ["1", "512", "1K", "1.5K", "1M"]
+    assert [axis.size(x) for x in (1, 512, 1024, 1536, 4**10)] == ["1", "512", "1K", "1.5K", "1M"]
 
 
 def test_what_does_not_decode_is_not_in_the_picture_of_states():
@@ -98,7 +98,7 @@ def test_a_baseline_is_named_as_of_validation_where_no_bubble_is():
         ax = fig.add_subplot()
         ax.set_xlim(0, 12)
         tradeoffs._bubbles(
-            ax, points, [30, 9], {"majority": 10.4}, plots.looks(["softmax", "linear"])
+            ax, points, [30, 9], {"majority": 10.4}, palette.looks(["softmax", "linear"])
         )
         (name,) = [t for t in ax.texts if t.get_text() == "majority 10.4 (validation)"]
         box = name.get_window_extent(fig.canvas.get_renderer())
@@ -118,7 +118,7 @@ def test_a_line_to_a_name_ends_beside_it():
     with plots.figure() as fig:
         ax = fig.add_subplot()
         ax.set_xlim(0, 10)
-        tradeoffs._bubbles(ax, points, [9] * 8, {}, plots.looks(names))
+        tradeoffs._bubbles(ax, points, [9] * 8, {}, palette.looks(names))
         lines = [x.get_xydata() for x in ax.lines if len(x.get_xydata()) == 2]
         boxes = [t.get_window_extent(fig.canvas.get_renderer()) for t in ax.texts]
         assert lines
@@ -135,10 +135,10 @@ def test_a_name_without_room_is_told_below_and_lies_on_no_other():
     names = [f"variant v{n}" for n in range(60)]
     spread = [Point("alone", 5, 90.0, None), Point("fastest", 9, 20.0, None)]
     points = [Point(name, 2.0, 50 + n / 99, 30.0) for n, name in enumerate(names)] + spread
-    with plots.figure(*plots.size_for(points)) as fig:
+    with plots.figure(*palette.size_for(points)) as fig:
         ax = fig.add_subplot()
         ax.set_xlim(0, 10)
-        looks = plots.looks([p.name for p in points])
+        looks = palette.looks([p.name for p in points])
         unnamed = tradeoffs._bubbles(ax, points, [9] * len(points), {}, looks)
         boxes = [t.get_window_extent(fig.canvas.get_renderer()) for t in ax.texts]
         told = {t.get_text() for t in ax.texts}
@@ -156,21 +156,23 @@ def test_a_name_without_room_is_told_below_and_lies_on_no_other():
 
 
 def test_words_that_all_names_begin_with_are_in_no_picture():
-    assert plots.called(["conv softmax", "conv linear a=1"]) == {
+    assert palette.called(["conv softmax", "conv linear a=1"]) == {
         "conv softmax": "softmax",
         "conv linear a=1": "linear a=1",
     }
     for names in (["conv", "conv linear"], ["a b"], ["a b", "c b"], []):
-        assert plots.called(names) == {name: name for name in names}
+        assert palette.called(names) == {name: name for name in names}
 
 
 def test_many_variants_are_told_apart_by_look_and_have_no_bands():
     names = [f"v{n}" for n in range(56)]
-    looks = plots.looks(names)
+    looks = palette.looks(names)
     assert len(set(looks.values())) == 56
     series = {name: [([1, 2], [n, n + 1]), ([1, 2], [n, n + 2])] for n, name in enumerate(names)}
-    bands = lambda x: plots.curves(x, looks, ylabel="loss", name="x", log=False).svg.count("FillB")
-    few = dict(list(series.items())[: plots.MANY])
+    bands = lambda x: learning.curves(x, looks, ylabel="loss", name="x", log=False).svg.count(
+        "FillB"
+    )
+    few = dict(list(series.items())[: palette.MANY])
     assert (bands(few) > 0, bands(series)) == (True, 0)
 
 
@@ -194,7 +196,7 @@ def test_speed_is_that_of_steps_in_turns_where_every_variant_has_them():
 
 def test_no_step_is_a_fraction():
     series = {"softmax": [([1, 2], [0.5, 0.6])]}
-    drawing = plots.curves(series, plots.looks(["softmax"]), ylabel="loss", name="x", log=True)
+    drawing = learning.curves(series, palette.looks(["softmax"]), ylabel="loss", name="x", log=True)
     steps = re.findall(r"matplotlib\.axis_1.*?matplotlib\.axis_2", drawing.svg, re.S)[0]
     assert texts(steps)[:3] == ["0", "1", "2"]
 
@@ -214,8 +216,8 @@ def test_every_line_of_a_study_has_a_name():
 
 def test_a_curve_of_one_point_is_a_point():
     series = {"softmax": [([4], [0.5])], "linear": [([4, 8], [0.5, 0.6])]}
-    style = plots.looks(list(series))
-    drawing = plots.curves(series, style, ylabel="accuracy", name="one", log=False)
+    style = palette.looks(list(series))
+    drawing = learning.curves(series, style, ylabel="accuracy", name="one", log=False)
     points = lambda name: len(re.findall(f"<use [^>]*{style[name].colour}", drawing.svg))
     assert (points("softmax"), points("linear")) == (2, 0)  # in the axes and in the legend
 

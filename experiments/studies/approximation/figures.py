@@ -3,10 +3,10 @@ highest, dashes are theory."""
 
 import numpy as np
 
-from experiments.report import plots
+from experiments.report import axis, palette, plots
 from experiments.studies.record import Figures, saved
 
-BLUE, ORANGE, GREEN, RED, SKY, PINK, GREY = plots.COLOURS
+BLUE, ORANGE, GREEN, RED, SKY, PINK, GREY = palette.COLOURS
 MEAN = "mean of the values"
 # colour and mark of each variant
 LOOKS = {
@@ -53,7 +53,7 @@ def dashed(ax, x, y, colour: str, name: str | None = None) -> None:
 def log_axes(ax, limits: tuple[float, float], ticks=None) -> None:
     """Logarithmic, with plain numbers; along x too if ticks are given."""
     ax.set_ylim(*limits)
-    plots.log_axis(ax)
+    axis.log_axis(ax)
     if ticks is not None:
         ax.set_xscale("log")
         ax.set_xticks(ticks, [f"{x:g}" for x in ticks])

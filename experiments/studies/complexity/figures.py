@@ -3,13 +3,13 @@
 import numpy as np
 from matplotlib.ticker import FuncFormatter
 
-from experiments.report import plots
+from experiments.report import palette, plots
 from experiments.report.powers import Fit, fit
 from experiments.studies.complexity.claims import CLAIMS, growths
 from experiments.studies.complexity.tables import judged, lengths
 from experiments.studies.record import Figures, saved
 
-BLUE, ORANGE = plots.COLOURS[:2]
+BLUE, ORANGE = palette.COLOURS[:2]
 
 
 def figures(r: dict) -> Figures:

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from experiments.report import plots
+from experiments.report import palette, plots
 from experiments.studies.record import Figures, saved
 
-COLOURS = {"mean": plots.COLOURS[0], "first": plots.COLOURS[1], "random": plots.COLOURS[3]}
+COLOURS = {"mean": palette.COLOURS[0], "first": palette.COLOURS[1], "random": palette.COLOURS[3]}
 
 
 def figures(results: dict) -> Figures:
@@ -15,7 +15,7 @@ def figures(results: dict) -> Figures:
     with plots.figure(3.7 * len(groups), 3.1) as fig:
         axes = fig.subplots(1, len(groups), sharey=True, squeeze=False)[0]
         for ax, group in zip(axes, groups):
-            curve(ax, shares, runs[kept], plots.COLOURS[6], kept)
+            curve(ax, shares, runs[kept], palette.COLOURS[6], kept)
             for way, colour in COLOURS.items():
                 curve(ax, shares, runs[f"{group}, {way}"], colour, way)
             ax.set(title=f"{group} left", xlabel="further training, % of the steps")

@@ -2,13 +2,13 @@
 
 from statistics import fmean
 
-from experiments.report import plots
+from experiments.report import palette, plots
 from experiments.studies.record import Figures, saved
 
 
 def figures(results: dict) -> Figures:
     found = results["accuracy"]
-    looks = plots.looks(list(found))
+    looks = palette.looks(list(found))
     panels = {
         "as trained": [name for name in found if "then" not in name],
         "stretched after training": [name for name in found if name.startswith("rotary")],

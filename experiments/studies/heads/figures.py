@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from experiments.report import plots
+from experiments.report import palette, plots
 from experiments.studies.heads.inputs import Sizes, draw
 from experiments.studies.heads.matrices import weights
 from experiments.studies.record import Figures, saved
 
-COLOURS = {"1": plots.COLOURS[3], "2": plots.COLOURS[0], "4": plots.COLOURS[2]}
+COLOURS = {"1": palette.COLOURS[3], "2": palette.COLOURS[0], "4": palette.COLOURS[2]}
 
 
 def figures(results: dict, maps: dict, sizes: Sizes, steps: int) -> Figures:
@@ -78,8 +78,8 @@ def points(ax, relations: dict, single: dict) -> None:
             near = beside + np.linspace(-0.05, 0.05, len(row["all"]))
             ax.plot(near, row["all"], "o", ms=3.5, alpha=0.8, color=COLOURS[heads])
     ceiling = single["order-blind, both"]
-    ax.plot([-0.45, 0.45], [ceiling] * 2, "--", color=plots.COLOURS[6], lw=1.2)
-    ax.text(0.5, ceiling, "order guessed", fontsize=7.5, va="center", color=plots.COLOURS[6])
+    ax.plot([-0.45, 0.45], [ceiling] * 2, "--", color=palette.COLOURS[6], lw=1.2)
+    ax.text(0.5, ceiling, "order guessed", fontsize=7.5, va="center", color=palette.COLOURS[6])
     ax.set(ylim=(-0.03, 1.05), xlim=(-0.5, len(names) - 0.5), ylabel="all answers right")
     ax.set_xticks(range(len(names)), [n.replace(" ", "\n") for n in names], fontsize=8)
     ax.grid(axis="x", visible=False)

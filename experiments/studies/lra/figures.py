@@ -1,6 +1,6 @@
 """The picture of the study: each model's accuracy here and there, the paper's best on top."""
 
-from experiments.report import plots
+from experiments.report import palette, plots
 from experiments.studies.lra.published import ACCURACY
 from experiments.studies.lra.runs import SETTINGS
 from experiments.studies.lra.tables import ordered, spread
@@ -21,8 +21,8 @@ def figures(results: dict) -> Figures:
 def panel(ax, task: str, found: dict) -> None:
     names = ordered(found["settings"][SETTINGS[0]], task)
     published = [(ACCURACY[task][n], i) for i, n in enumerate(names) if n in ACCURACY[task]]
-    ax.plot(*zip(*published), "x", color=plots.COLOURS[6], label="paper, full size")
-    for n, (key, colour) in enumerate(zip(SETTINGS, plots.COLOURS)):
+    ax.plot(*zip(*published), "x", color=palette.COLOURS[6], label="paper, full size")
+    for n, (key, colour) in enumerate(zip(SETTINGS, palette.COLOURS)):
         rows, label = found["settings"].get(key, {}), key
         for i, name in enumerate(names):
             if name in rows:

@@ -1,6 +1,6 @@
 """The picture of the study: each seed's accuracy, by variant and way."""
 
-from experiments.report import plots
+from experiments.report import palette, plots
 from experiments.studies.pretraining.runs import WAYS
 from experiments.studies.record import Figures, saved
 
@@ -8,7 +8,7 @@ from experiments.studies.record import Figures, saved
 def figures(results: dict) -> Figures:
     with plots.figure(5.2, 3.1) as fig:
         ax = fig.subplots()
-        for n, (way, colour) in enumerate(zip(WAYS, plots.COLOURS)):
+        for n, (way, colour) in enumerate(zip(WAYS, palette.COLOURS)):
             for i, runs in enumerate(results["accuracy"].values()):
                 at = [i + 0.25 * (n - 1)] * len(runs[way])
                 label = way if i == 0 else None

@@ -1,6 +1,6 @@
 """The picture of the study: accuracy by bytes of state, a line for each family."""
 
-from experiments.report import plots
+from experiments.report import axis, palette, plots
 from experiments.studies.recall_state.runs import EXACT
 from experiments.studies.recall_state.tables import means, ordered
 from experiments.studies.record import Figures, saved
@@ -8,7 +8,7 @@ from experiments.studies.record import Figures, saved
 
 def figures(results: dict) -> Figures:
     found = results["accuracy"]
-    looks = plots.looks(list(found))
+    looks = palette.looks(list(found))
     with plots.figure(6.4, 3.8) as fig:
         ax = fig.subplots()
         for name, sizes in found.items():
@@ -20,7 +20,7 @@ def figures(results: dict) -> Figures:
             ax.axhline(100 * value, color=plots.INK, lw=0.7, ls=":")
             place = {"transform": ax.get_yaxis_transform(), "ha": "right", "va": "bottom"}
             ax.text(1, 100 * value, name, fontsize=7, **place)
-        plots.size_axis(ax, [int(size) for sizes in found.values() for size in sizes])
+        axis.size_axis(ax, [int(size) for sizes in found.values() for size in sizes])
         ax.set(xlabel="bytes of state, all layers", ylabel="test accuracy, %", ylim=(0, 103))
         fig.legend(loc="outside right center")
         return {"state": saved(fig, "state")}

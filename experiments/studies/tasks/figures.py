@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from experiments.report import plots
+from experiments.report import palette, plots
 from experiments.studies.record import Figures, saved
 from experiments.studies.tasks.tables import ZOO, ordered
 
@@ -31,7 +31,7 @@ def _dots(name: str, dots: Sequence[Dot]) -> tuple[str, bytes]:
     with plots.figure(6.0, 0.6 + 0.16 * len(dots)) as fig:
         ax = fig.subplots()
         ax.plot(*zip(*simple), "|", color=plots.INK, ms=5, mew=0.7)
-        style = {"fmt": "o", "ms": 3, "lw": 0.8, "color": plots.COLOURS[0]}
+        style = {"fmt": "o", "ms": 3, "lw": 0.8, "color": palette.COLOURS[0]}
         ax.errorbar([100 * x for x in score], places, xerr=[196 * e for e in error], **style)
         ax.grid(visible=False, axis="y")  # a line for each of so many would be most of the file
         ax.set_yticks(places, [label for label, *_ in dots], fontsize=7)

@@ -1,0 +1,45 @@
+"""Logarithmic axes, bytes and legends that can be read."""
+
+import math
+from collections.abc import Collection, Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator
+
+
+def log_axis(ax) -> None:
+    """A logarithmic y axis that has numbers also where it spans less than a decade."""
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    ax.yaxis.set_minor_formatter("")
+
+
+def size_axis(ax, sizes: Sequence[float]) -> None:
+    """A logarithmic x axis of bytes, a power of four at each tick, with room at both ends."""
+    low, high = (math.log(x, 4) for x in (min(sizes), max(sizes)))
+    room = max(0.6, 0.15 * (high - low))
+    ax.set_xscale("log", base=4)
+    ax.set_xlim(4 ** (low - room), 4 ** (high + room))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: size(v)))
+    ax.xaxis.minorticks_off()
+
+
+def size(number: float) -> str:
+    """Bytes as 512, 4K or 1M, by powers of 1,024."""
+    power = max(0, min(4, int(math.log(max(number, 1), 1024) + 1e-9)))
+    return f"{number / 1024**power:.3g}{' KMGT'[power].strip()}"
+
+
+# of a legend's lines, in letters: shorter ones are all alike behind their marker, dashed or not
+HANDLE = 4.0
+
+
+def legend(fig: Figure, names: Collection[str]) -> None:
+    """Above the axes, in as many columns as the longest name leaves room for."""
+    widest = 5.4 * max(map(len, names)) + 19 + 8.5 * HANDLE  # points: letters, gap and line
+    columns = max(1, min(4, int(72 * fig.get_figwidth() / widest)))
+    rows = -(-len(names) // columns)
+    fig.set_figheight(fig.get_figheight() + 0.18 * max(0, rows - 2))
+    fig.legend(loc="outside upper center", ncols=columns, handlelength=HANDLE, columnspacing=1.4)
