@@ -19,6 +19,7 @@ from experiments.config import mechanism, task
 from experiments.errors import RunDirectoryError
 from experiments.fairness import Fairness
 from experiments.report import __main__ as command
+from experiments.report import slices
 from experiments.report.data import Cell, variants
 from experiments.report.merge import apart, merged
 from experiments.report.sight import Sight
@@ -435,6 +436,16 @@ def test_machines_are_never_averaged_together(tmp_path):
     assert means(apart(went_on)) == {one: 0.25, other: 0.75}
     assert apart(went_on).costs == {one: costs["softmax"]}
     assert apart(a) == a
+
+
+def test_the_slices_of_each_machine_are_its_own():
+    """The row of the last one stood for all, under the name of the first."""
+    config = {"task": {"name": "recall", "length": 64}}
+    of = lambda name, x: Cell(name, name, 0, config, {"test": at_accuracy(x)}, None, machine=name)
+    at_accuracy = lambda x: {"accuracy": x, "slices": {"2 pairs": x, "4 pairs": x / 2}}
+    (panel,) = slices.panels(variants([of("softmax [EPYC]", 0.75), of("softmax [Xeon]", 0.25)], {}))
+    means = {name: row["2 pairs"] for name, row in panel.rows.items()}
+    assert means == {"softmax [EPYC]": 75, "softmax [Xeon]": 25}
 
 
 def test_costs_measured_on_none_of_the_machines_stay(tmp_path):
