@@ -197,6 +197,13 @@ def test_a_failed_cell_is_a_row_and_the_others_go_on(tmp_path):
     assert "1 of 2" in (tmp_path / "table.md").read_text()
 
 
+def test_why_a_run_failed_is_told_when_it_does(tmp_path):
+    """It was "failed: ConfigError: 1 mistake:", and what that was stood in the report alone."""
+    trainer, told = Trainer(softmax=ConfigError(["init_from=x: no such folder"])), []
+    cells.Cells(tmp_path, tuple(SWEEP[:1])).work(trainer, "", told.append)
+    assert told[-1] == "  failed: ConfigError: 1 mistake: init_from=x: no such folder"
+
+
 def test_a_task_whose_files_are_gone_is_a_row_too(tmp_path):
     # the report asked the first run's task for its baselines, and was not written
     gone = from_dict(to_dict(experiment()) | {"task": task("text", data_dir="nowhere")})
