@@ -584,6 +584,24 @@ def test_missing_data_is_one_line_and_leaves_the_directory_free(tmp_path, capsys
     assert not (tmp_path / "new").exists()
 
 
+def test_runs_start_from_one_that_is_at_its_end(tmp_path):
+    """A typing error failed every run, and the directory was the comparison's by then; of a run
+    that went on meanwhile, the seeds of one variant started from different parameters."""
+    source = tmp_path / "source"
+    begins = lambda p: dataclasses.replace(p.experiment, init_from=str(source))
+    sweep = [dataclasses.replace(p, experiment=begins(p)) for p in SWEEP]
+    start = lambda: run(Trainer(), tmp_path / "new", sweep)
+    with pytest.raises(ConfigError, match=r"source: expected the folder of a run"):
+        start()
+    source.mkdir()
+    (source / "config.json").write_text(json.dumps(to_dict(experiment())))
+    with pytest.raises(ConfigError, match=r"init_from=\S+source: expected a run at its end"):
+        start()
+    assert not (tmp_path / "new").exists()
+    (source / "result.json").write_text("{}")
+    assert all(cell.result for cell in start().cells)
+
+
 def test_a_training_run_is_not_made_a_comparison(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(RunDirectoryError, match="single training run"):
