@@ -625,6 +625,14 @@ def test_variants_are_named_as_briefly_as_tells_them_apart():
     assert variants(layers) == ["linear x 3", "linear x 2", "linear softmax", "softmax"]
 
 
+def test_a_bare_name_is_called_as_its_record():
+    """One among records was "all", and several were "attention=softmax"."""
+    values = (mechanism("linear"), "lstm", "gru", ["softmax", "window"])
+    sweep = [({"model.attention": x, "seed": 0}, experiment(seed=n)) for n, x in enumerate(values)]
+    names = [p.variant for p in plan(sweep)]
+    assert names == ["linear", "lstm", "gru", "softmax window"]
+
+
 def test_seeds_are_of_one_variant_and_twice_the_same_is_refused():
     cells = [({"seed": s}, experiment(seed=s)) for s in (0, 1)]
     assert [p.variant for p in plan(cells)] == ["all", "all"]
