@@ -265,6 +265,20 @@ def test_tokens_of_targets_are_paid_for():
     assert quantities.tokens(experiment) == 8 * (12 + 13)  # and the end
 
 
+@pytest.mark.parametrize(("kind", "steps"), [("flops", 20), ("tokens", 20), ("steps", 23)])
+def test_a_budget_pays_for_whole_calls(kind, steps, tmp_path):
+    """What was left of one made every call of that variant a single step: a slower train step by
+    its number of steps, and no property of its attention."""
+    train = {"steps": 8, "eval_every": 4, "save_every": 8, "steps_per_call": 4}
+    (one,) = planned("softmax", train=train)
+    of_one = {"steps": 1, "tokens": 8 * 12, "flops": quantities.flops(one.experiment)}[kind]
+    (found,) = alike([one], Fairness(budget={kind: 23.5 * of_one}), tmp_path)
+    assert found.experiment.train.steps == steps
+    assert found.notes == {"steps": f"{steps}"}
+    (few,) = alike([one], Fairness(budget={kind: 3.5 * of_one}), tmp_path)
+    assert few.experiment.train.steps == 3
+
+
 def test_a_budget_of_less_than_a_step_is_told(tmp_path):
     """One was made without a remark."""
     (found,) = alike(planned("softmax"), Fairness(budget={"tokens": 8 * 12 - 1}), tmp_path)
