@@ -16,7 +16,7 @@ import pytest
 from experiments import gathered, records
 from experiments.cells import begin
 from experiments.config import mechanism, task
-from experiments.errors import RunDirectoryError
+from experiments.errors import ConfigError, RunDirectoryError
 from experiments.fairness import Fairness
 from experiments.report import __main__ as command
 from experiments.report import slices
@@ -629,6 +629,18 @@ def test_decode_states_of_earlier_versions_are_left_out_where_nothing_decodes(tm
         found = gathered.gathered(left).costs
         assert found["gone"] == measured | {"decode_state_bytes": None}
         assert found["softmax"] == found["linear"] == (measured if causal else found["gone"])
+
+
+def test_a_decode_state_stays_though_its_task_is_none_of_ours(tmp_path, monkeypatch):
+    """A report does not know what lies outside this repository, and left the column out."""
+
+    def unknown(config):
+        raise ConfigError(["task.name: unknown task 'mine'"])
+
+    monkeypatch.setattr(gathered, "from_dict", unknown)
+    costs = {"softmax": {"decode_state_bytes": 64}}
+    runs = [(planned().having({"model.causal": True}), 0.5)]
+    assert gathered.gathered(leave(tmp_path, runs, costs=costs)).costs == costs
 
 
 def test_a_folder_that_does_not_exist_is_a_mistake_of_the_command_line(tmp_path, capsys):
