@@ -132,6 +132,9 @@ def matched(planned: Planned, first: Experiment, quantity: str, name: str) -> tu
     except TypeError as error:
         what = f"{planned.variant} has no {quantity} to match by {name}: {error}"
         raise ConfigError([what], "match") from None
+    except ConfigError as error:  # of a field that nobody wrote
+        solved = f"match solves {name} unless the variant's dict in sweep() names another as 'match'"
+        raise ConfigError(error.problems, f"{error.where} ({solved})") from None
     return value * unit, near - 1
 
 

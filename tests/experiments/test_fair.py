@@ -235,6 +235,13 @@ def test_what_has_no_state_is_named(tmp_path):
         )
 
 
+def test_a_field_that_cannot_be_solved_is_said_to_be_matchs(tmp_path):
+    """An LSTM was told to leave out a head_dim that nobody had given it."""
+    told = r"1 mistake in lstm .*match solves model.head_dim unless .* as 'match'"
+    with pytest.raises(ConfigError, match=told):
+        alike(planned("softmax", "lstm"), Fairness(match="state_bytes"), tmp_path)
+
+
 def test_widths_that_are_solved_are_of_whole_parts(tmp_path):
     sweep = planned("softmax", "differential")
     found = [p.experiment for p in alike(sweep, Fairness(match="state_bytes"), tmp_path)]
