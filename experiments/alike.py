@@ -133,7 +133,7 @@ def matched(planned: Planned, first: Experiment, quantity: str, name: str) -> tu
         what = f"{planned.variant} has no {quantity} to match by {name}: {error}"
         raise ConfigError([what], "match") from None
     except ConfigError as error:  # of a field that nobody wrote
-        solved = f"match solves {name} unless the variant's dict in sweep() names another as 'match'"
+        solved = f"match solves {name} unless its dict in sweep() names another as 'match'"
         raise ConfigError(error.problems, f"{error.where} ({solved})") from None
     return value * unit, near - 1
 
