@@ -3,12 +3,13 @@
 Solved once for each variant and kept in DIR/alike.json: a time measured again would differ.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments import disk, records
-from experiments.config import Experiment
+from experiments.config import Experiment, Train
 from experiments.errors import ConfigError, RunDirectoryError
 from experiments.fairness import Fairness
 from experiments.lock import held_soon
@@ -106,6 +107,8 @@ def _fields(
             steps = amount / _of_a_step(made, kind)
         over = " (more than the budget)" if steps < 1 else ""
         steps = max(1, int(steps))
+        if kind != "steps" and steps > (call := _of_a_call(made.train)):
+            steps -= steps % call  # else variants would make more or fewer of them in one
         fields["train.steps"], notes["steps"] = steps, f"{steps:,}{over}"
     return {"fields": fields, "notes": notes}
 
@@ -129,6 +132,9 @@ def matched(planned: Planned, first: Experiment, quantity: str, name: str) -> tu
     except TypeError as error:
         what = f"{planned.variant} has no {quantity} to match by {name}: {error}"
         raise ConfigError([what], "match") from None
+    except ConfigError as error:  # of a field that nobody wrote
+        solved = f"match solves {name} unless its dict in sweep() names another as 'match'"
+        raise ConfigError(error.problems, f"{error.where} ({solved})") from None
     return value * unit, near - 1
 
 
@@ -169,6 +175,11 @@ def _ratios(first: Experiment, quantity: str) -> Callable[[Experiment], float]:
 
     reference = measure(first)
     return lambda experiment: measure(experiment) / reference
+
+
+def _of_a_call(train: Train) -> int:
+    """How many steps one makes where their number is a multiple."""
+    return dataclasses.replace(train, steps=train.eval_every).together
 
 
 def _of_a_step(experiment: Experiment, kind: str) -> float:

@@ -14,7 +14,7 @@ from experiments.errors import Interrupted, InUseError, LabError, RunDirectoryEr
 from experiments.fairness import Fairness
 from experiments.lock import held, held_soon
 from experiments.redact import redacted
-from experiments.report.data import Cell
+from experiments.report.data import Cell, summary
 from experiments.rundir import RESULT, moved, read_json
 from experiments.sweep import HASH, Planned
 from experiments.validation import differences
@@ -153,7 +153,7 @@ class Cells:
                 tell(f"{name} ({len(left)} to run{pace.rest(len(left))})")
                 if error := _attempt(run, planned, self.folder(planned), command):
                     disk.write_json(self.folder(planned) / FAILURE, {"error": error})
-                    tell(f"  failed: {error.splitlines()[0]}")
+                    tell(f"  failed: {summary(error)}")
 
     def found(self) -> tuple[Cell, ...]:
         """All as a report shows them. What has not ended is a failure too, with the reason."""

@@ -117,6 +117,17 @@ class Checkpoints:
             message = f"checkpoint {step} in {self.directory} is damaged: {error}"
             raise CheckpointError(message) from None
 
+    def load_best(self, state: PyTree) -> tuple[PyTree, int]:
+        """What `load` gives of `best`, and its step; of another where a run that goes on put it in
+        the place of that one meanwhile."""
+        while True:
+            step = self.best()
+            try:
+                return self.load(step, state), step
+            except CheckpointError:
+                if self.best() == step:
+                    raise
+
     def best(self) -> int:
         """The step with the best validation so far. Raises CheckpointError if there is none."""
         for step in sorted(self.steps(), reverse=True):

@@ -26,7 +26,7 @@ from experiments.alike import alike, missed, untimed
 from experiments.cells import Cells, Run, begin, check, forget_failures
 from experiments.config import Experiment
 from experiments.config_file import Sweep, read_comparison
-from experiments.errors import InUseError, LabError
+from experiments.errors import ConfigError, InUseError, LabError
 from experiments.fairness import Fairness
 from experiments.gathered import baselines, dates, on_machines, sights, without_run
 from experiments.kept import Kept
@@ -37,6 +37,7 @@ from experiments.report.costs import costs
 from experiments.report.data import failures, variants
 from experiments.report.merge import apart
 from experiments.report.table import plural, terminal
+from experiments.rundir import RESULT, read_experiment
 from experiments.search import check_values, chosen, search
 from experiments.sinks import define_sinks
 from experiments.stdout import Console
@@ -61,11 +62,12 @@ def compare(
 ) -> Comparison | None:
     """Run what is not finished, then write the report; failures are cells with their error. None
     where another process still runs some: it will write the report. Raises DataError or
-    ConfigError where no run's data can be read, before the directory is anyone's; LabError where
-    what `launch` timed is not there."""
+    ConfigError where no run's data can be read, or there is no run at its end to start from, before
+    the directory is anyone's; LabError where what `launch` timed is not there."""
     console = Console()
     if not (workdir / "sweep.json").exists():
         _read({p.experiment.posed: p.experiment for p in sweep}.values())
+        _ended(dict.fromkeys(p.experiment.init_from for p in sweep if p.experiment.init_from))
     check(workdir, sweep, rules)
     if untimed(sweep, rules, workdir):
         launch(alike, (sweep, rules, workdir), 1)  # on the cores that a run has
@@ -127,6 +129,16 @@ def _read(experiments: Iterable[Experiment]) -> None:
         except LabError as error:
             errors.append(error)
     raise errors[0]
+
+
+def _ended(sources: Iterable[str]) -> None:
+    """Raises ConfigError for a run to start from that is not there, or not at its end: it may go
+    on, and of one variant the seeds that begin later would start from other parameters."""
+    for source in sources:
+        read_experiment(Path(source), named="init_from")
+        if not (Path(source) / RESULT).exists():
+            what = "expected a run at its end, for one that goes on gives later runs another start"
+            raise ConfigError([f"init_from={source}: {what}; end it first"])
 
 
 def _finish(arguments: tuple, launch: Launch, cells: Cells) -> bool:

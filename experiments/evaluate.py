@@ -79,8 +79,8 @@ def load(workdir: str | Path, *, named: str = "--workdir"):
     workdir = Path(workdir)
     learner = Learner(read_experiment(workdir, named=named))
     checkpoints = Checkpoints.of(workdir, learner.experiment)
-    step = checkpoints.best()
-    return learner, checkpoints.load(step, learner.shapes).params, step
+    state, step = checkpoints.load_best(learner.shapes)
+    return learner, state.params, step
 
 
 def _define(values: flags.FlagValues) -> None:

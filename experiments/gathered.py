@@ -14,7 +14,7 @@ from experiments.manifest import digest
 from experiments.placed import labelled, placed, seed, without_trials
 from experiments.records import read_object
 from experiments.report import Comparison
-from experiments.report.data import Cell, together
+from experiments.report.data import Cell, at, together
 from experiments.report.sight import Sight
 from experiments.report.table import plural
 from experiments.results_file import MEND, Costs, Said, read
@@ -87,8 +87,11 @@ def _of_decoders(costs: dict[str, Any], configs: dict[str, Any]) -> dict[str, An
     """Without the decode state of what is not causal, which earlier versions measured too."""
 
     def decodes(variant: str) -> bool:
+        config = configs.get(variant, {})
+        if at(config, "model.causal") is True:  # a task or a mechanism may be the user's own
+            return True
         try:
-            return from_dict(configs.get(variant, {})).model.sees_past_alone
+            return from_dict(config).model.sees_past_alone
         except ConfigError:
             return False  # not known, of another version
 

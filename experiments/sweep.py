@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from experiments.clashes import RECORDS
 from experiments.config import Experiment
 from experiments.config_file import set_field
 from experiments.errors import ConfigError
@@ -51,7 +52,8 @@ class Planned:
 
 def plan(sweep: Sequence[tuple[dict[str, Any], Experiment]]) -> list[Planned]:
     """The runs, from what `config_file.read_sweep` gives. Raises ConfigError if one is twice."""
-    told = [{k: v for k, v in cell.items() if k not in ("seed", "match")} for cell, _ in sweep]
+    own = lambda cell: {k: v for k, v in cell.items() if k not in ("seed", "match")}
+    told = [{k: _record(k, v) for k, v in own(cell).items()} for cell, _ in sweep]
     planned = [
         Planned(name, experiment, cell.get("match", ""))
         for name, (cell, experiment) in zip(variants(told), sweep)
@@ -65,6 +67,13 @@ def plan(sweep: Sequence[tuple[dict[str, Any], Experiment]]) -> list[Planned]:
         one = "sweep() yields different variants called"
         raise ConfigError([f"{one} {x!r}; give each a name of its own" for x in several])
     return planned
+
+
+def _record(field: str, value: Any) -> Any:
+    """A bare name as the record that it stands for, so that a variant is called after it."""
+    if field in RECORDS and isinstance(value, tuple | list):
+        return [_record(field, x) for x in value]
+    return {"name": value} if field in RECORDS and isinstance(value, str) else value
 
 
 def unlike(runs: Iterable[tuple[str, dict[str, Any]]]) -> list[str]:

@@ -23,7 +23,8 @@ class Panel:
 
 def panels(rows: Sequence[Variant]) -> list[Panel]:
     """One panel with a row for each variant; where only the task's length sets some apart, a panel
-    for each of those, with a row for each length. [] if no task has more than one slice."""
+    for each of those, with a row for each length. [] if no task has more than one slice.
+    Of variants whose settings are all alike, as of several machines, each is a row."""
     scored = [(row, _means(row)) for row in rows]
     scored = [(row, means) for row, means in scored if means]
     if not scored or max(len(means) for _, means in scored) < 2:
@@ -31,7 +32,8 @@ def panels(rows: Sequence[Variant]) -> list[Panel]:
     groups: dict[str, list[tuple[Variant, Row]]] = {}
     for row, means in scored:
         groups.setdefault(_but_for_length(row), []).append((row, means))
-    if all(len(group) == 1 for group in groups.values()):
+    by_length = lambda group: len({_length(row) for row, _ in group}) == len(group)
+    if len(groups) == len(scored) or not all(map(by_length, groups.values())):
         return [Panel("", {row.name: means for row, means in scored})]
     return [
         Panel(

@@ -65,6 +65,27 @@ def test_the_latest_and_their_best_are_kept(three: Checkpoints):
     assert sorted(three.steps()) == [1, 4]
 
 
+def test_the_best_is_loaded_though_training_replaces_it_meanwhile(tmp_path: Path, monkeypatch):
+    """It was said to be damaged, as its files were gone."""
+    checkpoints = make(tmp_path, keep=1)
+    checkpoints.save(1, state(1), progress={}, best=1)
+    load = Checkpoints.load
+
+    def slow(self, step, like):
+        if step == 1:
+            checkpoints.save(2, state(2), progress={}, best=2)
+        return load(self, step, like)
+
+    monkeypatch.setattr(Checkpoints, "load", slow)
+    found, step = checkpoints.load_best(state(0))
+    assert (int(found["step"]), step, checkpoints.steps()) == (2, 2, [2])
+    # whose best was taken away, and no other has come
+    checkpoints.save(3, state(3), progress={}, best=2)
+    shutil.rmtree(tmp_path / "2")
+    with pytest.raises(CheckpointError, match=r"checkpoint 2 in .* is damaged"):
+        checkpoints.load_best(state(0))
+
+
 def test_none_is_not_an_error(tmp_path: Path):
     assert make(tmp_path / "none").restore(state(0)) is None
 

@@ -197,6 +197,13 @@ def test_a_failed_cell_is_a_row_and_the_others_go_on(tmp_path):
     assert "1 of 2" in (tmp_path / "table.md").read_text()
 
 
+def test_why_a_run_failed_is_told_when_it_does(tmp_path):
+    """It was "failed: ConfigError: 1 mistake:", and what that was stood in the report alone."""
+    trainer, told = Trainer(softmax=ConfigError(["init_from=x: no such folder"])), []
+    cells.Cells(tmp_path, tuple(SWEEP[:1])).work(trainer, "", told.append)
+    assert told[-1] == "  failed: ConfigError: 1 mistake: init_from=x: no such folder"
+
+
 def test_a_task_whose_files_are_gone_is_a_row_too(tmp_path):
     # the report asked the first run's task for its baselines, and was not written
     gone = from_dict(to_dict(experiment()) | {"task": task("text", data_dir="nowhere")})
@@ -577,6 +584,24 @@ def test_missing_data_is_one_line_and_leaves_the_directory_free(tmp_path, capsys
     assert not (tmp_path / "new").exists()
 
 
+def test_runs_start_from_one_that_is_at_its_end(tmp_path):
+    """A typing error failed every run, and the directory was the comparison's by then; of a run
+    that went on meanwhile, the seeds of one variant started from different parameters."""
+    source = tmp_path / "source"
+    begins = lambda p: dataclasses.replace(p.experiment, init_from=str(source))
+    sweep = [dataclasses.replace(p, experiment=begins(p)) for p in SWEEP]
+    start = lambda: run(Trainer(), tmp_path / "new", sweep)
+    with pytest.raises(ConfigError, match=r"source: expected the folder of a run"):
+        start()
+    source.mkdir()
+    (source / "config.json").write_text(json.dumps(to_dict(experiment())))
+    with pytest.raises(ConfigError, match=r"init_from=\S+source: expected a run at its end"):
+        start()
+    assert not (tmp_path / "new").exists()
+    (source / "result.json").write_text("{}")
+    assert all(cell.result for cell in start().cells)
+
+
 def test_a_training_run_is_not_made_a_comparison(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(RunDirectoryError, match="single training run"):
@@ -598,6 +623,14 @@ def test_variants_are_named_as_briefly_as_tells_them_apart():
     assert variants([{"name": "mine", key: linear}, {key: linear}]) == ["mine", "linear"]
     layers = [{key: [linear] * 3}, {key: [linear] * 2}, {key: [linear, softmax]}, {key: softmax}]
     assert variants(layers) == ["linear x 3", "linear x 2", "linear softmax", "softmax"]
+
+
+def test_a_bare_name_is_called_as_its_record():
+    """One among records was "all", and several were "attention=softmax"."""
+    values = (mechanism("linear"), "lstm", "gru", ["softmax", "window"])
+    sweep = [({"model.attention": x, "seed": 0}, experiment(seed=n)) for n, x in enumerate(values)]
+    names = [p.variant for p in plan(sweep)]
+    assert names == ["linear", "lstm", "gru", "softmax window"]
 
 
 def test_seeds_are_of_one_variant_and_twice_the_same_is_refused():

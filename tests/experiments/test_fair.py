@@ -235,6 +235,13 @@ def test_what_has_no_state_is_named(tmp_path):
         )
 
 
+def test_a_field_that_cannot_be_solved_is_said_to_be_matchs(tmp_path):
+    """An LSTM was told to leave out a head_dim that nobody had given it."""
+    told = r"1 mistake in lstm .*match solves model.head_dim unless .* as 'match'"
+    with pytest.raises(ConfigError, match=told):
+        alike(planned("softmax", "lstm"), Fairness(match="state_bytes"), tmp_path)
+
+
 def test_widths_that_are_solved_are_of_whole_parts(tmp_path):
     sweep = planned("softmax", "differential")
     found = [p.experiment for p in alike(sweep, Fairness(match="state_bytes"), tmp_path)]
@@ -263,6 +270,20 @@ def test_tokens_of_targets_are_paid_for():
     task = {"name": "reverse", "lengths": (8, 12), "validation": 20, "test": 20}
     experiment = from_dict({**TINY, "task": task, "model": {"layers": 1, "width": 8, "heads": 2}})
     assert quantities.tokens(experiment) == 8 * (12 + 13)  # and the end
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("flops", 20), ("tokens", 20), ("steps", 23)])
+def test_a_budget_pays_for_whole_calls(kind, steps, tmp_path):
+    """What was left of one made every call of that variant a single step: a slower train step by
+    its number of steps, and no property of its attention."""
+    train = {"steps": 8, "eval_every": 4, "save_every": 8, "steps_per_call": 4}
+    (one,) = planned("softmax", train=train)
+    of_one = {"steps": 1, "tokens": 8 * 12, "flops": quantities.flops(one.experiment)}[kind]
+    (found,) = alike([one], Fairness(budget={kind: 23.5 * of_one}), tmp_path)
+    assert found.experiment.train.steps == steps
+    assert found.notes == {"steps": f"{steps}"}
+    (few,) = alike([one], Fairness(budget={kind: 3.5 * of_one}), tmp_path)
+    assert few.experiment.train.steps == 3
 
 
 def test_a_budget_of_less_than_a_step_is_told(tmp_path):

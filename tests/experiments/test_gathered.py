@@ -16,9 +16,10 @@ import pytest
 from experiments import gathered, records
 from experiments.cells import begin
 from experiments.config import mechanism, task
-from experiments.errors import RunDirectoryError
+from experiments.errors import ConfigError, RunDirectoryError
 from experiments.fairness import Fairness
 from experiments.report import __main__ as command
+from experiments.report import slices
 from experiments.report.data import Cell, variants
 from experiments.report.merge import apart, merged
 from experiments.report.sight import Sight
@@ -437,6 +438,16 @@ def test_machines_are_never_averaged_together(tmp_path):
     assert apart(a) == a
 
 
+def test_the_slices_of_each_machine_are_its_own():
+    """The row of the last one stood for all, under the name of the first."""
+    config = {"task": {"name": "recall", "length": 64}}
+    of = lambda name, x: Cell(name, name, 0, config, {"test": at_accuracy(x)}, None, machine=name)
+    at_accuracy = lambda x: {"accuracy": x, "slices": {"2 pairs": x, "4 pairs": x / 2}}
+    (panel,) = slices.panels(variants([of("softmax [EPYC]", 0.75), of("softmax [Xeon]", 0.25)], {}))
+    means = {name: row["2 pairs"] for name, row in panel.rows.items()}
+    assert means == {"softmax [EPYC]": 75, "softmax [Xeon]": 25}
+
+
 def test_costs_measured_on_none_of_the_machines_stay(tmp_path):
     a = gathered.gathered(
         leave(tmp_path, [(planned(), 0.25)], costs={"softmax": {"forward_ms": 1}})
@@ -618,6 +629,18 @@ def test_decode_states_of_earlier_versions_are_left_out_where_nothing_decodes(tm
         found = gathered.gathered(left).costs
         assert found["gone"] == measured | {"decode_state_bytes": None}
         assert found["softmax"] == found["linear"] == (measured if causal else found["gone"])
+
+
+def test_a_decode_state_stays_though_its_task_is_none_of_ours(tmp_path, monkeypatch):
+    """A report does not know what lies outside this repository, and left the column out."""
+
+    def unknown(config):
+        raise ConfigError(["task.name: unknown task 'mine'"])
+
+    monkeypatch.setattr(gathered, "from_dict", unknown)
+    costs = {"softmax": {"decode_state_bytes": 64}}
+    runs = [(planned().having({"model.causal": True}), 0.5)]
+    assert gathered.gathered(leave(tmp_path, runs, costs=costs)).costs == costs
 
 
 def test_a_folder_that_does_not_exist_is_a_mistake_of_the_command_line(tmp_path, capsys):
