@@ -214,7 +214,8 @@ class Train:
 @record
 class Experiment:
     """`objective` "masked" or "causal" learns the task's own inputs in place of its labels;
-    `init_from` is the directory of a run whose best parameters this one starts from."""
+    `init_from` is the directory of a run, at its end if this is one of a comparison, whose best
+    parameters this one starts from."""
 
     task: OneTask
     model: Model

@@ -32,7 +32,10 @@ def merged(comparisons: Named) -> Comparison:
         on = lambda cell: f"{cell.variant} [{brief[cell.machine] or 'unknown machine'}]"
         comparisons = {label: _renamed(x, on) for label, x in comparisons.items()}
     if len(comparisons) == 1:
-        return next(iter(comparisons.values()))
+        (one,) = comparisons.values()
+        firsts = _firsts(one.cells, comparisons) if several_machines else {}
+        about = " ".join(filter(None, (one.about, _tested(firsts))))
+        return dataclasses.replace(one, about=about, firsts=firsts)
     intact = lambda x: [c for c in x.cells if is_of(c.name, c.config)]  # not edited, nor gone
     several = unlike((c.variant, c.config) for x in comparisons.values() for c in intact(x))
     parts, labels = {}, {}
@@ -82,7 +85,8 @@ def _ordered(cells: Sequence[Cell], found: Sequence[dict[str, Any]]) -> dict[str
 
 def _firsts(cells: Sequence[Cell], comparisons: Named) -> dict[str, str]:
     """What each variant is compared with: the first of its task that its comparison has, or that
-    of all where its comparison has it. One that is alone in its comparison is not there."""
+    of all where its comparison has it; as it ran on the variant's machine, where it did. One that
+    is alone in its comparison is not there."""
     shown = by_task(cells)
     found: dict[str, str] = {}
     for comparison in comparisons.values():
@@ -92,14 +96,21 @@ def _firsts(cells: Sequence[Cell], comparisons: Named) -> dict[str, str]:
             if len(names) > 1:
                 first = every[0] if every[0] in names else names[0]
                 found |= {name: first for name in names if name not in found}
-    return found
+    of = {c.variant: (seedless(c.config), c.machine) for c in cells if c.result}
+    beside = {one: name for name, one in of.items()}
+    here = lambda name, first: beside.get((of[first][0], of[name][1]), first)
+    return {
+        name: here(name, first) if name in of and first in of else first
+        for name, first in found.items()
+    }
 
 
 def _tested(firsts: Mapping[str, str]) -> str:
     """Which is compared with which, where that is not all with one."""
     by = {first: [x for x in firsts if firsts[x] == first != x] for first in firsts.values()}
     told = "; ".join(f"{', '.join(names)} against {first}" for first, names in by.items() if names)
-    return f"Compared within each comparison: {told}." if len(by) > 1 else ""
+    within = "Compared within each comparison, on one machine where it can be"
+    return f"{within}: {told}." if len(by) > 1 else ""
 
 
 def _timed(comparisons: Named) -> str:

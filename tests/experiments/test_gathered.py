@@ -438,6 +438,29 @@ def test_machines_are_never_averaged_together(tmp_path):
     assert apart(a) == a
 
 
+def test_variants_are_compared_on_their_own_machine_where_the_first_ran_there(tmp_path):
+    """All were with the first of the first machine, of which they had few seeds or none."""
+    both = ("softmax", "linear")
+    runs = {"EPYC": [(n, s) for n in both for s in (0, 2)], "Xeon": [(n, 1) for n in both]}
+    runs["Xeon"].append(("window", 0))
+    runs["M4"] = [("window", 2)]
+    cells = ()
+    for processor, own in runs.items():
+        left = leave(tmp_path / processor, [(planned(*x), 0.5) for x in own], processor=processor)
+        cells += gathered.gathered(left).cells
+    cells = tuple(sorted(cells, key=lambda c: (*both, "window").index(c.variant)))
+    found = apart(dataclasses.replace(gathered.gathered(tmp_path / "EPYC"), cells=cells))
+    on = lambda name, processor: f"{name} [{processor}, 2 cores]"
+    for processor in ("EPYC", "Xeon"):
+        assert found.firsts[on("linear", processor)] == on("softmax", processor)
+    assert found.firsts[on("window", "Xeon")] == on("softmax", "Xeon")
+    assert found.firsts[on("window", "M4")] == on("softmax", "EPYC")  # there is no nearer one
+    told = f"{on('linear', 'Xeon')}, {on('window', 'Xeon')} against {on('softmax', 'Xeon')}"
+    assert told in found.about
+    against = {row.name: row.against for row in found.rows()}
+    assert against[on("linear", "EPYC")].seeds == 2
+
+
 def test_the_slices_of_each_machine_are_its_own():
     """The row of the last one stood for all, under the name of the first."""
     config = {"task": {"name": "recall", "length": 64}}
