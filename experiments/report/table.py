@@ -159,8 +159,8 @@ NOTES = {
     "accuracy": "The checkpoint that is best on validation, tested once. Mean over the seeds that "
     "finished ± 95% interval, of seeds by t and of the test's rows, which all seeds share; a "
     "single seed has none. Against the first variant of its task, of its own comparison where a "
-    "report of several has one, as it ran on its own machine where it did: the mean difference over "
-    "the seeds that both finished, told how many where one of them finished more; p by a test "
+    "report of several has one, as it ran on its own machine where it did: the mean difference "
+    "over the seeds that both finished, told how many where one of them finished more; p by a test "
     "paired by seed and by row, with Holm's correction for so many variants; a tie from 0.05.",
     STEP: "Forward, backward and update of the whole model on one batch. Speed is that of training "
     "beside whatever else ran, a mean over seeds ± half of their range; in turns: medians over "
