@@ -215,6 +215,18 @@ def test_no_nan_is_made_on_the_way(name):
             jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(q, k, v)
 
 
+@pytest.mark.parametrize("name", tiers(("softmax", "linear"), attn.MECHANISMS))
+def test_float8_is_computed_wider_and_rounded_at_the_end(name):
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, v, learned = inputs(mechanism, **TINY)
+    q, k, v = (x.astype(jnp.float8_e4m3fn) for x in (q, k, v))
+    out = mechanism(q, k, v, mask=base_mask(mechanism), **learned)
+    assert out.dtype == q.dtype
+    want = definition(mechanism, (q, k, v, learned), base_mask(mechanism))
+    error = np.square(np.asarray(out, float) - want).mean() / np.square(want).mean()
+    assert np.sqrt(error) < 0.6 * 2**-3  # of its eps, as bfloat16 is allowed
+
+
 def test_no_assert_carries_a_check():
     """`python -O` leaves them out."""
     for path in sorted((ROOT / "attn").rglob("*.py")) + sorted(
