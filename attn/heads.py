@@ -99,7 +99,8 @@ def multi_head_by_head(
         of_head = _of_head(bias, n, x, c, N)
         return single_head(x, *w, context=context, mask=mask, bias=of_head, attend=attend)
 
-    return sum(wide(head(n)) for n in range(N)).astype(x.dtype)
+    each = [head(n) for n in range(N)]
+    return sum(map(wide, each)).astype(each[0].dtype)
 
 
 def _check_alike(attend):

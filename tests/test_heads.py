@@ -223,6 +223,7 @@ def test_pooling_that_does_not_divide_is_named():
         attn.pool_heads(draw(W, 4 * H), num_heads=4, groups=0)
 
 
+@pytest.mark.filterwarnings("error")
 def test_numpy_arrays_of_float64_are_float32_in_every_form():
     x, w = np.eye(4, 6), np.eye(6)
     for form in (attn.multi_head, attn.multi_head_by_head):
