@@ -81,7 +81,9 @@ BIAS = jax.random.normal(jax.random.key(1), (2, 4, 7, 7))
 @pytest.mark.parametrize("theirs", [nnx.dot_product_attention, linen.dot_product_attention])
 def test_masks_and_biases_are_flaxs(theirs):
     ours = attention_fn(attn.Softmax(implementation="materialized"))
-    for options in ({"mask": SEEN}, {"mask": SEEN[:1, :, :1]}, {"mask": SEEN[:1], "bias": BIAS}):
+    fewer_axes = ({"mask": mask} for mask in (SEEN[0], SEEN[0, 0], SEEN[0, 0, 0]))
+    alike = {"mask": SEEN}, {"mask": SEEN[:1, :, :1]}, {"mask": SEEN[:1], "bias": BIAS}
+    for options in (*alike, *fewer_axes):
         near = theirs(Q, K, V, **options)
         np.testing.assert_allclose(ours(Q, K, V, **options), near, atol=1e-5)
     np.testing.assert_allclose(

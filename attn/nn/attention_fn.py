@@ -16,9 +16,10 @@ def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Ar
     """What `flax.nnx.MultiHeadAttention` and `flax.linen.MultiHeadDotProductAttention` take as
     `attention_fn`: the mechanism under `mask`, and under the mask and bias of each call.
 
-    A boolean mask [*B, 1, T, S] of a call is an `Array` term to the mechanism, and a `Padding` of
-    keys, which more of them honour, if it has one row [*B, 1, 1, S]; `is_causal` is `Causal()`. A
-    query that sees nothing gets 0. Dropout is the module's rate on the mechanism's weights.
+    A boolean mask of a call, broadcast to [*B, 1, T, S] as Flax does, is an `Array` term to the
+    mechanism, and a `Padding` of keys, which more of them honour, if it has one row [*B, 1, 1, S];
+    `is_causal` is `Causal()`. A query that sees nothing gets 0. Dropout is the module's rate on the
+    mechanism's weights.
 
     Raises TypeError for what is no Mechanism, ValueError for one with learned arrays, gates or a
     norm that its own layer holds. What is returned raises ValueError for dropout without a key, and
@@ -103,10 +104,11 @@ def _parts(mechanism: Mechanism) -> list[str]:
     return [*jax.eval_shape(init), *mechanism.gates(**sizes), *present]
 
 
-def _term(mask: Bool[Array, "*#B 1 #T #S"], q: Array, k: Array) -> Mask:
+def _term(mask: Bool[Array, "..."], q: Array, k: Array) -> Mask:
     *batch, T, N, _ = q.shape
     S = k.shape[-3]
-    if mask.ndim < 3 or mask.shape[-3] != 1:
+    mask = mask.reshape((1,) * (q.ndim - mask.ndim) + mask.shape)  # as Flax broadcasts it
+    if mask.shape[-3] != 1:
         raise NotImplementedError(
             f"mask: expected one for all {N} heads, {[*batch, 1, T, S]}, got "
             f"{list(mask.shape)}; a mechanism has one mask"
