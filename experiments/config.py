@@ -59,14 +59,15 @@ def _without_name(value: Any) -> Any:
     return {k: v for k, v in fields.items() if k != "name"}
 
 
-def _by_name(value: Any) -> Any:
+def by_name(value: Any) -> Any:
+    """A bare name as the record that it stands for, with all its defaults."""
     return {"name": value} if isinstance(value, str) else value
 
 
 def _one_of(table: dict[str, type]) -> Any:
     records = [Annotated[c, BeforeValidator(_without_name), Tag(n)] for n, c in table.items()]
     # BeforeValidator last, so that it runs first: a bare name means all defaults.
-    return Annotated[Union[tuple(records)], Discriminator(_tag), BeforeValidator(_by_name)]
+    return Annotated[Union[tuple(records)], Discriminator(_tag), BeforeValidator(by_name)]
 
 
 OneTask = _one_of(TASKS)

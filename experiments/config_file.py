@@ -25,7 +25,7 @@ from absl import flags
 from ml_collections import config_dict, config_flags
 
 from experiments.clashes import LABELS, clashes, given, record_of, settled_twice, swept, wrong
-from experiments.config import Experiment
+from experiments.config import Experiment, by_name
 from experiments.errors import ConfigError, nearest
 from experiments.fairness import Fairness, fairness
 from experiments.mistakes import shorten
@@ -143,8 +143,8 @@ def set_field(values: dict[str, Any], name: str, value: Any) -> None:
     *section, field = name.split(".")
     for part in section:
         if not isinstance(values.get(part), dict):
-            # a bare name stands for a record with all its defaults
-            values[part] = {"name": values[part]} if isinstance(values.get(part), str) else {}
+            record = by_name(values.get(part))
+            values[part] = record if isinstance(record, dict) else {}
         values = values[part]
     values[field] = value
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from experiments.clashes import RECORDS
-from experiments.config import Experiment
+from experiments.config import Experiment, by_name
 from experiments.config_file import set_field
 from experiments.errors import ConfigError
 from experiments.manifest import digest
@@ -70,10 +70,10 @@ def plan(sweep: Sequence[tuple[dict[str, Any], Experiment]]) -> list[Planned]:
 
 
 def _record(field: str, value: Any) -> Any:
-    """A bare name as the record that it stands for, so that a variant is called after it."""
-    if field in RECORDS and isinstance(value, tuple | list):
-        return [_record(field, x) for x in value]
-    return {"name": value} if field in RECORDS and isinstance(value, str) else value
+    """Records in place of bare names, so that a variant is called after them."""
+    if field not in RECORDS:
+        return value
+    return [*map(by_name, value)] if isinstance(value, tuple | list) else by_name(value)
 
 
 def unlike(runs: Iterable[tuple[str, dict[str, Any]]]) -> list[str]:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from attn import masks
+from attn._axes import aligned
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 
@@ -107,7 +108,7 @@ def _parts(mechanism: Mechanism) -> list[str]:
 def _term(mask: Bool[Array, "..."], q: Array, k: Array) -> Mask:
     *batch, T, N, _ = q.shape
     S = k.shape[-3]
-    mask = mask.reshape((1,) * (q.ndim - mask.ndim) + mask.shape)  # as Flax broadcasts it
+    mask, _ = aligned(mask, q)  # as Flax broadcasts it
     if mask.shape[-3] != 1:
         raise NotImplementedError(
             f"mask: expected one for all {N} heads, {[*batch, 1, T, S]}, got "

@@ -85,8 +85,7 @@ def _ordered(cells: Sequence[Cell], found: Sequence[dict[str, Any]]) -> dict[str
 
 def _firsts(cells: Sequence[Cell], comparisons: Named) -> dict[str, str]:
     """What each variant is compared with: the first of its task that its comparison has, or that
-    of all where its comparison has it; as it ran on the variant's machine, where it did. One that
-    is alone in its comparison is not there."""
+    of all where its comparison has it. One that is alone in its comparison is not there."""
     shown = by_task(cells)
     found: dict[str, str] = {}
     for comparison in comparisons.values():
@@ -96,13 +95,20 @@ def _firsts(cells: Sequence[Cell], comparisons: Named) -> dict[str, str]:
             if len(names) > 1:
                 first = every[0] if every[0] in names else names[0]
                 found |= {name: first for name in names if name not in found}
-    of = {c.variant: (seedless(c.config), c.machine) for c in cells if c.result}
-    beside = {one: name for name, one in of.items()}
-    here = lambda name, first: beside.get((of[first][0], of[name][1]), first)
-    return {
-        name: here(name, first) if name in of and first in of else first
-        for name, first in found.items()
-    }
+    return _on_own_machines(found, cells)
+
+
+def _on_own_machines(firsts: Mapping[str, str], cells: Sequence[Cell]) -> dict[str, str]:
+    """Each first as it ran on the machine of the variant that it is for, where it did."""
+    ran = {c.variant: (seedless(c.config), c.machine) for c in cells if c.result}
+    names = {one: name for name, one in ran.items()}
+
+    def nearest(name: str, first: str) -> str:
+        if not {name, first} <= ran.keys():
+            return first
+        return names.get((ran[first][0], ran[name][1]), first)
+
+    return {name: nearest(name, first) for name, first in firsts.items()}
 
 
 def _tested(firsts: Mapping[str, str]) -> str:
