@@ -15,7 +15,7 @@ import ast
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +26,18 @@ from experiments.alike import alike, missed, untimed
 from experiments.cells import Cells, Run, begin, check, forget_failures
 from experiments.config import Experiment
 from experiments.config_file import Sweep, read_comparison
-from experiments.errors import ConfigError, InUseError, LabError
+from experiments.errors import InUseError, LabError
 from experiments.fairness import Fairness
 from experiments.gathered import baselines, dates, on_machines, sights, without_run
 from experiments.kept import Kept
 from experiments.launch import Launch, define_launch, here, launch_of
 from experiments.lock import held
+from experiments.ready import ready
 from experiments.report import Comparison, write
 from experiments.report.costs import costs
 from experiments.report.data import failures, variants
 from experiments.report.merge import apart
 from experiments.report.table import plural, terminal
-from experiments.rundir import RESULT, read_experiment
 from experiments.search import check_values, chosen, search
 from experiments.sinks import define_sinks
 from experiments.stdout import Console
@@ -66,8 +66,7 @@ def compare(
     the directory is anyone's; LabError where what `launch` timed is not there."""
     console = Console()
     if not (workdir / "sweep.json").exists():
-        _read({p.experiment.posed: p.experiment for p in sweep}.values())
-        _ended(dict.fromkeys(p.experiment.init_from for p in sweep if p.experiment.init_from))
+        ready([p.experiment for p in sweep])
     check(workdir, sweep, rules)
     if untimed(sweep, rules, workdir):
         launch(alike, (sweep, rules, workdir), 1)  # on the cores that a run has
@@ -111,34 +110,6 @@ def compare(
     console.print(terminal(comparison.rows()))
     console.print(f"report: {path}", highlight=False, soft_wrap=True)
     return comparison
-
-
-def _read(experiments: Iterable[Experiment]) -> None:
-    """One row of each split. Raises the first error if there is no run whose data can be read."""
-    from experiments import fits
-    from experiments.learner import refusing  # Flax, when the configuration is known to be good
-
-    errors = []
-    for x in experiments:
-        rows = lambda x=x: [next(x.posed.evaluation(s, 1)) for s in ("validation", "test")]
-        try:
-            refusing("the task", lambda x=x: fits.data(x))  # before anything is drawn
-            refusing("the task", rows)
-            refusing("the task", lambda x=x: x.posed.batch(x.seed, 0, 1))
-            return
-        except LabError as error:
-            errors.append(error)
-    raise errors[0]
-
-
-def _ended(sources: Iterable[str]) -> None:
-    """Raises ConfigError for a run to start from that is not there, or not at its end: it may go
-    on, and of one variant the seeds that begin later would start from other parameters."""
-    for source in sources:
-        read_experiment(Path(source), named="init_from")
-        if not (Path(source) / RESULT).exists():
-            what = "expected a run at its end, for one that goes on gives later runs another start"
-            raise ConfigError([f"init_from={source}: {what}; end it first"])
 
 
 def _finish(arguments: tuple, launch: Launch, cells: Cells) -> bool:

@@ -1,0 +1,43 @@
+"""What runs need beside their configuration: data to read, and ended runs to start from."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from experiments.config import Experiment
+from experiments.errors import ConfigError, LabError
+from experiments.rundir import RESULT, read_experiment
+
+
+def ready(experiments: Sequence[Experiment]) -> None:
+    """Raises DataError or ConfigError where no run's data can be read, ConfigError where one starts
+    from what is no run at its end."""
+    _read({x.posed: x for x in experiments}.values())
+    _ended(dict.fromkeys(x.init_from for x in experiments if x.init_from))
+
+
+def _read(experiments: Iterable[Experiment]) -> None:
+    """One row of each split. Raises the first error if there is no run whose data can be read."""
+    from experiments import fits
+    from experiments.learner import refusing  # Flax, when the configuration is known to be good
+
+    errors = []
+    for x in experiments:
+        rows = lambda x=x: [next(x.posed.evaluation(s, 1)) for s in ("validation", "test")]
+        try:
+            refusing("the task", lambda x=x: fits.data(x))  # before anything is drawn
+            refusing("the task", rows)
+            refusing("the task", lambda x=x: x.posed.batch(x.seed, 0, 1))
+            return
+        except LabError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _ended(sources: Iterable[str]) -> None:
+    """Raises ConfigError for a run to start from that is not there, or not at its end: it may go
+    on, and of one variant the seeds that begin later would start from other parameters."""
+    for source in sources:
+        read_experiment(Path(source), named="init_from")
+        if not (Path(source) / RESULT).exists():
+            what = "expected a run at its end, for one that goes on gives later runs another start"
+            raise ConfigError([f"init_from={source}: {what}; end it first"])
