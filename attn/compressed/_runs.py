@@ -7,7 +7,8 @@ from jaxtyping import Array, Bool, Float
 from attn._core import part_weights
 from attn._tokens import in_blocks
 from attn.compressed._pooling import pool
-from attn.masks.language import Mask, frozen, keep
+from attn.masks.fields import keep
+from attn.masks.language import Mask, frozen
 
 
 @frozen

@@ -7,7 +7,8 @@ import numpy as np
 from jaxtyping import Bool
 
 from attn._axes import namespace
-from attn.masks.language import Mask, keep, natural, term
+from attn.masks.fields import keep, natural
+from attn.masks.language import Mask, term
 
 
 @term

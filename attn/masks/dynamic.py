@@ -10,7 +10,8 @@ from jaxtyping import Bool, Int
 
 from attn._axes import aligned, conjunction
 from attn._integers import check_fits
-from attn.masks.language import Mask, array_field, fits, term
+from attn.masks.fields import fits
+from attn.masks.language import Mask, array_field, term
 
 
 @term

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from attn.masks.language import LARGEST, Mask, keep, term
+from attn.masks.fields import LARGEST, keep
+from attn.masks.language import Mask, term
 from attn.masks.strided import has_multiple, same_block
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from attn._axes import namespace
-from attn.masks.language import LARGEST, Mask, keep, natural, term
+from attn.masks.fields import LARGEST, keep, natural
+from attn.masks.language import Mask, term
 
 
 @term
