@@ -7,9 +7,9 @@ from attn import biases as biases
 from attn import masks as masks
 from attn import positions as positions
 from attn import testing as testing
-from attn._core import check_qkv as check_qkv
 from attn._core import dense_attention as dense_attention
 from attn._core import dense_weights as dense_weights
+from attn._inputs import check_qkv as check_qkv
 from attn.biases import Alibi as Alibi
 from attn.biases import ArrayBias as ArrayBias
 from attn.biases import Bias as Bias

@@ -16,12 +16,13 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from attn._core import number_of, scaled, wide
+from attn._core import number_of, scaled
 from attn._dropout import Dropout
 from attn._forms import FORMS, Form, form_of
 from attn._tiles import LOG2E, Tiling
 from attn._tokens import no_output
 from attn._varying import vary
+from attn._wide import wide
 from attn.biases import Bias
 from attn.masks import Mask
 

@@ -13,8 +13,10 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from attn._axes import aligned
-from attn._core import check_count, isolate, masked_softmax, scaled, wide
+from attn._core import isolate, masked_softmax, scaled
+from attn._settings import check_count
 from attn._varying import vary
+from attn._wide import wide
 from attn.biases import ArrayBias, Bias, as_bias
 from attn.masks import Mask, Padding
 

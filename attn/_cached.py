@@ -3,7 +3,7 @@
 import functools
 
 from attn import _cache
-from attn._core import check_state
+from attn._inputs import check_state
 from attn._prompt import check_prompt
 from attn.masks import Causal
 from attn.mechanism import Mechanism

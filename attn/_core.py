@@ -1,102 +1,17 @@
-"""What all variants share: the argument check, the O(T S) definition, and isolation of NaN."""
-
-import dataclasses
+"""What all variants share: the O(T S) definition, and isolation of NaN."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from attn._arrays import is_floats
 from attn._axes import aligned
 from attn._dropout import Dropout
-from attn._numbers import is_integer, is_number
-from attn.biases import Bias, as_bias
-from attn.masks import FULL, Mask
-from attn.masks.language import spelled
-
-
-def check_qkv(q, k, v, mask: Mask, bias=None) -> tuple[Mask, Bias | None]:
-    """Refuse what is not q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D]; bind mask and bias.
-
-    Raises TypeError for dtypes and kinds, ValueError for shapes, naming the argument.
-    """
-    # NumPy's float64 becomes float32 unless x64 is on, in q, k and v at different steps
-    held = jax.dtypes.canonicalize_dtype
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if not hasattr(x, "dtype") or not hasattr(x, "shape"):
-            raise TypeError(f"{name}: expected an array, got {type(x).__name__}")
-        if not jnp.issubdtype(x.dtype, jnp.floating):
-            raise TypeError(f"{name}: expected a float dtype, got {x.dtype}; cast it first")
-        if held(x.dtype) != held(q.dtype):
-            raise TypeError(f"{name}: expected q's dtype {q.dtype}, got {x.dtype}; cast one")
-        if x.ndim < 3:
-            raise ValueError(
-                f"{name}: expected at least 3 axes [*B, length, heads, width], got {list(x.shape)}"
-            )
-    *batch, T, N, H = q.shape
-    S, K = k.shape[-3:-1]
-    if list(k.shape) != [*batch, S, K, H]:
-        raise ValueError(f"k: expected {[*batch, 'S', 'K', H]} to go with q, got {list(k.shape)}")
-    if list(v.shape[:-1]) != [*batch, S, K]:
-        raise ValueError(f"v: expected {[*batch, S, K, 'D']} to go with k, got {list(v.shape)}")
-    if K == 0 or N == 0 or N % K:
-        raise ValueError(f"k: its heads must divide q's {N} heads, got {K}")
-    if H == 0:
-        raise ValueError("q: expected a head width of at least 1, got 0")
-    if not isinstance(mask, Mask):
-        raise TypeError(
-            f"mask: expected a Mask from attn.masks, got {type(mask).__name__}; wrap a boolean "
-            "array as Array(bool[*B, T, S]), or Padding(keys=bool[*B, S])"
-        )
-    if not dataclasses.is_dataclass(mask):
-        name = type(mask).__name__
-        raise TypeError(f"mask: expected a frozen class, got {name}; put @attn.masks.term on it")
-    mask = mask.sized(T, S)
-    mask.check(tuple(batch), T, S)
-    # in float32 its gradient, a sum over the whole batch, is not lost to rounding
-    bias = jax.tree.map(wide, as_bias(bias))
-    if bias is not None:
-        bias.check(tuple(batch), N, T, S)
-    return mask, bias
-
-
-def refuse_rest(name: str, rest: Mask, bias: Bias | None, honours) -> None:
-    """Raise NotImplementedError naming what is left of a mask, or a bias, that `name` cannot do."""
-    can = ", ".join(kind.__name__ for kind in honours)
-    can = f"{can}, one of each, joined by &" if can else "none"
-    if rest != FULL:
-        raise NotImplementedError(
-            f"mask: {name} cannot honour {spelled(rest)} here (it honours {can}); "
-            "use softmax, which honours every mask"
-        )
-    if bias is not None:
-        raise NotImplementedError(
-            f"bias: {name} has no scores to add a {type(bias).__name__} to; use softmax"
-        )
-
-
-def wide_dtype(dtype) -> jnp.dtype:
-    """At least float32: statistics are never kept in a narrow type. NumPy's float64 is float32
-    unless x64 is on."""
-    held = jax.dtypes.canonicalize_dtype(dtype)
-    return held if held == jnp.float64 else jnp.dtype(jnp.float32)
-
-
-def wide(x: Array) -> Array:
-    """x in its `wide_dtype`."""
-    x = jnp.asarray(x)
-    return x.astype(wide_dtype(x.dtype))
-
-
-def inverse(total: Float[Array, "..."]) -> Float[Array, "..."]:
-    """1 / total of sums of weights; 0 for those of none, and of NaN."""
-    return jnp.where(total > 0, 1 / jnp.where(total > 0, total, 1), 0)
-
-
-def finite(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """x, and 0 where it is NaN or Inf."""
-    return jnp.where(jnp.isfinite(x), x, 0)
+from attn._inputs import check_qkv
+from attn._settings import check_cap, is_number
+from attn._wide import wide
+from attn.biases import Bias
+from attn.masks import Mask
 
 
 def isolate(x: Float[Array, "*B S K H"]) -> tuple[Float[Array, "*B S K H"], Float[Array, "*B S K"]]:
@@ -259,96 +174,6 @@ def dense_attention(
     mask, bias = check_qkv(q, k, v, mask, bias)
     s, seen = dense_scores(q, k, mask, bias, scale, logit_cap)
     return attend_materialized(s, seen, v, sinks=sinks, dropout=dropout)
-
-
-def softmax_part(
-    s: Float[Array, "*B N T S"], seen: Bool[Array, "*#B #N #T S"], v: Float[Array, "*B S K D"]
-) -> tuple[Float[Array, "*B T N D"], Float[Array, "*B T N"]]:
-    """softmax(s) v over the seen keys of a part, and its log-sum-exp: what `merged` takes. q, k
-    and v were finite: here nothing is isolated."""
-    w, lse = part_weights(s, seen)
-    return mix(w, v), jnp.swapaxes(lse, -1, -2)
-
-
-def part_weights(s: Float[Array, "*B S"], seen: Bool[Array, "*#B S"]):
-    """softmax(s) over the seen keys of a part, and its log-sum-exp [*B]: -inf where none is, NaN
-    where a score is too large for its dtype (the softmax is then that of equal scores)."""
-    s = jnp.where(s < jnp.inf, s, jnp.inf)  # or NaN, as the difference of two
-    top = jnp.where(seen, s, -jnp.inf).max(-1, keepdims=True)
-    lost = top == jnp.inf
-    top = jax.lax.stop_gradient(jnp.where(jnp.isinf(top), 0, top))
-    e = jnp.where(seen, jnp.exp(jnp.where(seen & ~lost, s - top, 0)), 0)
-    total = e.sum(-1, keepdims=True)
-    none = total == 0
-    total = jnp.where(none, 1, total)
-    lse = jnp.where(none, -jnp.inf, jnp.log(total) + top)
-    return jnp.where(seen, e / total, 0), jnp.where(lost, jnp.nan, lse)[..., 0]
-
-
-def largest(x: Float[Array, "*L H"]) -> Float[Array, "*L 1"]:
-    """What to divide each row by: its largest number, without gradient, and no larger than has an
-    inverse, for XLA multiplies by that, and that of 1e38 is 0 to a CPU."""
-    top = jnp.abs(x).max(-1, keepdims=True, initial=0)
-    return jax.lax.stop_gradient(jnp.minimum(top, float(jnp.finfo(x.dtype).max) / 8))
-
-
-def over_root(x: Float[Array, "*L H"], total) -> Float[Array, "*L H"]:
-    """x / sqrt(total(x^2) + 1e-6), `total` jnp.sum or jnp.mean over the last axis; 0 stays 0."""
-    # as parts of the largest: in float32 the square of 1e20 is infinite, and its unit would be 0
-    top = jnp.maximum(largest(x), 1)
-    x = x / top
-    return x * jax.lax.rsqrt(total(jnp.square(x), -1, keepdims=True) + 1e-6 / (top * top))
-
-
-def check_count(name: str, value, *, least: int = 1) -> None:
-    """Raise ValueError unless `value` is an integer from `least` to 2^30."""
-    if not is_integer(value) or not least <= value <= 2**30:
-        raise ValueError(f"{name}: expected an integer from {least} to 2^30, got {value!r}")
-
-
-def check_state(state, kind: type, q=None) -> None:
-    """Raise TypeError unless `state` is of the kind that a variant's `init_state` makes, and, given
-    the tokens q, as wide as those: 16 and 32 bits go together, and 64 with 64 alone."""
-    if not isinstance(state, kind):
-        raise TypeError(f"state: expected that of `init_state`, got {type(state).__name__}")
-    for x in filter(is_floats, jax.tree.leaves(state) if is_floats(q) else ()):
-        if wide_dtype(x.dtype) != wide_dtype(q.dtype):
-            raise TypeError(
-                f"state: expected that of `init_state` with dtype={jnp.dtype(q.dtype).name!r}, as "
-                f"the tokens are, got {x.dtype}"
-            )
-
-
-def check_cap(logit_cap: float | None) -> None:
-    """Raise ValueError unless it is None or a positive number."""
-    if logit_cap is not None and not (is_number(logit_cap) and 0 < logit_cap < 1e30):
-        raise ValueError(f"logit_cap: expected a positive number or None, got {logit_cap}")
-
-
-def check_flags(record) -> None:
-    """Raise TypeError unless each field of a dataclass that is declared bool is one."""
-    for field in dataclasses.fields(record):
-        if field.type is bool:
-            check_flag(field.name, getattr(record, field.name))
-
-
-def check_flag(name: str, value) -> None:
-    """Raise TypeError for what is neither True nor False."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name}: expected True or False, got {value!r}")
-
-
-def check_choice(name: str, value, choices: tuple[str, ...]) -> None:
-    """Raise ValueError unless `value` is one of `choices`."""
-    if value not in choices:
-        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
-
-
-def check_block(block: int | tuple[int, int] | None) -> None:
-    """Raise ValueError unless `block` is None, a positive integer or two."""
-    pair = isinstance(block, tuple) and len(block) == 2
-    for size in block if pair else (block,) * (block is not None):
-        check_count("block", size)
 
 
 def number_of(scale: float | Array | None, H: int) -> float | None:

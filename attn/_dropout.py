@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, UInt32
 
-from attn._numbers import is_number
+from attn._settings import is_number
 
 
 @jax.tree_util.register_dataclass

@@ -17,7 +17,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from attn._axes import conjunction
-from attn._core import inverse, isolate, wide, wide_dtype
+from attn._core import isolate
 from attn._dropout import keep
 from attn._tiles import (
     LOG2E,
@@ -29,6 +29,7 @@ from attn._tiles import (
     whole_rows,
     words,
 )
+from attn._wide import inverse, wide, wide_dtype
 from attn.biases import Bias
 from attn.masks import Mask
 

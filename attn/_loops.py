@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from attn._core import inverse, isolate
+from attn._core import isolate
 from attn._tiles import (
     LOG2E,
     Tiling,
@@ -21,6 +21,7 @@ from attn._tiles import (
     undivided,
     words,
 )
+from attn._wide import inverse
 from attn.masks import Mask
 
 

@@ -4,9 +4,11 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
-from attn._core import finite, wide
+from attn._core import mix
 from attn._varying import vary
+from attn._wide import finite, wide
 
 
 def merged(parts):
@@ -58,3 +60,27 @@ def _merged_backward(saved, cotangents):
 
 
 _merged.defvjp(_merged_forward, _merged_backward)
+
+
+def softmax_part(
+    s: Float[Array, "*B N T S"], seen: Bool[Array, "*#B #N #T S"], v: Float[Array, "*B S K D"]
+) -> tuple[Float[Array, "*B T N D"], Float[Array, "*B T N"]]:
+    """softmax(s) v over the seen keys of a part, and its log-sum-exp: what `merged` takes. q, k
+    and v were finite: here nothing is isolated."""
+    w, lse = part_weights(s, seen)
+    return mix(w, v), jnp.swapaxes(lse, -1, -2)
+
+
+def part_weights(s: Float[Array, "*B S"], seen: Bool[Array, "*#B S"]):
+    """softmax(s) over the seen keys of a part, and its log-sum-exp [*B]: -inf where none is, NaN
+    where a score is too large for its dtype (the softmax is then that of equal scores)."""
+    s = jnp.where(s < jnp.inf, s, jnp.inf)  # or NaN, as the difference of two
+    top = jnp.where(seen, s, -jnp.inf).max(-1, keepdims=True)
+    lost = top == jnp.inf
+    top = jax.lax.stop_gradient(jnp.where(jnp.isinf(top), 0, top))
+    e = jnp.where(seen, jnp.exp(jnp.where(seen & ~lost, s - top, 0)), 0)
+    total = e.sum(-1, keepdims=True)
+    none = total == 0
+    total = jnp.where(none, 1, total)
+    lse = jnp.where(none, -jnp.inf, jnp.log(total) + top)
+    return jnp.where(seen, e / total, 0), jnp.where(lost, jnp.nan, lse)[..., 0]

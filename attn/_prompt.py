@@ -5,7 +5,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from attn._core import check_count, check_qkv
+from attn._inputs import check_qkv
+from attn._settings import check_count
 from attn.masks import FULL
 from attn.mechanism import Mechanism
 

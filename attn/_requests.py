@@ -2,7 +2,7 @@
 
 import math
 
-from attn._numbers import is_integer, is_number
+from attn._settings import is_integer, is_number
 from attn.mechanism import Mechanism
 from attn.norms import HeadNorm
 

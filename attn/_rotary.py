@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from attn._arrays import check_floats
 from attn._axes import aligned
-from attn._numbers import is_integer, is_number
+from attn._settings import is_integer, is_number
 
 SCALINGS = ("none", "linear", "ntk", "yarn")
 XPOS_LENGTH, XPOS_GAMMA = 512.0, 0.4  # of the paper's code

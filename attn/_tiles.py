@@ -14,8 +14,9 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Shaped
 
 from attn._axes import conjunction
-from attn._core import inverse, isolate
+from attn._core import isolate
 from attn._dropout import Dropout, keep
+from attn._wide import inverse
 
 LOG2E = math.log2(math.e)
 

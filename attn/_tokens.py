@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from attn._axes import conjunction
-from attn._core import isolate, wide
+from attn._core import isolate
+from attn._wide import wide
 from attn.masks import Padding
 
 

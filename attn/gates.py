@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._axes import aligned
-from attn._core import wide
+from attn._wide import wide
 
 Initializer = Callable[..., Array]  # (key, shape, dtype), as those of jax.nn.initializers
 

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._arrays import is_floats
-from attn._core import check_count, wide
+from attn._settings import check_count
+from attn._wide import wide
 from attn.biases import ArrayBias, Bias, as_bias
 from attn.dense.dot_product import dot_product_attention
 from attn.masks import FULL, Mask

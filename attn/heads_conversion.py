@@ -2,7 +2,7 @@
 
 from jaxtyping import Array, Float
 
-from attn._core import check_count
+from attn._settings import check_count
 
 
 def pool_heads(

@@ -8,7 +8,7 @@ import jax
 from jaxtyping import Array, Float
 
 from attn._arrays import check_arrays, learned_shapes
-from attn._core import check_qkv
+from attn._inputs import check_qkv
 from attn.biases import Bias
 from attn.gates import Gate, Initializer, StepDecay
 from attn.masks import FULL, Mask

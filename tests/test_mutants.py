@@ -8,17 +8,10 @@ import pytest
 
 import attn
 from attn import FULL, Bias, Causal, Padding, Segments
-from attn._core import (
-    apply_weights,
-    biased,
-    check_qkv,
-    dense_attention,
-    masked_softmax,
-    scores,
-    seen_array,
-    wide,
-)
+from attn._core import apply_weights, biased, dense_attention, masked_softmax, scores, seen_array
 from attn._dropout import as_dropout, check_rate
+from attn._inputs import check_qkv
+from attn._wide import wide
 from attn.linearized.feature_maps import orthogonal_features
 from attn.testing import check
 

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from attn._axes import aligned
-from attn._core import dots, isolate, wide, wide_dtype
+from attn._core import dots, isolate
+from attn._wide import wide, wide_dtype
 from attn.compressed._scanned import over_slots
 
 LOG_2 = math.log(2)

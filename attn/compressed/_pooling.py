@@ -10,9 +10,10 @@ from jaxtyping import Array, Bool, Float, Int
 from attn import _cache
 from attn._axes import aligned
 from attn._cache import Cache
-from attn._core import dense_attention, wide, wide_dtype
+from attn._core import dense_attention
 from attn._tokens import in_blocks
 from attn._varying import vary
+from attn._wide import wide, wide_dtype
 from attn.masks import Padding
 
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from attn._core import part_weights
+from attn._merge import part_weights
 from attn._tokens import in_blocks
 from attn.compressed._pooling import pool
 from attn.masks.fields import keep

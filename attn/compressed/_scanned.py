@@ -9,10 +9,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from attn._core import check_state, isolate, wide
+from attn._core import isolate
+from attn._inputs import check_state
 from attn._prompt import state_for
 from attn._tokens import any_past, no_output, seen_tokens, to_heads
 from attn._varying import vary
+from attn._wide import wide
 from attn.masks import Causal, Padding
 from attn.mechanism import Mechanism
 

@@ -6,9 +6,10 @@ from jaxtyping import Array, Float
 
 from attn._arrays import check_floats
 from attn._blockwise import blockwise
-from attn._core import dense_attention, dots, isolated_softmax, masked_softmax, wide
+from attn._core import dense_attention, dots, isolated_softmax, masked_softmax
 from attn._forms import visited_scores
 from attn._tokens import clean, no_output, seen_tokens, to_heads
+from attn._wide import wide
 from attn.masks import FULL, Padding
 
 

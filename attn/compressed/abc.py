@@ -10,20 +10,12 @@ from jaxtyping import Array, Float
 
 from attn._arrays import check_floats
 from attn._axes import conjunction
-from attn._core import (
-    apply_weights,
-    check_count,
-    check_qkv,
-    inverse,
-    isolate,
-    masked_softmax,
-    refuse_rest,
-    seen_array,
-    wide,
-    wide_dtype,
-)
+from attn._core import apply_weights, isolate, masked_softmax, seen_array
+from attn._inputs import check_qkv, refuse_rest
 from attn._prompt import as_tokens
+from attn._settings import check_count
 from attn._tokens import seen_tokens
+from attn._wide import inverse, wide, wide_dtype
 from attn.compressed import _scanned, _twice
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism

@@ -11,18 +11,11 @@ from jaxtyping import Array, Bool, Float
 from attn._arrays import check_floats
 from attn._axes import aligned, conjunction
 from attn._chunks import by_chunks, chunk_size
-from attn._core import (
-    attend_materialized,
-    check_choice,
-    check_count,
-    check_qkv,
-    dense_attention,
-    masked_softmax,
-    refuse_rest,
-    scores,
-    wide,
-)
+from attn._core import attend_materialized, dense_attention, masked_softmax, scores
+from attn._inputs import check_qkv, refuse_rest
+from attn._settings import check_choice, check_count
 from attn._tokens import clean, no_output, seen_tokens, to_heads
+from attn._wide import wide
 from attn.masks import FULL, Mask, Padding
 from attn.mechanism import Mechanism
 

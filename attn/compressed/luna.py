@@ -7,9 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn._core import apply_weights, check_count, check_qkv, refuse_rest, seen_array, wide
+from attn._core import apply_weights, seen_array
+from attn._inputs import check_qkv, refuse_rest
 from attn._prompt import as_tokens
+from attn._settings import check_count
 from attn._tokens import matrix_of, seen_tokens
+from attn._wide import wide
 from attn.compressed import _luna_causal, _scanned, _twice
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism

@@ -9,17 +9,11 @@ from jaxtyping import Array, Bool, Float
 
 from attn._arrays import check_floats
 from attn._axes import aligned
-from attn._core import (
-    apply_weights,
-    check_count,
-    check_qkv,
-    dots,
-    masked_softmax,
-    mix,
-    refuse_rest,
-    wide,
-)
+from attn._core import apply_weights, dots, masked_softmax, mix
+from attn._inputs import check_qkv, refuse_rest
+from attn._settings import check_count
 from attn._tokens import clean, matrix_of, no_output, seen_tokens, to_heads
+from attn._wide import wide
 from attn.masks import FULL, Mask, Padding
 from attn.mechanism import Mechanism
 

@@ -11,19 +11,11 @@ from attn._arrays import check_floats
 from attn._axes import conjunction
 from attn._blockwise import blockwise
 from attn._cache import check_one_token
-from attn._core import (
-    check_choice,
-    check_count,
-    check_qkv,
-    check_state,
-    dense_attention,
-    dots,
-    refuse_rest,
-    softmax_part,
-    wide,
-)
-from attn._merge import merged
+from attn._core import dense_attention, dots
+from attn._inputs import check_qkv, check_state, refuse_rest
+from attn._merge import merged, softmax_part
 from attn._prompt import check_prompt
+from attn._settings import check_choice, check_count
 from attn._tokens import (
     any_past,
     clean,
@@ -34,6 +26,7 @@ from attn._tokens import (
     spread,
     to_heads,
 )
+from attn._wide import wide
 from attn.compressed._pooling import PooledState, pool
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.masks import Array as ArrayMask

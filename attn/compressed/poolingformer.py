@@ -10,21 +10,13 @@ from jaxtyping import Array, Bool, Float
 from attn import _cache
 from attn._axes import conjunction
 from attn._blockwise import blockwise
-from attn._core import (
-    check_choice,
-    check_count,
-    check_qkv,
-    check_state,
-    dense_attention,
-    isolate,
-    refuse_rest,
-    seen_array,
-    wide,
-    wide_dtype,
-)
+from attn._core import dense_attention, isolate, seen_array
 from attn._forms import visited_scores
+from attn._inputs import check_qkv, check_state, refuse_rest
 from attn._prompt import check_prompt
+from attn._settings import check_choice, check_count
 from attn._tokens import seen_tokens
+from attn._wide import wide, wide_dtype
 from attn.compressed._runs import Within, pool_runs, runs
 from attn.masks import FULL, Causal, Mask, Padding, Window
 from attn.mechanism import Mechanism

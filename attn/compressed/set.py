@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._arrays import check_floats
-from attn._core import check_count, check_qkv, refuse_rest
+from attn._inputs import check_qkv, refuse_rest
+from attn._settings import check_count
 from attn.compressed import _twice
 from attn.masks import FULL, Mask, Padding
 from attn.mechanism import Mechanism

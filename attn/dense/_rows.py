@@ -21,20 +21,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn._arrays import check_shapes
 from attn._axes import aligned
-from attn._core import (
-    apply_weights,
-    biased,
-    check_block,
-    check_qkv,
-    isolate,
-    masked_softmax,
-    mix,
-    seen_array,
-    wide,
-)
+from attn._core import apply_weights, biased, isolate, masked_softmax, mix, seen_array
 from attn._dropout import Dropout
+from attn._inputs import check_qkv
+from attn._settings import check_block
 from attn._tokens import blocks_first, even_blocks, no_output, to_heads
 from attn._turns import held
+from attn._wide import wide
 from attn.biases import Bias
 from attn.masks import Mask
 

@@ -8,8 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._cached import Cached
-from attn._core import check_block, check_count, check_qkv, masked_softmax, wide
+from attn._core import masked_softmax
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
+from attn._inputs import check_qkv
+from attn._settings import check_block, check_count
+from attn._wide import wide
 from attn.biases import Bias
 from attn.dense import _rows
 from attn.masks import FULL, TERMS, Mask

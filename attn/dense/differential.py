@@ -10,9 +10,11 @@ from jaxtyping import Array, Float
 
 from attn._arrays import check_floats
 from attn._cached import Cached
-from attn._core import check_block, check_qkv, dense_attention, dense_weights, isolate, wide
+from attn._core import dense_attention, dense_weights, isolate
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
-from attn._numbers import is_number
+from attn._inputs import check_qkv
+from attn._settings import check_block, is_number
+from attn._wide import wide
 from attn.biases import Bias
 from attn.kernels.call import Call
 from attn.kernels.dispatch import keep_names, run

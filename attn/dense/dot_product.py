@@ -12,22 +12,13 @@ from attn import _cache
 from attn._arrays import check_floats, is_floats
 from attn._axes import aligned
 from attn._cached import Cached
-from attn._core import (
-    check_block,
-    check_cap,
-    check_flags,
-    check_qkv,
-    check_state,
-    dense_attention,
-    dense_weights,
-    isolate,
-    over_root,
-    wide,
-)
+from attn._core import dense_attention, dense_weights, isolate
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
+from attn._inputs import check_qkv, check_state
 from attn._merge import merged
-from attn._numbers import is_number
 from attn._prompt import check_prompt
+from attn._settings import check_block, check_cap, check_flags, is_number
+from attn._wide import over_root, wide
 from attn.biases import Bias
 from attn.kernels.call import Call
 from attn.kernels.dispatch import keep_names, pick, run

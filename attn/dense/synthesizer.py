@@ -10,18 +10,12 @@ from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._axes import aligned
-from attn._core import (
-    check_block,
-    check_choice,
-    check_count,
-    check_qkv,
-    check_state,
-    dots,
-    masked_softmax,
-    wide,
-)
+from attn._core import dots, masked_softmax
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
+from attn._inputs import check_qkv, check_state
 from attn._prompt import check_prompt
+from attn._settings import check_block, check_choice, check_count
+from attn._wide import wide
 from attn.biases import Bias
 from attn.dense import _rows
 from attn.masks import FULL, TERMS, Causal, Mask

@@ -14,17 +14,11 @@ from jaxtyping import Array, Float
 
 from attn._arrays import check_floats
 from attn._cached import Cached
-from attn._core import (
-    apply_weights,
-    biased,
-    check_block,
-    check_qkv,
-    dense_scores,
-    isolate,
-    masked_softmax,
-    wide,
-)
+from attn._core import apply_weights, biased, dense_scores, isolate, masked_softmax
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
+from attn._inputs import check_qkv
+from attn._settings import check_block
+from attn._wide import wide
 from attn.biases import Bias
 from attn.kernels.call import Call
 from attn.kernels.dispatch import keep_names, run

@@ -1,6 +1,6 @@
 """What every outside kernel refuses, and how: with the argument's name and the reason."""
 
-from attn._numbers import is_number
+from attn._settings import is_number
 from attn.kernels.call import Call
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Int
 
 from attn._axes import aligned, conjunction
 from attn._core import scaled
-from attn._numbers import is_number
+from attn._settings import is_number
 from attn._varying import varying
 from attn.kernels.band import Band, split
 from attn.kernels.call import Call

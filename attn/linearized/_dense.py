@@ -5,8 +5,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._axes import aligned, conjunction
-from attn._core import seen_array, wide
+from attn._core import seen_array
 from attn._tokens import to_heads
+from attn._wide import wide
 from attn.linearized._decays import FLOOR
 from attn.linearized._terms import beside, divide, low
 from attn.masks import Causal, Mask, Padding, Segments

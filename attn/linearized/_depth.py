@@ -2,8 +2,7 @@
 
 import dataclasses
 
-from attn._core import check_count
-from attn._numbers import is_integer
+from attn._settings import check_count, is_integer
 from attn.linearized._family import Linearized
 from attn.norms import HeadNorm
 

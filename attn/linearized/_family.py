@@ -21,17 +21,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from attn._arrays import GROWS, check_arrays, learned_shapes
-from attn._core import (
-    apply_weights,
-    check_count,
-    check_flags,
-    check_qkv,
-    refuse_rest,
-    seen_array,
-    wide,
-)
+from attn._core import apply_weights, seen_array
+from attn._inputs import check_qkv, refuse_rest
 from attn._prompt import as_tokens
 from attn._requests import check_requests
+from attn._settings import check_count, check_flags
+from attn._wide import wide
 from attn.linearized import _dense, _scan, _work
 from attn.linearized._terms import Sizes, State, Terms, empty_state, sizes
 from attn.masks import FULL, Causal, Padding, Segments

@@ -15,8 +15,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from attn._core import finite, isolate
+from attn._core import isolate
 from attn._tokens import to_heads
+from attn._wide import finite
 from attn.linearized import _decays
 from attn.linearized._terms import Read, State, Tokens, heads_of, isolated_terms, low
 

@@ -16,9 +16,11 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from attn._axes import aligned, conjunction
-from attn._core import check_state, finite, isolate, wide
+from attn._core import isolate
+from attn._inputs import check_state
 from attn._tokens import no_output, to_heads
 from attn._varying import vary
+from attn._wide import finite, wide
 from attn.linearized import _stretch, _sums, _work
 from attn.linearized._recurrence import advance
 from attn.linearized._terms import (

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from attn._core import finite
+from attn._wide import finite
 from attn.linearized import _decays
 from attn.linearized._recurrence import meet
 from attn.linearized._terms import Read, Sizes, State, Tokens, empty_state, low

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from attn._core import isolate, wide_dtype
+from attn._core import isolate
 from attn._tokens import to_heads
+from attn._wide import wide_dtype
 
 
 @jax.tree_util.register_dataclass

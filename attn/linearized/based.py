@@ -10,9 +10,12 @@ from jaxtyping import Array, Float
 from attn import _cache
 from attn._axes import conjunction
 from attn._blockwise import blockwise
-from attn._core import check_count, check_state, dense_scores, isolate, seen_array, wide
+from attn._core import dense_scores, isolate, seen_array
 from attn._forms import visited_scores
+from attn._inputs import check_state
 from attn._prompt import check_prompt, state_for
+from attn._settings import check_count
+from attn._wide import wide
 from attn.linearized import _work
 from attn.linearized._family import Linearized
 from attn.linearized._terms import State, Terms, divide

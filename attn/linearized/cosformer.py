@@ -9,7 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attn._axes import aligned
-from attn._core import check_count, check_qkv, check_state, wide
+from attn._inputs import check_qkv, check_state
+from attn._settings import check_count
+from attn._wide import wide
 from attn.linearized._family import Linearized
 from attn.linearized._terms import State, Terms
 from attn.linearized.feature_maps import cos_reweighted

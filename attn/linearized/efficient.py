@@ -10,8 +10,10 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Shaped
 
 from attn._axes import aligned
-from attn._core import check_state, isolate, masked_softmax, seen_array, wide
+from attn._core import isolate, masked_softmax, seen_array
+from attn._inputs import check_state
 from attn._tokens import no_output
+from attn._wide import wide
 from attn.linearized import _dense, _scan
 from attn.linearized._family import Linearized
 from attn.linearized._terms import State, Terms, low

@@ -14,7 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from attn._core import check_count, isolate, over_root
+from attn._core import isolate
+from attn._settings import check_count
+from attn._wide import over_root
 
 FeatureMap = Callable[..., tuple[Float[Array, "*L M"], Float[Array, "*L"] | None]]
 

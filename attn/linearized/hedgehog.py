@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._arrays import check_floats
-from attn._core import check_choice, check_count
+from attn._settings import check_choice, check_count
 from attn.linearized._family import Linearized
 from attn.linearized._terms import Terms
 from attn.linearized.feature_maps import hedgehog, hedgehog_softmax

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from attn._arrays import check_floats
 from attn._axes import aligned
-from attn._numbers import is_number
+from attn._settings import is_number
 from attn.linearized._depth import OfLayer
 from attn.linearized._terms import Terms
 from attn.masks import FULL, Mask

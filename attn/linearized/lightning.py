@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from attn._numbers import is_number
+from attn._settings import is_number
 from attn.linearized._family import Linearized, fixed
 from attn.linearized._terms import Terms
 from attn.masks import FULL, Mask

@@ -6,7 +6,9 @@ from typing import ClassVar
 import jax
 from jaxtyping import Array, Float
 
-from attn._core import check_choice, check_qkv, wide
+from attn._inputs import check_qkv
+from attn._settings import check_choice
+from attn._wide import wide
 from attn.linearized._family import Linearized
 from attn.linearized._terms import Terms
 from attn.linearized.feature_maps import FEATURE_MAPS, FeatureMap, elu_plus_one, unit

@@ -6,7 +6,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn._core import check_count
+from attn._settings import check_count
 from attn.linearized._family import Linearized
 from attn.linearized._terms import Terms
 from attn.linearized.feature_maps import favor, orthogonal_features

@@ -6,7 +6,8 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn._core import check_count, check_qkv
+from attn._inputs import check_qkv
+from attn._settings import check_count
 from attn.linearized._family import Linearized
 from attn.linearized._terms import Terms
 from attn.linearized.feature_maps import orthogonal_features, random_fourier, unit

@@ -10,9 +10,8 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from attn._axes import aligned
-from attn._core import check_count
 from attn._integers import check_fits, check_integers, check_lengths
-from attn._numbers import is_integer, is_number
+from attn._settings import check_count, is_integer, is_number
 from attn._varying import vary
 from attn.dense.additive import Additive
 from attn.dense.luong import Luong

@@ -10,9 +10,10 @@ from jaxtyping import Array, Float, Int
 
 from attn._arrays import check_width
 from attn._axes import aligned
-from attn._core import check_count, check_flag, wide
 from attn._requests import check_requests
 from attn._rotary import check_positions
+from attn._settings import check_count, check_flag
+from attn._wide import wide
 from attn.biases import Bias
 from attn.dense.dot_product import dot_product_attention
 from attn.masks import FULL, Causal, Mask

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attn._core import check_count
-from attn._numbers import is_integer, is_number
+from attn._settings import check_count, is_integer, is_number
 from attn._varying import vary
 
 State = TypeVar("State")

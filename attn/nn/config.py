@@ -5,8 +5,8 @@ from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 
-from attn._numbers import is_integer, is_number
 from attn._requests import wrong_requests
+from attn._settings import is_integer, is_number
 from attn.biases import Bias
 from attn.dense.dot_product import Softmax
 from attn.masks import Causal

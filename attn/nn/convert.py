@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from attn._arrays import learned_shapes
-from attn._numbers import is_integer
+from attn._settings import is_integer
 from attn.heads_conversion import pool_heads
 from attn.mechanism import Mechanism
 from attn.nn.encoder import Encoder

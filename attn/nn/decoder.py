@@ -10,8 +10,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from attn._core import check_count
 from attn._integers import check_fits, check_integers
+from attn._settings import check_count
 from attn.masks import FULL, Causal, Mask
 from attn.nn.config import TURNED, EncoderConfig, check_config, uncounted
 from attn.nn.encoder import Encoder

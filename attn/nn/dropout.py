@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn._numbers import is_number
+from attn._settings import is_number
 from attn.nn.keys import check_key
 
 

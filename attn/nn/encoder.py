@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from attn._core import check_count
 from attn._integers import check_integers, check_range
+from attn._settings import check_count
 from attn.masks import FULL, Mask
 from attn.nn.config import TURNED, EncoderConfig, check_config
 from attn.nn.embedding import Embedding

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from attn._core import check_count, masked_softmax, wide, wide_dtype
+from attn._core import masked_softmax
+from attn._settings import check_count
 from attn._varying import vary
+from attn._wide import wide, wide_dtype
 from attn.nn.keys import fold
 
 

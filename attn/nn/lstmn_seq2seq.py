@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from attn._core import check_count
+from attn._settings import check_count
 from attn.dense.additive import Additive
 from attn.nn.aligned import Aligned, align, learned_of
 from attn.nn.keys import fold

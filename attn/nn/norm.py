@@ -8,7 +8,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from attn._axes import aligned
-from attn._core import wide
+from attn._wide import wide
 from attn.norms import HeadNorm
 
 EPSILON = 1e-6

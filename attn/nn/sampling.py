@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attn._arrays import check_floats
-from attn._numbers import is_integer, is_number
+from attn._settings import is_integer, is_number
 from attn._varying import vary
 from attn.nn.keys import check_key
 

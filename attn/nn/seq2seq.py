@@ -9,9 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from attn._core import check_count
 from attn._integers import check_integers
-from attn._numbers import is_integer
+from attn._settings import check_count, is_integer
 from attn.dense.dot_product import Softmax
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism

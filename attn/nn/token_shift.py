@@ -7,7 +7,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from attn._axes import aligned
-from attn._core import wide
+from attn._wide import wide
 from attn.gates import ZEROS, Initializer, LowRank, Uniform
 from attn.masks import Mask
 from attn.mechanism import Mechanism

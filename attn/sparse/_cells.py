@@ -10,8 +10,10 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from attn._axes import aligned, conjunction
-from attn._core import dots, masked_softmax, mix, softmax_part, wide_dtype
+from attn._core import dots, masked_softmax, mix
+from attn._merge import softmax_part
 from attn._tokens import clean, in_blocks, to_heads
+from attn._wide import wide_dtype
 
 # what asks: of each cell of queries their sum or the first, how many that is, and NaN or 0
 Rows = tuple[Float[Array, "*B R N H"], Float[Array, "*B R 1"], Float[Array, "*B R N"]]

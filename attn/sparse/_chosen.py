@@ -15,19 +15,12 @@ from jaxtyping import Array, Float, Int
 from attn import _cache
 from attn._axes import aligned
 from attn._chunks import by_chunks, chunk_size
-from attn._core import (
-    attend_materialized,
-    check_count,
-    check_qkv,
-    check_state,
-    dense_scores,
-    isolate,
-    masked_softmax,
-    refuse_rest,
-    wide,
-)
+from attn._core import attend_materialized, dense_scores, isolate, masked_softmax
+from attn._inputs import check_qkv, check_state, refuse_rest
 from attn._prompt import check_prompt
+from attn._settings import check_count
 from attn._tokens import even_blocks, no_output
+from attn._wide import wide
 from attn.masks import FULL, Causal, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _sorted

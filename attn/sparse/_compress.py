@@ -9,7 +9,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from attn import _cache
-from attn._core import isolate, wide
+from attn._core import isolate
+from attn._wide import wide
 from attn.sparse._select import Blocks, narrow
 
 

@@ -15,7 +15,8 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from attn._axes import aligned
 from attn._cache import Cache
-from attn._core import isolate, isolated_softmax, wide
+from attn._core import isolate, isolated_softmax
+from attn._wide import wide
 from attn.masks import Causal, Padding
 from attn.sparse import _sorted
 

@@ -12,7 +12,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from attn._axes import aligned
-from attn._core import part_weights
+from attn._merge import part_weights
 
 ROWS = 64  # queries in a tile, at most
 TILE = 2**19  # scores of the tiles that are made at once

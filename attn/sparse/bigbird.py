@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from attn._core import check_count
+from attn._settings import check_count
 from attn.masks import Coarse, Global, Mask, Random, Window
 from attn.sparse.block_sparse import Patterned
 

@@ -19,18 +19,13 @@ from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._cached import Cached
-from attn._core import (
-    check_block,
-    check_count,
-    check_qkv,
-    check_state,
-    dense_attention,
-    dense_weights,
-)
+from attn._core import dense_attention, dense_weights
 from attn._dropout import Dropout, as_dropout, check_rate, dropout_of
 from attn._forms import visited_scores
+from attn._inputs import check_qkv, check_state
 from attn._merge import merged
 from attn._prompt import check_prompt
+from attn._settings import check_block, check_count
 from attn.biases import Bias, as_bias
 from attn.kernels.call import Call
 from attn.kernels.dispatch import preferred_for_patterns, run

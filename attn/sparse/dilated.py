@@ -12,16 +12,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn import _cache
 from attn._cached import Cached
-from attn._core import (
-    check_count,
-    check_qkv,
-    check_state,
-    dense_attention,
-    dense_weights,
-    refuse_rest,
-    wide,
-)
+from attn._core import dense_attention, dense_weights
+from attn._inputs import check_qkv, check_state, refuse_rest
 from attn._places import Places
+from attn._settings import check_count
+from attn._wide import wide
 from attn.masks import FULL, TERMS, Fixed, Mask
 from attn.masks import Array as Shown
 from attn.sparse._reorder import Part

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 from jaxtyping import Array, Float
 
-from attn._core import check_choice, check_count
 from attn._places import Places
+from attn._settings import check_choice, check_count
 from attn.biases import Bias
 from attn.masks import FULL, Fixed, Mask, Summary
 from attn.sparse._reorder import Part

@@ -8,9 +8,11 @@ from jaxtyping import Array, Float
 
 from attn._arrays import check_floats
 from attn._axes import aligned
-from attn._core import check_count, check_qkv, dense_attention
+from attn._core import dense_attention
 from attn._dropout import dropout_of
+from attn._inputs import check_qkv
 from attn._places import Places
+from attn._settings import check_count
 from attn.biases import Bias
 from attn.masks import FULL, Global, Mask, Window
 from attn.sparse._reorder import Part

@@ -10,18 +10,13 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from attn._axes import aligned, conjunction
-from attn._core import (
-    attend_materialized,
-    check_count,
-    check_qkv,
-    check_state,
-    refuse_rest,
-    scores,
-    wide,
-)
+from attn._core import attend_materialized, scores
+from attn._inputs import check_qkv, check_state, refuse_rest
 from attn._merge import merged
 from attn._prompt import check_prompt
+from attn._settings import check_count
 from attn._tokens import any_past, clean, matrix_of, no_output, seen_tokens, to_heads
+from attn._wide import wide
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _cells

@@ -6,8 +6,8 @@ import dataclasses
 import numpy as np
 from jaxtyping import Array, Float
 
-from attn._core import check_count
 from attn._places import Places
+from attn._settings import check_count
 from attn.biases import Bias
 from attn.masks import FULL, Local2D, Mask
 from attn.sparse._reorder import Around, Part

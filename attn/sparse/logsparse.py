@@ -4,7 +4,7 @@ import dataclasses
 
 from jaxtyping import Array, Float
 
-from attn._core import check_count
+from attn._settings import check_count
 from attn.biases import Bias
 from attn.masks import FULL, LogDistance, Mask, Window
 from attn.sparse.block_sparse import Patterned

@@ -16,26 +16,22 @@ from attn._blockwise import blockwise
 from attn._chunks import BUDGET, by_chunks, chunk_size
 from attn._core import (
     attend_materialized,
-    check_count,
-    check_flags,
-    check_qkv,
-    check_state,
     dense_attention,
     dense_scores,
     isolate,
     isolated_softmax,
     masked_softmax,
-    refuse_rest,
     scaled,
     scores,
-    wide,
-    wide_dtype,
 )
 from attn._forms import visited_scores
+from attn._inputs import check_qkv, check_state, refuse_rest
 from attn._prompt import check_prompt, state_for
+from attn._settings import check_count, check_flags
 from attn._tokens import even_blocks, no_output
 from attn._turns import held
 from attn._varying import vary
+from attn._wide import wide, wide_dtype
 from attn.gates import Gate
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism

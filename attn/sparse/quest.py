@@ -6,7 +6,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn._core import check_count
+from attn._settings import check_count
 from attn.masks import Causal, Mask
 from attn.sparse._chosen import Chosen
 from attn.sparse._select import Blocks

@@ -19,22 +19,12 @@ from attn import _cache
 from attn._arrays import check_floats
 from attn._axes import aligned, conjunction
 from attn._cached import Cached
-from attn._core import (
-    attend_materialized,
-    check_count,
-    check_flags,
-    check_qkv,
-    check_state,
-    isolate,
-    largest,
-    masked_softmax,
-    refuse_rest,
-    scaled,
-    scores,
-    wide,
-)
+from attn._core import attend_materialized, isolate, masked_softmax, scaled, scores
+from attn._inputs import check_qkv, check_state, refuse_rest
 from attn._merge import merged
+from attn._settings import check_count, check_flags
 from attn._tokens import no_output
+from attn._wide import largest, wide
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.sparse import _buckets
 

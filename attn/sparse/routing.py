@@ -10,18 +10,11 @@ from jaxtyping import Array, Float, Int
 
 from attn._arrays import check_floats
 from attn._axes import aligned
-from attn._core import (
-    apply_weights,
-    check_count,
-    check_qkv,
-    masked_softmax,
-    over_root,
-    refuse_rest,
-    scores,
-    wide,
-)
-from attn._numbers import is_number
+from attn._core import apply_weights, masked_softmax, scores
+from attn._inputs import check_qkv, refuse_rest
+from attn._settings import check_count, is_number
 from attn._tokens import clean, no_output
+from attn._wide import over_root, wide
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _buckets

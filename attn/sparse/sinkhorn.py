@@ -11,17 +11,11 @@ from jaxtyping import Array, Bool, Float
 
 from attn._arrays import check_floats
 from attn._axes import conjunction
-from attn._core import (
-    apply_weights,
-    check_count,
-    check_qkv,
-    isolate,
-    masked_softmax,
-    refuse_rest,
-    wide,
-)
-from attn._numbers import is_number
+from attn._core import apply_weights, isolate, masked_softmax
+from attn._inputs import check_qkv, refuse_rest
+from attn._settings import check_count, is_number
 from attn._tokens import clean, in_blocks, no_output
+from attn._wide import wide
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _buckets

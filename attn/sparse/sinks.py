@@ -6,8 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
-from attn._core import check_count, check_qkv, check_state
+from attn._inputs import check_qkv, check_state
 from attn._prompt import check_prompt
+from attn._settings import check_count
 from attn.biases import Bias
 from attn.masks import FULL, Causal, Mask, Prefix, Window
 from attn.sparse.block_sparse import Patterned

@@ -4,7 +4,7 @@ import dataclasses
 
 from jaxtyping import Array, Float
 
-from attn._core import check_choice, check_count
+from attn._settings import check_choice, check_count
 from attn.biases import Bias
 from attn.masks import FULL, Mask, Strided, Window
 from attn.sparse._reorder import Part, by_residue

@@ -13,17 +13,17 @@ from attn._cached import Cached
 from attn._chunks import by_chunks, chunk_size
 from attn._core import (
     attend_materialized,
-    check_count,
-    check_qkv,
     dense_scores,
     dots,
     isolate,
     isolated_softmax,
     masked_softmax,
     mix,
-    wide,
 )
+from attn._inputs import check_qkv
+from attn._settings import check_count
 from attn._tokens import no_output, to_heads
+from attn._wide import wide
 from attn.biases import Bias
 from attn.masks import FULL, TERMS, Mask
 from attn.sparse._select import largest, narrow

@@ -6,9 +6,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
-from attn._core import check_count, check_qkv, check_state
 from attn._dropout import as_dropout
+from attn._inputs import check_qkv, check_state
 from attn._prompt import check_prompt
+from attn._settings import check_count
 from attn.biases import Bias
 from attn.masks import FULL, Causal, Mask, Strided, Window
 from attn.sparse._reorder import Part, by_residue

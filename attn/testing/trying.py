@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attn._core import wide
+from attn._wide import wide
 from attn.testing.cases import widen
 from attn.testing.contract import BrokenLaw, assert_close
 

@@ -11,15 +11,9 @@ from flax import nnx
 
 from attn import FULL, Mechanism, Softmax
 from attn._axes import aligned
-from attn._core import (
-    apply_weights,
-    check_qkv,
-    masked_softmax,
-    refuse_rest,
-    scores,
-    seen_array,
-    wide,
-)
+from attn._core import apply_weights, masked_softmax, scores, seen_array
+from attn._inputs import check_qkv, refuse_rest
+from attn._wide import wide
 from attn.masks import TERMS, Causal
 from attn.nn import Encoder, EncoderConfig
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from attn._core import refuse_rest
+from attn._inputs import refuse_rest
 from attn.biases import Bias
 from attn.masks import FULL, Mask
 from attn.nn.earlier import shown

@@ -9,7 +9,8 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from attn._axes import aligned
-from attn._core import check_count, wide
+from attn._settings import check_count
+from attn._wide import wide
 from attn.gates import Uniform
 from attn.masks import Causal, Padding, Segments
 from attn.nn.keys import fold

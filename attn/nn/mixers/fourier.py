@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from attn._axes import aligned
-from attn._core import wide
+from attn._wide import wide
 from attn.masks import Padding
 from attn.nn.mixers.base import Mixer, MixerLayer
 

@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from attn._axes import aligned
-from attn._core import check_count, check_flags
+from attn._settings import check_count, check_flags
 from attn._varying import vary
 from attn.masks import Causal, Padding, Segments
 from attn.nn.keys import fold

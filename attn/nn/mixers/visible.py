@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from attn._axes import aligned
-from attn._core import refuse_rest
+from attn._inputs import refuse_rest
 from attn.biases import as_bias
 from attn.masks import Causal, Mask, Padding, Segments
 

@@ -1,0 +1,52 @@
+"""Settings of a record or a function: numbers, counts, flags and choices that are such."""
+
+import dataclasses
+import numbers
+
+
+def is_number(x) -> bool:
+    """Whether x is a number, Python's or NumPy's, True and False not among them."""
+    return isinstance(x, numbers.Real) and not isinstance(x, bool)
+
+
+def is_integer(x) -> bool:
+    """Whether x is an integer, likewise."""
+    return isinstance(x, numbers.Integral) and not isinstance(x, bool)
+
+
+def check_count(name: str, value, *, least: int = 1) -> None:
+    """Raise ValueError unless `value` is an integer from `least` to 2^30."""
+    if not is_integer(value) or not least <= value <= 2**30:
+        raise ValueError(f"{name}: expected an integer from {least} to 2^30, got {value!r}")
+
+
+def check_cap(logit_cap: float | None) -> None:
+    """Raise ValueError unless it is None or a positive number."""
+    if logit_cap is not None and not (is_number(logit_cap) and 0 < logit_cap < 1e30):
+        raise ValueError(f"logit_cap: expected a positive number or None, got {logit_cap}")
+
+
+def check_flags(record) -> None:
+    """Raise TypeError unless each field of a dataclass that is declared bool is one."""
+    for field in dataclasses.fields(record):
+        if field.type is bool:
+            check_flag(field.name, getattr(record, field.name))
+
+
+def check_flag(name: str, value) -> None:
+    """Raise TypeError for what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}: expected True or False, got {value!r}")
+
+
+def check_choice(name: str, value, choices: tuple[str, ...]) -> None:
+    """Raise ValueError unless `value` is one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
+
+
+def check_block(block: int | tuple[int, int] | None) -> None:
+    """Raise ValueError unless `block` is None, a positive integer or two."""
+    pair = isinstance(block, tuple) and len(block) == 2
+    for size in block if pair else (block,) * (block is not None):
+        check_count("block", size)
