@@ -17,6 +17,7 @@ from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
 from attn._inputs import check_qkv, check_state
 from attn._merge import merged
 from attn._prompt import check_prompt
+from attn._requests import check_requests
 from attn._settings import check_block, check_cap, check_flags, is_number
 from attn._wide import over_root, wide
 from attn.biases import Bias
@@ -153,7 +154,8 @@ class Softmax(Cached):
 
     `sinks` "zero" or "learned" is one logit more a head; `qk_norm` divides each query and key by
     its root mean square (after Henry et al. 2020); scores are divided by `temperature`, a number or
-    "learned", one for each head.
+    "learned", one for each head. With `output_gate="sigmoid"` a layer multiplies the output by the
+    sigmoid of a projection of its input (Gated Attention, Qiu et al. 2025, arXiv:2505.06708).
     """
 
     honours: ClassVar = (*TERMS, Bias)
@@ -163,11 +165,13 @@ class Softmax(Cached):
     sinks: Literal["zero", "learned"] | None = None
     qk_norm: bool = False
     temperature: float | Literal["learned"] = 1.0
+    output_gate: str | None = None
     dropout_rate: float = 0.0
     block: int | None = None
 
     def __post_init__(self):
         keep_names(self)
+        check_requests(self)
         if self.sinks not in (None, "zero", "learned"):
             raise ValueError(f"sinks: expected 'zero', 'learned' or None, got {self.sinks!r}")
         if self.temperature != "learned":

@@ -76,6 +76,17 @@ def test_the_layer_equals_its_equation():
     np.testing.assert_allclose(run(a, X, mask=Causal()), y @ a.out[...], rtol=1e-4, atol=1e-5)
 
 
+def test_gated_softmax_equals_its_equation():
+    a = layer(Softmax(output_gate="sigmoid"))
+    qkv = np.asarray(X @ a.qkv[...])
+    q, k, v = (x.reshape(2, T, -1, H) for x in np.split(qkv, (N * H, (N + K) * H), -1))
+    k, v = (np.repeat(x, N // K, axis=2) for x in (k, v))
+    w = np.exp(np.einsum("btnh,bsnh->bnts", q, k) / np.sqrt(H)) * np.tri(T)
+    y = np.einsum("bnts,bsnh->btnh", w / w.sum(-1, keepdims=True), v).reshape(2, T, N * H)
+    y = y / (1 + np.exp(-np.asarray(X @ a.out_gate[...])))
+    np.testing.assert_allclose(run(a, X, mask=Causal()), y @ a.out[...], rtol=1e-4, atol=1e-5)
+
+
 def test_each_part_can_be_left_out_and_moves_no_other():
     paths = lambda a: {
         jax.tree_util.keystr(path): x for path, x in jax.tree.leaves_with_path(nnx.state(a))
@@ -241,6 +252,8 @@ def test_mistakes_are_named():
         layer(Both(short_conv=-1))
     with pytest.raises(ValueError, match="output_gate: expected 'silu' or 'sigmoid', or None, got"):
         layer(Both(output_gate="tanh"))
+    with pytest.raises(ValueError, match="output_gate: expected 'silu' or 'sigmoid', or None, got"):
+        Softmax(output_gate="tanh")
     with pytest.raises(ValueError, match=r"context: Both convolves x over time, .*short_conv=0"):
         layer(Both())(X, context=X)
     with pytest.raises(NotImplementedError, match="not Array here; set short_conv=0"):
