@@ -9,11 +9,11 @@ from attn import positions as positions
 from attn import testing as testing
 from attn._core import dense_attention as dense_attention
 from attn._core import dense_weights as dense_weights
+from attn._decay import Decay as Decay
 from attn._inputs import check_qkv as check_qkv
 from attn.biases import Alibi as Alibi
 from attn.biases import ArrayBias as ArrayBias
 from attn.biases import Bias as Bias
-from attn.biases import Decay as Decay
 from attn.biases import Relative as Relative
 from attn.compressed.abc import ABC as ABC
 from attn.compressed.abc import abc_attention as abc_attention

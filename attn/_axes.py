@@ -7,7 +7,8 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool
+from jax import lax
+from jaxtyping import Array, Bool
 
 
 def aligned(*arrays: Any) -> tuple[Any, ...]:
@@ -28,6 +29,18 @@ def merged_batch(x: Any, batch: tuple[int, ...], rank: int) -> Any:
     if math.prod(lead) != 1:
         lead, x = batch, jnp.broadcast_to(x, (*batch, *event))
     return x.reshape(math.prod(lead), *event)
+
+
+def part_of(x: Array, start, size: int, axis: int) -> Array:
+    """`size` entries of an axis from `start`; an axis of 1 is kept for all."""
+    return x if x.shape[axis] in (1, size) else lax.dynamic_slice_in_dim(x, start, size, axis)
+
+
+def with_part(x: Array, part: Array, start, axis: int) -> Array:
+    """x with what `part_of` took put back."""
+    if x.shape[axis] == part.shape[axis]:
+        return part
+    return lax.dynamic_update_slice_in_dim(x, part, start, axis)
 
 
 def namespace(*arrays: Any):

@@ -14,10 +14,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from attn._arrays import is_floats
-from attn._axes import merged_batch
+from attn._axes import merged_batch, part_of, with_part
 from attn._integers import apart
 from attn._places import Places
-from attn._running import between
 from attn.masks.language import array_field as array_field
 from attn.positions import t5_bucket
 
@@ -245,93 +244,22 @@ class ArrayBias(Bias):
         return ArrayBias(jnp.pad(x, ((0, 0), (0, 0), (0, more[0]), (0, more[1]))))
 
     def rows(self, start, count):
-        return ArrayBias(_take(self.values, start, count, 0))
+        return ArrayBias(part_of(self.values, start, count, 0))
 
     def with_rows(self, part, start):
-        return ArrayBias(_put(self.values, part.values, start, 0))
+        return ArrayBias(with_part(self.values, part.values, start, 0))
 
     def tile(self, i, j):
-        x = _take(_take(self.values, i[0, 0], i.size, 2), j[0, 0], j.size, 3)
+        x = part_of(part_of(self.values, i[0, 0], i.size, 2), j[0, 0], j.size, 3)
         return jnp.broadcast_to(x, (*x.shape[:2], i.size, j.size))
 
     def add_tile(self, total, d, i, j):
-        old = _take(_take(total.values, i[0, 0], i.size, 2), j[0, 0], j.size, 3)
+        old = part_of(part_of(total.values, i[0, 0], i.size, 2), j[0, 0], j.size, 3)
         axes = tuple(x for x in range(4) if old.shape[x] == 1 and d.shape[x] != 1)
         new = old + d.sum(axes, keepdims=True).astype(old.dtype)
         start = [0 if size == 1 else x[0, 0] for size, x in zip(total.values.shape[2:], (i, j))]
         start = [jnp.asarray(x, jnp.int32) for x in (0, 0, *start)]
         return ArrayBias(lax.dynamic_update_slice(total.values, new, start))
-
-
-@term
-class Decay(Bias):
-    """-|a_i - c_j|: what is forgotten between key j and query i, from running sums of logarithms
-    (Lin et al. 2025, arXiv:2503.02130) as `_running.py` has them."""
-
-    queries: Float[Array, "*B T N 3"] = array_field(3)
-    keys: Float[Array, "*B S N 3"] = array_field(3)
-
-    def check(self, batch, N, T, S):
-        for name, length in (("queries", T), ("keys", S)):
-            got, want = jnp.shape(getattr(self, name)), (*batch, length, N, 3)
-            if got != want:
-                raise ValueError(f"Decay.{name}: expected {list(want)}, got {list(got)}")
-
-    def at(self, i, j):
-        i, j = jnp.broadcast_arrays(*(jnp.asarray(x) for x in (i, j)))
-        read = lambda x, at: _heads_first(x)[..., jnp.minimum(at, x.shape[-3] - 1)]
-        return between(read(self.queries, i), read(self.keys, j))
-
-    def reordered(self, queries, keys):
-        take = lambda x, at: jnp.take(x, at.array(), axis=-3)
-        return Decay(take(self.queries, queries), take(self.keys, keys))
-
-    def of_heads(self, heads):
-        return jax.tree.map(lambda x: x[..., heads, :], self)
-
-    def prepare(self, batch, T, S, block):
-        def padded(x, length):
-            x = merged_batch(x, batch, 3)
-            return jnp.pad(x, ((0, 0), (0, length - x.shape[1]), (0, 0), (0, 0)))
-
-        return Decay(padded(self.queries, T), padded(self.keys, S))
-
-    def rows(self, start, count):
-        return jax.tree.map(lambda x: _take(x, start, count, 0), self)
-
-    def with_rows(self, part, start):
-        return jax.tree.map(lambda x, y: _put(x, y, start, 0), self, part)
-
-    def tile(self, i, j):
-        return self._tile(*self._parts(self, i, j))
-
-    def add_tile(self, total, d, i, j):
-        _, pull = jax.vjp(self._tile, *self._parts(self, i, j))
-        (a, c), (da, dc) = self._parts(total, i, j), pull(d)
-        return Decay(_put(total.queries, a + da, i[0, 0], 1), _put(total.keys, c + dc, j[0, 0], 1))
-
-    @staticmethod
-    def _parts(x, i, j):
-        return _take(x.queries, i[0, 0], i.size, 1), _take(x.keys, j[0, 0], j.size, 1)
-
-    @staticmethod
-    def _tile(a, c):
-        return between(_heads_first(a)[..., :, None], _heads_first(c)[..., None, :])
-
-
-def _heads_first(x: Float[Array, "*B S N 3"]) -> Float[Array, "3 *B N S"]:
-    return jnp.moveaxis(jnp.swapaxes(x, -3, -2), -1, 0)
-
-
-def _take(x, start, size, axis):
-    """`size` entries of an axis from `start`; an axis of 1 is kept for all."""
-    return x if x.shape[axis] in (1, size) else lax.dynamic_slice_in_dim(x, start, size, axis)
-
-
-def _put(x, part, start, axis):
-    if x.shape[axis] == part.shape[axis]:
-        return part
-    return lax.dynamic_update_slice_in_dim(x, part, start, axis)
 
 
 def as_bias(bias) -> Bias | None:

@@ -37,6 +37,7 @@ CORE = {
     "_chunks",
     "_rotary",
     "_running",
+    "_decay",
 }
 CORE |= {"_varying", "_blockwise", "kernels", "mechanism", "gates", "norms", "_requests"}
 

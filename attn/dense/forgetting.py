@@ -12,6 +12,7 @@ from attn._arrays import check_floats
 from attn._axes import aligned
 from attn._blockwise import blockwise
 from attn._core import dense_attention, dense_weights
+from attn._decay import Decay
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
 from attn._inputs import check_qkv, check_state
 from attn._prompt import check_prompt
@@ -19,7 +20,6 @@ from attn._requests import check_requests
 from attn._running import between, followed, running
 from attn._settings import check_block, check_flags
 from attn._wide import wide, wide_dtype
-from attn.biases import Decay
 from attn.masks import FULL, TERMS, And, Causal, Mask, Or, Padding, Segments
 from attn.mechanism import Mechanism
 from attn.norms import HeadNorm
