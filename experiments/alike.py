@@ -115,7 +115,7 @@ def _fields(
 
 def matched(planned: Planned, first: Experiment, quantity: str, name: str) -> tuple[int, float]:
     """The value of a field that makes a quantity that of `first`, and how far off it is."""
-    from attn.nn.config import TURNED  # Flax, only where it is needed
+    from attn.nn.config_rules import TURNED  # Flax, only where it is needed
 
     model = planned.experiment.model
     by_width = name == "model.width" and model.head_dim is None

@@ -11,7 +11,7 @@ from flax import nnx
 
 from attn import Mechanism
 from attn.nn import EncoderConfig
-from attn.nn.config import uncounted
+from attn.nn.config_rules import uncounted
 from attn.nn.functional import learned
 from attn.nn.stack import Stack
 from experiments.compiled import once

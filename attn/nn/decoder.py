@@ -13,7 +13,8 @@ from jaxtyping import Array, Float, Int
 from attn._integers import check_fits, check_integers
 from attn._settings import check_count
 from attn.masks import FULL, Causal, Mask
-from attn.nn.config import TURNED, EncoderConfig, check_config, uncounted
+from attn.nn.config import EncoderConfig, check_config
+from attn.nn.config_rules import TURNED, uncounted
 from attn.nn.encoder import Encoder
 from attn.nn.sampling import check_sampling, sample
 from attn.nn.score_bias import score_bias

@@ -11,7 +11,8 @@ from jaxtyping import Array, Float, Int
 from attn._integers import check_integers, check_range
 from attn._settings import check_count
 from attn.masks import FULL, Mask
-from attn.nn.config import TURNED, EncoderConfig, check_config
+from attn.nn.config import EncoderConfig, check_config
+from attn.nn.config_rules import TURNED
 from attn.nn.embedding import Embedding
 from attn.nn.head import Head
 from attn.nn.inputs import check_numbers, prepare

@@ -15,7 +15,8 @@ from attn.dense.dot_product import Softmax
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.nn.beam import beam_search, check_settings
-from attn.nn.config import TURNED, EncoderConfig, check_config, uncounted
+from attn.nn.config import EncoderConfig, check_config
+from attn.nn.config_rules import TURNED, uncounted
 from attn.nn.cross import CrossBlock, check_cross
 from attn.nn.embedding import Embedding
 from attn.nn.encoder import Encoder

@@ -8,8 +8,8 @@ from flax import nnx
 from toy_mechanism import SOFTMAX, Toy, build, config, jit, maps, run
 
 from attn import FULL, MECHANISMS, Array, Causal, Global, Padding, Segments, Window
-from attn.nn import DualEncoder, Encoder, functional, parameter_count
-from attn.nn.config import CHOICES
+from attn.nn import DualEncoder, Encoder, EncoderConfig, functional, parameter_count
+from attn.nn.config_rules import choices
 from attn.nn.head import pool
 from attn.nn.mlp import ACTIVATIONS
 from attn.nn.norm import NORMS
@@ -35,10 +35,11 @@ VARIED = [
 
 
 def test_the_varied_encoders_reach_every_choice():
-    assert set(CHOICES["activation"]) == set(ACTIVATIONS)
-    assert set(CHOICES["norm"]) == set(NORMS)
-    for name, choices in CHOICES.items():
-        assert {getattr(config(**v), name) for v in VARIED} == set(choices), name
+    allowed = choices(EncoderConfig)
+    assert set(allowed["activation"]) == set(ACTIVATIONS)
+    assert set(allowed["norm"]) == set(NORMS)
+    for name, values in allowed.items():
+        assert {getattr(config(**v), name) for v in VARIED} == set(values), name
 
 
 @pytest.mark.parametrize("changes", VARIED, ids="-".join)
