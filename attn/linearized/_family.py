@@ -27,7 +27,7 @@ from attn._prompt import as_tokens
 from attn._requests import check_requests
 from attn._settings import check_count, check_flags
 from attn._wide import wide
-from attn.linearized import _dense, _scan, _work
+from attn.linearized import _attend, _dense, _work
 from attn.linearized._terms import Sizes, State, Terms, empty_state, sizes
 from attn.masks import FULL, Causal, Padding, Segments
 from attn.mechanism import Mechanism
@@ -75,7 +75,7 @@ class Linearized(Mechanism):
         mask, gates, learned = self._checked(q, k, v, mask, bias, arrays)
         causal, padding, segments = mask.take(*self.honours)[0]
         terms = {"causal": causal, "padding": padding, "segments": segments}
-        return _scan.attend(self, q, k, v, gates, learned, **terms)
+        return _attend.attend(self, q, k, v, gates, learned, **terms)
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, **arrays):
         w = self.weights(q, k, mask=mask, bias=bias, **arrays)
@@ -158,7 +158,7 @@ class Linearized(Mechanism):
     def step(self, state, q, k, v, **arrays) -> tuple[State, Any]:
         """`q`, `k`, `v` and gates may hold any number of tokens: the state goes on after them."""
         gates, learned = self._checked_tokens(q, k, v, arrays)
-        return _scan.follow(self, state, q, k, v, gates, learned)
+        return _attend.follow(self, state, q, k, v, gates, learned)
 
     def prefill(self, q, k, v, *, max_length, **arrays) -> tuple[Any, Float[Array, "..."]]:
         return as_tokens(self, q, k, v, max_length, **arrays)

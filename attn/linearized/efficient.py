@@ -14,7 +14,7 @@ from attn._core import isolate, masked_softmax, seen_array
 from attn._inputs import check_state
 from attn._tokens import no_output
 from attn._wide import wide
-from attn.linearized import _dense, _scan
+from attn.linearized import _attend, _dense
 from attn.linearized._family import Linearized
 from attn.linearized._terms import State, Terms, low
 from attn.masks import FULL, Mask
@@ -72,7 +72,7 @@ class Efficient(Linearized):
                 share = _share(k, ids)
             k = share + poison
         terms = {"causal": causal, "padding": padding, "segments": segments}
-        return _scan.attend(self, q, k, v, gates, {}, **terms)
+        return _attend.attend(self, q, k, v, gates, {}, **terms)
 
     def weights(self, q, k, *, mask=FULL, bias=None):
         mask, _, _ = self._checked(q, k, k, mask, bias, {})
@@ -109,7 +109,7 @@ class Efficient(Linearized):
         before = jnp.logaddexp(_earlier(k, None), state.total[..., None, :, :])
         share, log_decay = _gate(k, before)
         gates = {"log_decay": log_decay}
-        sums, out = _scan.follow(self, state.sums, wide(q), share + poison, v, gates, {})
+        sums, out = _attend.follow(self, state.sums, wide(q), share + poison, v, gates, {})
         total = jnp.logaddexp(before, k)[..., -1, :, :]
         return Running(sums, total), out.astype(jnp.result_type(q))
 

@@ -1,0 +1,203 @@
+"""The linearized engine: what each query may see, as a sequence in order or as two products.
+
+Where nothing depends on order (no gates, no `Causal`, no `Segments`) the sums are two matrix
+products. All else is keys and queries in one order, which `_scan.py` runs through: O(T) time.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+from attn._axes import aligned, conjunction
+from attn._core import isolate
+from attn._inputs import check_state
+from attn._tokens import no_output, to_heads
+from attn._wide import wide
+from attn.linearized import _sums
+from attn.linearized._scan import scan, sizes_of
+from attn.linearized._terms import State, Tokens, beside, empty_state, isolate_gates
+from attn.masks import Causal, Padding, Segments
+
+
+def attend(
+    form,
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    gates: dict[str, Array],
+    learned: dict[str, Array],
+    *,
+    causal: Causal | None,
+    padding: Padding | None,
+    segments: Segments | None,
+) -> Float[Array, "*B T N D"]:
+    """The variant `form` under the mask terms it knows, of checked arguments."""
+    *batch, T, _, _ = q.shape
+    S, D = k.shape[-3], v.shape[-1]
+    if 0 in (T, S, D, *batch):
+        return no_output(q, v)
+    seen_q, seen_k = jnp.ones(T, bool), jnp.ones(S, bool)
+    if padding is not None:
+        seen_q, seen_k = padding.seen_queries(T), padding.seen_keys(S)
+    # what is hidden may hold NaN: it is zeroed before any arithmetic touches it
+    hide = lambda x, seen: jnp.where(beside(seen, x, len(batch)), wide(x), 0)
+    tokens = Tokens(
+        q=hide(q, seen_q),
+        k=hide(k, seen_k),
+        v=hide(v, seen_k),
+        gates={name: hide(x, seen_k) for name, x in gates.items()},
+        seen=jnp.broadcast_to(seen_k, (*batch, S)),
+        run=None,
+    )
+    ordered = sizes_of(form, learned, tokens).ordered
+    if ordered and causal is None and form.normalised:
+        raise NotImplementedError(
+            f"mask: {form.name} divides what it has gated, which is defined with Causal only"
+        )
+    in_order = functools.partial(_in_order, form, learned, tokens, padding, segments)
+    offset = 0 if causal is None else causal.offset
+    if causal is not None:
+        out = in_order(offset)
+    elif not ordered:
+        out = _unordered(form, learned, tokens) if segments is None else in_order(S)
+    else:  # forward and backward, with the query's own key in both
+        out = in_order(offset) + in_order(offset, reverse=True)
+        if not form.reads_before:
+            out = out - _own_value(_own_score(form), learned, tokens, segments, offset)
+    if form.adds_own:
+        out = out + _own_value(form.own, learned, tokens, segments, offset)
+    out = jnp.where(beside(seen_q, out, len(batch)), out, 0)
+    return out.astype(jnp.result_type(q))
+
+
+def follow(
+    form, state: State, q, k, v, gates: dict[str, Array], learned: dict[str, Array]
+) -> tuple[State, Float[Array, "*B T N D"]]:
+    """T more tokens of causal decoding after `state`: (the state after them, their outputs)."""
+    *batch, T, _, _ = q.shape
+    if 0 in (T, *batch):
+        # that varies over the mesh axes of the tokens too, as it does after some
+        zero = jnp.zeros_like(q).sum()
+        state = jax.tree.map(lambda x: x + zero.astype(x.dtype), state)
+        return state, no_output(q, v)
+    dtype = jnp.result_type(q)
+    q, k, v = map(wide, (q, k, v))
+    gates = {name: wide(x) for name, x in gates.items()}
+    ones = jnp.ones((*batch, T), bool)
+    tokens = Tokens(q, k, v, gates, ones, None)
+    _check_state(form, state, learned, tokens)
+    state, out = scan(form, learned, state, tokens)
+    if form.adds_own:
+        out = out + _own_value(form.own, learned, tokens, None, 0)
+    return state, out.astype(dtype)
+
+
+def _check_state(form, state, learned, tokens: Tokens):
+    """Raise unless `state` is one that these tokens may follow."""
+    of = lambda: empty_state(
+        tokens.seen.shape[:-1], sizes_of(form, learned, tokens), tokens.v.shape[-1], tokens.q.dtype
+    )
+    want = jax.eval_shape(of)
+    check_state(state, State, tokens.q)
+    for field in dataclasses.fields(State):
+        shape, came = (jnp.shape(getattr(x, field.name)) for x in (want, state))
+        if shape != came:
+            raise ValueError(
+                f"state: expected {field.name} of {list(shape)} to go with q, k and v, "
+                f"got {list(came)}"
+            )
+
+
+def _unordered(form, learned, tokens: Tokens):
+    """Every query sees every key that is shown."""
+    n = tokens.seen.ndim - 1
+    flat = lambda x: x.reshape(-1, *x.shape[n:])
+    q, k, v, seen = map(flat, (tokens.q, tokens.k, tokens.v, tokens.seen))
+    out = _sums.attend(form, learned, q, k, v, seen)
+    return out.reshape(*tokens.seen.shape[:-1], *out.shape[1:])
+
+
+def _in_order(form, learned, tokens: Tokens, padding, segments, offset: int, *, reverse=False):
+    """Query i after the keys of its document up to i + offset; in reverse, from there on."""
+    T, S, n = tokens.q.shape[-3], tokens.k.shape[-3], tokens.seen.ndim - 1
+    batch, D = tokens.seen.shape[:-1], tokens.v.shape[-1]
+    state = empty_state(batch, sizes_of(form, learned, tokens), D, tokens.q.dtype)
+    if segments is None and T == S and offset == 0:
+        turn = lambda x: jnp.flip(x, n) if reverse else x
+        tokens = jax.tree.map(turn, tokens)
+        tokens = tokens if padding is None else _sighted(tokens)  # else each meets its own
+        return turn(scan(form, learned, state, tokens)[1])
+    # keys and queries sorted into one sequence, each query after the keys that it may see
+    spread = lambda x, length: jnp.broadcast_to(x, (*batch, length))
+    ids = (np.int32(0), np.int32(0)) if segments is None else (segments.key_ids, segments.query_ids)
+    run = jnp.concatenate([spread(ids[0], S), spread(ids[1], T)], -1)
+    position = jnp.concatenate([jnp.arange(S) - offset, jnp.arange(T)])
+    position = -position if reverse else position
+    later = (jnp.arange(S + T) >= S) != form.reads_before
+    keys = (run, *(spread(x, S + T) for x in (position, later, jnp.arange(S + T))))
+    run, _, _, order = lax.sort(keys, num_keys=3)
+    # the documents by number: their ids may be wider than what a state holds
+    begins = run[..., 1:] != run[..., :-1]
+    run = jnp.pad(jnp.cumsum(begins, -1, dtype=jnp.int32), [(0, 0)] * n + [(1, 0)])
+    both = lambda x, before, after: jnp.pad(
+        x, [(0, 0)] * n + [(before, after)] + [(0, 0)] * (x.ndim - n - 1)
+    )
+    take = lambda x: jnp.take_along_axis(x, beside(order, x, n), axis=n)
+    of_keys = lambda x: take(both(x, 0, T))
+    tokens = Tokens(
+        q=take(both(tokens.q, S, 0)),
+        k=of_keys(tokens.k),
+        v=of_keys(tokens.v),
+        gates=jax.tree.map(of_keys, tokens.gates),
+        seen=of_keys(tokens.seen),
+        run=run,
+    )
+    out = scan(form, learned, state, _sighted(tokens))[1]
+    back = jnp.argsort(order, axis=-1)[..., S:]
+    return jnp.take_along_axis(out, beside(back, out, n), axis=n)
+
+
+def _sighted(tokens: Tokens) -> Tokens:
+    """The tokens in order, with 0 for each query that meets no key: it reads 0, be it NaN."""
+    at = jnp.broadcast_to(jnp.arange(tokens.seen.shape[-1]), tokens.seen.shape)
+    last = lambda there: lax.cummax(jnp.where(there, at, -1), axis=at.ndim - 1)
+    begins = at == 0 if tokens.run is None else jnp.diff(tokens.run, prepend=-1, axis=-1) > 0
+    meets = beside(last(tokens.seen) >= last(begins), tokens.q, at.ndim - 1)
+    return dataclasses.replace(tokens, q=jnp.where(meets, tokens.q, 0))
+
+
+def _own_score(form):
+    def score(q, k, **arrays):
+        terms = form.terms(q, k, **arrays)
+        k, over = isolate(terms.k)
+        grouped = terms.q.reshape(*k.shape[:-1], -1, k.shape[-1])
+        score = (grouped * k[..., None, :]).sum(-1) + over[..., None]
+        return score.reshape(terms.q.shape[:-1])
+
+    return score
+
+
+def _own_value(weigh, learned, tokens: Tokens, segments, offset):
+    """weigh(q_i, k_p) v_p for the key at the query's own position p = i + offset."""
+    T, S, n = tokens.q.shape[-3], tokens.k.shape[-3], tokens.seen.ndim - 1
+    p = jnp.arange(T) + offset
+    place = jnp.clip(p, 0, S - 1)
+    own = lambda x: jnp.take(x, place, axis=n)
+    there = conjunction(own(tokens.seen), p == place)
+    if segments is not None:
+        ids = segments.query_ids, jnp.take(segments.key_ids, place, -1)
+        there = conjunction(there, jnp.equal(*aligned(*ids)))
+    (q, q_poison), (k, k_poison), (v, v_poison) = map(
+        isolate, (tokens.q, own(tokens.k), own(tokens.v))
+    )
+    gates, gates_poison = isolate_gates({name: own(x) for name, x in tokens.gates.items()}, n + 2)
+    weight, over = isolate(weigh(q, k, **gates, **learned)[..., None])
+    N = q.shape[-2]
+    met = sum((to_heads(p, N, -1) for p in (*gates_poison, k_poison + v_poison)), q_poison + over)
+    out = weight * to_heads(v, N, -2) + lax.stop_gradient(met)[..., None]
+    return jnp.where(there[..., None, None], out, 0)
