@@ -73,7 +73,7 @@ def test_layers_import_downwards(path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_variants_never_import_each_other(family):
-    shared = {"feature_maps", "block_sparse"}  # and what is private
+    shared = {"feature_maps"}  # and what is private
     for path in files(f"attn/{family}"):
         for module in modules_imported(path):
             parts = module.split(".")

@@ -5,7 +5,7 @@ import pytest
 
 import attn
 from attn.linearized._family import Linearized
-from attn.sparse.block_sparse import Patterned
+from attn.sparse._patterned import Patterned
 from attn.testing import LAWS, check, guarantees
 from attn.testing.contract import BrokenLaw, assert_same_bits
 

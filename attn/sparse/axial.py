@@ -6,8 +6,9 @@ from jaxtyping import Array, Float
 
 from attn.biases import Bias
 from attn.masks import FULL, Axial, Fixed, Mask
+from attn.sparse._patterned import Patterned
+from attn.sparse._raster import check_raster, raster
 from attn.sparse._reorder import Part, by_residue
-from attn.sparse.block_sparse import Patterned, check_raster, raster
 
 
 def axial_attention(

@@ -4,7 +4,7 @@ import dataclasses
 
 from attn._settings import check_count
 from attn.masks import Coarse, Global, Mask, Random, Window
-from attn.sparse.block_sparse import Patterned
+from attn.sparse._patterned import Patterned
 
 
 def bigbird_pattern(

@@ -19,8 +19,8 @@ from attn._settings import check_count
 from attn._wide import wide
 from attn.masks import FULL, TERMS, Fixed, Mask
 from attn.masks import Array as Shown
+from attn.sparse._parts import attend_parts, by_head, visited_by_heads
 from attn.sparse._reorder import Part
-from attn.sparse.block_sparse import attend_parts, by_head, visited_by_heads
 
 
 def dilated_attention(

@@ -9,8 +9,9 @@ from attn._places import Places
 from attn._settings import check_choice, check_count
 from attn.biases import Bias
 from attn.masks import FULL, Fixed, Mask, Summary
+from attn.sparse._patterned import HEADS, Patterned
+from attn.sparse._raster import root_up
 from attn.sparse._reorder import Part
-from attn.sparse.block_sparse import HEADS, Patterned, root_up
 
 
 def fixed_attention(

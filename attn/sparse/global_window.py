@@ -15,8 +15,9 @@ from attn._places import Places
 from attn._settings import check_count
 from attn.biases import Bias
 from attn.masks import FULL, Global, Mask, Window
+from attn.sparse._parts import attend_parts
+from attn.sparse._patterned import Patterned
 from attn.sparse._reorder import Part
-from attn.sparse.block_sparse import Patterned, attend_parts
 
 NAMES = ("global_q", "global_k", "global_v")
 

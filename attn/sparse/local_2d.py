@@ -10,8 +10,9 @@ from attn._places import Places
 from attn._settings import check_count
 from attn.biases import Bias
 from attn.masks import FULL, Local2D, Mask
+from attn.sparse._patterned import Patterned
+from attn.sparse._raster import check_raster, raster
 from attn.sparse._reorder import Around, Part
-from attn.sparse.block_sparse import Patterned, check_raster, raster
 
 TILE = 8  # pixels a side: 64 tokens that lie together
 

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from attn._settings import check_count
 from attn.biases import Bias
 from attn.masks import FULL, LogDistance, Mask, Window
-from attn.sparse.block_sparse import Patterned
+from attn.sparse._patterned import Patterned
 
 
 def logsparse_attention(

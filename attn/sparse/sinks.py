@@ -11,7 +11,7 @@ from attn._prompt import check_prompt
 from attn._settings import check_count
 from attn.biases import Bias
 from attn.masks import FULL, Causal, Mask, Prefix, Window
-from attn.sparse.block_sparse import Patterned
+from attn.sparse._patterned import Patterned
 
 
 def sinks_attention(

@@ -7,8 +7,9 @@ from jaxtyping import Array, Float
 from attn._settings import check_choice, check_count
 from attn.biases import Bias
 from attn.masks import FULL, Mask, Strided, Window
+from attn.sparse._patterned import HEADS, Patterned
+from attn.sparse._raster import root_up
 from attn.sparse._reorder import Part, by_residue
-from attn.sparse.block_sparse import HEADS, Patterned, root_up
 
 
 def strided_attention(

@@ -12,8 +12,9 @@ from attn._prompt import check_prompt
 from attn._settings import check_count
 from attn.biases import Bias
 from attn.masks import FULL, Causal, Mask, Strided, Window
+from attn.sparse._parts import attend_parts
+from attn.sparse._patterned import Patterned
 from attn.sparse._reorder import Part, by_residue
-from attn.sparse.block_sparse import Patterned, attend_parts
 
 
 def window_attention(

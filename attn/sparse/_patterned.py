@@ -1,0 +1,132 @@
+"""What all variants are that are softmax over a static pattern: the pattern, and its parts."""
+
+import abc
+import dataclasses
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from attn import _cache
+from attn._cached import Cached
+from attn._core import dense_attention, dense_weights
+from attn._dropout import check_rate, dropout_of
+from attn._inputs import check_qkv, check_state
+from attn._prompt import check_prompt
+from attn._settings import check_block
+from attn.biases import Bias, as_bias
+from attn.masks import FULL, TERMS, Causal, Mask, Padding
+from attn.sparse._parts import attend_parts, by_head, visited_by_heads
+from attn.sparse._reorder import Part, laid_out
+
+# of a paper whose heads are of two kinds: each sees both, or they take turns
+HEADS = ("merged", "alternating")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Patterned(Cached):
+    """A variant is its `patterns`, and the `pieces` by which they are run; all else is here.
+
+    It decodes with a cache of all tokens, of which a step sees the row of its pattern, drawn for
+    max_length tokens: what the whole at once sees if the pattern is `settled`.
+    """
+
+    honours: ClassVar = (*TERMS, Bias)
+    dropout_rate: float = 0.0
+    block: int | None = None
+
+    def __post_init__(self):
+        check_rate(self.dropout_rate)
+        check_block(self.block)
+
+    @abc.abstractmethod
+    def patterns(self, T: int, S: int) -> tuple[Mask, ...]:
+        """Which pairs are visible at these lengths, as data: drawable, with a density; of several
+        patterns head n has the n-th, over and over."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether the same pairs are visible however long the sequence is."""
+        of = lambda length: [p.sized(length, length) for p in self.patterns(length, length)]
+        return of(64) == of(100)
+
+    @property
+    def heads_alike(self):
+        return len(set(self.patterns(2, 2))) == 1
+
+    def pieces(self, T: int, S: int) -> tuple[tuple[Part, ...], ...]:
+        """Each pattern in disjoint parts, each with the order in which it is dense."""
+        return tuple((Part(pattern),) for pattern in self.patterns(T, S))
+
+    def density(self, T: int, S: int) -> float:
+        """The share of the T x S pairs that is visible, without other masks; mean over heads."""
+        if 0 in (T, S):
+            return 0.0
+        count = lambda mask, rows, columns: mask.pairs(rows, columns)
+        shares = [sum(count(*laid_out(p, T, S)) for p in parts) for parts in self.pieces(T, S)]
+        return float(np.mean(shares)) / (T * S)
+
+    def visited(self, T: int, S: int, N: int = 4) -> float:
+        """The share of the T x S scores, of dense attention's work, that visited blocks compute."""
+        kinds = self.pieces(T, S)
+        N = max(N, len(kinds))
+        return visited_by_heads(kinds, T, S, N, self.block) / max(T * S * N, 1)
+
+    def describe(self, T: int, S: int | None = None) -> str:
+        """One line: the density and the share of dense attention's operations, at these lengths."""
+        S = T if S is None else S
+        return (
+            f"{self.name} at {T} x {S}: {self.density(T, S):.2%} of pairs visible, "
+            f"{self.visited(T, S):.2%} of dense FLOPs visited"
+        )
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None):
+        mask, bias = check_qkv(q, k, v, mask, bias)
+        dropout = dropout_of(self, dropout_key, q, k)
+        parts = self.pieces(q.shape[-3], k.shape[-3])
+        return attend_parts(parts, q, k, v, mask, bias, dropout=dropout, block=self.block)
+
+    def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None):
+        mask, bias = check_qkv(q, k, v, mask, bias)
+        patterns = self.patterns(q.shape[-3], k.shape[-3])
+        attend = lambda n, q, k, v, bias, dropout: dense_attention(
+            q, k, v, mask=mask & patterns[n], bias=bias, dropout=dropout
+        )
+        dropout = dropout_of(self, dropout_key, q, k)
+        return by_head(attend, len(patterns), q, k, v, bias, dropout)
+
+    def weights(self, q, k, *, mask=FULL, bias=None):
+        mask, bias = check_qkv(q, k, k, mask, bias)
+        patterns = self.patterns(q.shape[-3], k.shape[-3])
+        last = lambda n, q, k, v, bias, _: jnp.moveaxis(
+            dense_weights(q, k, mask=mask & patterns[n], bias=bias), -3, -2
+        )
+        return jnp.moveaxis(by_head(last, len(patterns), q, k, k, bias), -2, -3)
+
+    def flops(self, T, S, N, K, H, D):
+        return 2 * visited_by_heads(self.pieces(T, S), T, S, N, self.block) * (H + D)
+
+    def prefill(self, q, k, v, *, max_length, bias=None):
+        check_prompt(q, k, v, max_length)
+        _, bias = check_qkv(q, k, v, FULL, bias)
+        return _cache.fill(k, v, max_length), self._rows(q, k, v, bias, max_length)
+
+    def _rows(self, q, k, v, bias, max_length):
+        """The causal output of the first tokens of `max_length`."""
+        causal = [Causal() & pattern for pattern in self.patterns(max_length, max_length)]
+        parts = tuple((Part(pattern.sized(max_length, max_length)),) for pattern in causal)
+        return attend_parts(parts, q, k, v, FULL, bias, block=self.block)
+
+    def step(self, state, q, k, v, *, bias=None):
+        check_state(state, _cache.Cache, q)
+        check_qkv(q, k, v, FULL)
+        length = state.k.shape[-2]
+        patterns = [pattern.sized(length, length) for pattern in self.patterns(length, length)]
+        at = state.length[None, None], jnp.arange(length)[None]
+
+        def attend(q, k, v, mask, bias=None):
+            row = lambda n: mask & Padding(keys=patterns[n].at(*at)[0])
+            one = lambda n, q, k, v, bias, _: dense_attention(q, k, v, mask=row(n), bias=bias)
+            return by_head(one, len(patterns), q, k, v, as_bias(bias))
+
+        return _cache.decode(state, attend, q, k, v, bias)
