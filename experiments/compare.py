@@ -21,7 +21,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli, records, redact, seen
+from experiments import cli, provenance, records, redact, seen
 from experiments.alike import alike, missed, untimed
 from experiments.cells import Cells, Run, begin, check, forget_failures
 from experiments.config import Experiment
@@ -65,6 +65,7 @@ def compare(
     ConfigError where no run's data can be read, or there is no run at its end to start from, before
     the directory is anyone's; LabError where what `launch` timed is not there."""
     console = Console()
+    provenance.git_commit()  # before hours in which the files may be edited
     if not (workdir / "sweep.json").exists():
         ready([p.experiment for p in sweep])
     check(workdir, sweep, rules)
