@@ -1,15 +1,24 @@
 """The commit that is recorded is of the code that runs."""
 
+import hashlib
 import os
 import re
 import subprocess
+import sys
+import types
 from pathlib import Path
 
 import pytest
 from tiny_experiment import tiny
 
-from experiments import compare, provenance
+from attn import Softmax
+from experiments import compare, config, gathered, provenance
 from experiments.provenance import commit_of
+from experiments.records import read_environment, write_environment
+from experiments.report import costs
+from experiments.report.comparison import _several
+from experiments.report.data import Cell
+from experiments.sources import sources
 from experiments.sweep import Planned
 
 
@@ -74,3 +83,37 @@ def test_what_is_edited_during_a_comparison_is_not_its_code(checkout, monkeypatc
     found = compare.compare(*arguments, title="", run=edited, measure=lambda chosen, cache: {})
     provenance.git_commit.cache_clear()
     assert found.environment["git"] == tell("rev-parse", "HEAD") != commit_of(folder)
+
+
+def test_the_users_own_mechanism_is_told_by_its_file(tmp_path, monkeypatch):
+    """It may change between the runs of a comparison, and is in no commit of this repository."""
+    file, known = tmp_path / "mine.py", []
+    monkeypatch.setitem(sys.modules, "mine", types.SimpleNamespace(__file__=str(file)))
+    monkeypatch.setattr(costs, "_before", lambda cache, key: known.append(key) or {})
+
+    def run(name: str, text: str) -> Cell:
+        """Of a process that has read the file."""
+        file.write_text(text)
+        kind = type("Mine", (), {"__module__": "mine"})
+        monkeypatch.setitem(config.TOKEN_MIXERS, "mine", kind)
+        model = types.SimpleNamespace(attentions=(kind(), Softmax()), cross=Softmax())
+        mine = types.SimpleNamespace(task=tiny().task, model=model)
+        found = sources([mine])
+        file.write_text("edited since")
+        assert sources([mine]) == found
+        monkeypatch.setattr(costs, "sources", lambda experiments: found)
+        costs.costs({}, tmp_path)
+        return cell(name, found)
+
+    def cell(name: str, found: dict[str, str]) -> Cell:
+        path = tmp_path / f"{name}.json"
+        write_environment(path, "", found)
+        code = gathered.code(read_environment(path))
+        return Cell(name, name, 0, {}, {"test": {}}, None, code=code)
+
+    other, cells = cell("softmax", sources([tiny()])), [run("a", "1"), run("b", "1"), run("a", "2")]
+    assert _several((*cells[:2], other)) == ""
+    one, two = (hashlib.sha256(x).hexdigest()[:8] for x in (b"1", b"2"))
+    told = f"several versions of the code: source.mine {one} (1 run) and {one}, then {two} (1 run)."
+    assert told in _several((*cells[1:], other))
+    assert known[0] == known[1] != known[2]

@@ -133,7 +133,7 @@ def test_an_environment_that_was_edited_stops_no_run(edited, tmp_path: Path):
     path = tmp_path / "environment.json"
     path.write_text(json.dumps({"hardware": edited}))
     assert other_cores(path) == ""
-    write_environment(path, "it")
+    write_environment(path, "it", {})
     assert json.loads(path.read_text())["earlier"] == [{"hardware": edited}]
 
 
@@ -225,6 +225,7 @@ def test_a_run_leaves_its_records(whole: Path):
     assert result["validation"]["accuracy"] == best["validation"]["accuracy"]
     environment = json.loads((whole / "environment.json").read_text())
     assert environment["versions"]["jax"] == jax.__version__
+    assert environment["source"] == {}  # all is of this repository
     learner, params, step = load(whole)
     again = Answers.of(jax.jit(learner.eval_step), params, learner.experiment.task, "test", 16)
     assert step == result["best_step"]
