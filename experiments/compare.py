@@ -21,7 +21,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli, records, redact, seen
+from experiments import cli, provenance, records, redact, seen
 from experiments.alike import alike, missed, untimed
 from experiments.cells import Cells, Run, begin, check, forget_failures
 from experiments.config import Experiment
@@ -40,6 +40,7 @@ from experiments.report.merge import apart
 from experiments.report.table import plural, terminal
 from experiments.search import check_values, chosen, search
 from experiments.sinks import define_sinks
+from experiments.sources import sources
 from experiments.stdout import Console
 from experiments.sweep import Planned, plan
 
@@ -65,6 +66,9 @@ def compare(
     ConfigError where no run's data can be read, or there is no run at its end to start from, before
     the directory is anyone's; LabError where what `launch` timed is not there."""
     console = Console()
+    # before hours in which their files may be edited
+    provenance.git_commit()
+    sources(p.experiment for p in sweep)
     if not (workdir / "sweep.json").exists():
         ready([p.experiment for p in sweep])
     check(workdir, sweep, rules)

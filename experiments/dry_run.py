@@ -15,6 +15,7 @@ from experiments.cells import Cells, check
 from experiments.draws import JOURNAL
 from experiments.fairness import Fairness
 from experiments.quantities import Step, in_turns
+from experiments.ready import ready
 from experiments.report.table import number
 from experiments.search import chosen, combinations, search
 from experiments.stdout import Console
@@ -25,7 +26,9 @@ def dry_run(
     sweep: Sequence[Planned], rules: Fairness, workdir: Path, *, retry_failed: bool = False
 ) -> None:
     """Prints every run with its folder, then what those that would be run would take; makes nothing
-    in `workdir`. Raises what `cells.check` does."""
+    in `workdir`. Raises what `compare` does before the directory is anyone's."""
+    if not (workdir / "sweep.json").exists():
+        ready([p.experiment for p in sweep])
     check(workdir, sweep, rules)
     with tempfile.TemporaryDirectory() as copies:
         for name in ("alike.json", JOURNAL):  # which are written to where they are read

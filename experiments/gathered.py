@@ -124,9 +124,11 @@ def on_machines(cells: Sequence[Cell], folder: Path) -> tuple[Cell, ...]:
 
 
 def code(environment: dict[str, Any]) -> dict[str, str]:
-    """The commit and the versions of a run, several where its sessions had several."""
+    """The commit, the versions and the user's own files of a run, several where its sessions had
+    several."""
     sessions = [x for x in (*environment.get("earlier", ()), environment) if isinstance(x, dict)]
-    each = [flat({"git": x.get("git", ""), "versions": x.get("versions", {})}) for x in sessions]
+    parts = {"git": "", "versions": {}, "source": {}}
+    each = [flat({name: x.get(name, none) for name, none in parts.items()}) for x in sessions]
     names = dict.fromkeys(name for x in each for name in x)
     had = lambda name: dict.fromkeys(str(x[name]) for x in each if name in x)
     return {name.removeprefix("versions."): ", then ".join(had(name)) for name in names}

@@ -33,6 +33,7 @@ from experiments.memory import keep_freed_memory
 from experiments.rundir import RESULT, claimed, read_json, write_config
 from experiments.signals import Signals
 from experiments.sinks import Sinks
+from experiments.sources import sources
 from experiments.start import start
 from experiments.tasks import Batch
 from experiments.validation import to_dict
@@ -81,7 +82,9 @@ def run(
                 write_config(workdir, experiment)
                 if line := records.other_cores(workdir / "environment.json"):
                     display.warn(line)
-                records.write_environment(workdir / "environment.json", command)
+                records.write_environment(
+                    workdir / "environment.json", command, sources([experiment])
+                )
                 return session.run()
             except OSError as error:
                 raise RunDirectoryError(f"{workdir} cannot be written to: {error}") from error

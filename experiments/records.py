@@ -1,22 +1,20 @@
 """What a run leaves behind for people: environment, metrics, JSON that is never half written."""
 
 import datetime
-import hashlib
 import importlib.metadata
 import json
 import os
 import platform
 import socket
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from experiments import disk
 from experiments.manifest import digest
+from experiments.provenance import git_commit
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "pydantic")
-ROOT = Path(__file__).parents[1]
 
 
 def environment(command: str = "") -> dict[str, Any]:
@@ -31,12 +29,13 @@ def environment(command: str = "") -> dict[str, Any]:
     }
 
 
-def write_environment(path: Path, command: str) -> None:
-    """That of this session, and in "earlier" those of the sessions that it goes on from."""
+def write_environment(path: Path, command: str, sources: dict[str, str]) -> None:
+    """That of this session, and in "earlier" those of the sessions that it goes on from; with the
+    `sources.sources` of the run."""
     before = read_object(path) or {}
     earlier = before.pop("earlier", [])
     earlier = [*earlier, before] if before and isinstance(earlier, list) else []
-    disk.write_json(path, environment(command) | {"earlier": earlier})
+    disk.write_json(path, environment(command) | {"source": sources, "earlier": earlier})
 
 
 def read_environment(path: Path) -> dict[str, Any]:
@@ -78,26 +77,6 @@ def cores() -> list[int]:
     if hasattr(os, "sched_getaffinity"):  # Linux
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
-
-
-def git_commit() -> str:
-    """The commit of this checkout, with `-dirty-` and a hash of the difference if files differ from
-    it; "" outside of git."""
-    # not describe, which writes the index: killed meanwhile, its lock stops the user's own git
-    lines = _git("status", "--porcelain=v2", "--branch", "--untracked-files=no").splitlines()
-    commit = "".join(x.split()[2].decode() for x in lines if x.startswith(b"# branch.oid "))
-    if all(x.startswith(b"#") for x in lines):
-        return commit
-    return f"{commit}-dirty-{hashlib.sha256(_git('diff', 'HEAD', '--binary')).hexdigest()[:8]}"
-
-
-def _git(*arguments: str) -> bytes:
-    """What it prints of this checkout; nothing if it cannot."""
-    command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
-    try:
-        return subprocess.run(command, capture_output=True, timeout=20).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return b""
 
 
 def version(package: str) -> str:

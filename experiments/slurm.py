@@ -1,7 +1,9 @@
 """Runs of a comparison as jobs of a cluster, through submitit: each takes what no other holds."""
 
+import pickle
 import sys
 from collections.abc import Callable, Sequence
+from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,17 @@ def run(
         executor.update_parameters(name="attn", **others)
     except (RuntimeError, ValueError, NameError, AssertionError) as error:
         raise ConfigError([f"--slurm: {error}"]) from None
-    for job in [executor.submit(work, *arguments) for _ in range(processes)]:
+    prepared = spawn.get_preparation_data("attn")
+    del prepared["authkey"]  # which only a child may be given
+    there = _as_spawned, prepared, pickle.dumps((work, arguments))
+    for job in [executor.submit(*there) for _ in range(processes)]:
         if (error := job.exception()) is not None:  # waits for it
             print(redacted(f"job {job.job_id} failed, see {folder}: {error}"), file=sys.stderr)
+
+
+def _as_spawned(prepared: dict[str, Any], pickled: bytes) -> None:
+    """As a process of --processes=2 does it: a file that is run in place of the command, whose
+    mechanisms the runs may have, is imported before they are read."""
+    spawn.prepare(prepared)
+    work, arguments = pickle.loads(pickled)
+    work(*arguments)

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
-from experiments import records
+from experiments import provenance
 from experiments.errors import ConfigError, LabError
 from experiments.measure.turns import OURS
 from experiments.report.table import number
@@ -32,7 +32,7 @@ ASKED = (
 
 def commit(name: str) -> str | None:
     """The full id of what git calls `name` here; None if there is no such commit."""
-    command = ["git", "-C", str(records.ROOT), "rev-parse", "--verify", "--quiet"]
+    command = ["git", "-C", str(provenance.ROOT), "rev-parse", "--verify", "--quiet"]
     done = subprocess.run([*command, f"{name}^{{commit}}"], capture_output=True, text=True)
     return done.stdout.strip() or None
 
@@ -42,7 +42,7 @@ def checkout(ref: str) -> Iterator[Path]:
     """A folder with the files of a commit, gone afterwards. Raises ConfigError for none."""
     if not (found := commit(ref)):
         raise ConfigError([f"--against={ref}: neither a peer nor a commit of this repository"])
-    git = ["git", "-C", str(records.ROOT), "worktree"]
+    git = ["git", "-C", str(provenance.ROOT), "worktree"]
     with tempfile.TemporaryDirectory(prefix="attn-") as parent:
         folder = Path(parent) / "there"
         subprocess.run([*git, "add", "--detach", folder, found], check=True, capture_output=True)
@@ -72,7 +72,7 @@ def beside(
         against = [f"--against={peers}"] if peers else []
         arguments = [*arguments, f"--suite={','.join(both)}", *against]
         for turn in range(TURNS):
-            for name, root in (("here", records.ROOT), ("there", there)):
+            for name, root in (("here", provenance.ROOT), ("there", there)):
                 tell(f"turn {turn + 1} of {TURNS}: {name}")
                 for key, value in _times(root, arguments, Path(out) / f"{name}{turn}").items():
                     found[name].setdefault(key, []).append(value)

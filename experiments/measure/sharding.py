@@ -22,7 +22,7 @@ from experiments.measure.options import Options
 from experiments.measure.torch_peers import sdpa
 from experiments.measure.turns import MODES, OURS, Contender, Group, Ready, Row, Unavailable
 from experiments.measure.verdict import judge
-from experiments.records import ROOT
+from experiments.provenance import ROOT
 
 DEVICES, MINUTES = 2, 30
 SPECS = {OURS: PartitionSpec("x"), "attn by heads": PartitionSpec(None, None, "x")}

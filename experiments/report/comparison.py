@@ -130,7 +130,7 @@ def _several(cells: Sequence[Cell]) -> str:
     done = [cell.code for cell in cells if cell.result and cell.code]
     told = []
     for name in dict.fromkeys(name for code in done for name in code):
-        counts = collections.Counter(code.get(name) or "unknown" for code in done)
+        counts = collections.Counter(code[name] or "unknown" for code in done if name in code)
         each = [f"{x} ({plural(n, 'run')})" for x, n in counts.items()]
         told += [f"{name} {' and '.join(each)}"] if len(each) > 1 else []
     return f"Trained by several versions of the code: {'; '.join(told)}." if told else ""

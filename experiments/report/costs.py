@@ -16,6 +16,7 @@ from experiments.measure import cost
 from experiments.measure.flops import counted
 from experiments.memory import keep_freed_memory
 from experiments.quantities import Layer, Step, in_turns, layers, state_bytes
+from experiments.sources import sources
 from experiments.validation import to_dict
 
 HELD = 4e9  # bytes of all steps that are timed in turns
@@ -30,6 +31,7 @@ def costs(
     found = records.environment()
     this = {
         "git": found["git"],
+        "source": sources(experiments.values()),
         "versions": found["versions"],
         "hardware": found["hardware"],
         "experiments": {name: to_dict(x) for name, x in experiments.items()},

@@ -18,7 +18,7 @@ from absl import flags
 from rich.console import Console
 
 from attn import MECHANISMS, Causal, Padding, Segments, Window
-from experiments import benchmark, records
+from experiments import benchmark, provenance
 from experiments.errors import ConfigError, Interrupted
 from experiments.measure import commits, cost, decoding, machine, torch_peers
 from experiments.measure.attention import Attention, needed, pairs
@@ -409,9 +409,9 @@ def test_a_commit_is_timed_beside_this_one(monkeypatch, tmp_path):
     ran = []
 
     def times(root, arguments, workdir):
-        ran.append((root == records.ROOT, (root / "attn/__init__.py").exists(), arguments))
+        ran.append((root == provenance.ROOT, (root / "attn/__init__.py").exists(), arguments))
         key = ("softmax", "float32", 4, 4, 64, 512, "forward")
-        return {key: 3.0 - len(ran) / 10 if root == records.ROOT else 2.0}
+        return {key: 3.0 - len(ran) / 10 if root == provenance.ROOT else 2.0}
 
     monkeypatch.setattr(commits, "_times", times)
     monkeypatch.setattr(commits, "_python", lambda *_: json.dumps({"softmax": []}))
@@ -479,7 +479,7 @@ def test_a_checkout_is_gone_after_sigterm_as_after_ctrl_c():
         stopped()
     assert error.value.code == 143
     listed = subprocess.run(
-        ["git", "-C", str(records.ROOT), "worktree", "list"], capture_output=True, text=True
+        ["git", "-C", str(provenance.ROOT), "worktree", "list"], capture_output=True, text=True
     )
     assert folders[0] not in listed.stdout
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
@@ -501,7 +501,7 @@ def test_a_commit_is_timed_by_the_suites_and_peers_that_both_have(monkeypatch):
 
 @pytest.mark.slow
 def test_a_checkout_says_which_suites_it_has():
-    found = json.loads(commits._python(records.ROOT, "-c", commits.ASKED))
+    found = json.loads(commits._python(provenance.ROOT, "-c", commits.ASKED))
     assert found == {n: [*x.against] for n, x in suites().items()} | {"loop": []}
 
 
@@ -510,6 +510,6 @@ def test_the_processes_of_a_commit_run_and_are_read():
     arguments = ["--suite=softmax", "--lengths=32", "--dtypes=float32", "--heads=1/1"]
     arguments += ["--widths=8", "--rounds=3", "--seconds=1", "--against=jax.nn"]
     with tempfile.TemporaryDirectory() as out:
-        found = commits._times(records.ROOT, arguments, Path(out) / "x")
+        found = commits._times(provenance.ROOT, arguments, Path(out) / "x")
     assert {key[-1] for key in found} == set(MODES)
     assert all(x > 0 for x in found.values())

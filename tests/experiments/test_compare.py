@@ -507,6 +507,30 @@ def test_jobs_of_a_cluster_share_the_runs(tmp_path, monkeypatch):
     assert [c.variant for c in found.cells if c.error] == ["linear"]
 
 
+def test_a_job_of_a_cluster_knows_what_the_file_that_was_run_adds(tmp_path):
+    """Runs of a user's own mechanism failed there, each with "StopIteration: "."""
+    script = tmp_path / "mine.py"
+    script.write_text("""
+import pickle, subprocess, sys, types
+from experiments import errors, slurm
+errors.MINE = "mine"  # as a mechanism is added to a table
+class Executor:
+    def __init__(self, folder, cluster):
+        self.update_parameters = dict
+    def submit(self, *called):
+        job = "import pickle, sys; f, *x = pickle.load(sys.stdin.buffer); f(*x)"
+        subprocess.run([sys.executable, "-c", job], input=pickle.dumps(called), check=True)
+        return types.SimpleNamespace(exception=lambda: None)
+def said(text):
+    print(text, errors.MINE, flush=True)
+if __name__ == "__main__":
+    sys.modules["submitit"] = types.SimpleNamespace(AutoExecutor=Executor)
+    slurm.run(said, ("it",), 2, None, {})
+""")
+    said = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert (said.stdout, said.stderr) == ("it mine\n" * 2, "")
+
+
 def test_parameters_of_a_cluster_are_read_or_refused(tmp_path):
     given = ["timeout_min=60", "slurm_partition=gpu"]
     assert slurm.settings(given) == {"timeout_min": 60, "slurm_partition": "gpu"}

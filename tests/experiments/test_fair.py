@@ -486,6 +486,9 @@ def test_a_dry_run_makes_nothing_and_refuses_what_the_run_would(tmp_path, monkey
         dry_run.dry_run(sweep, tokens, tmp_path / "run")
     with pytest.raises(RunDirectoryError, match="holds another comparison"):
         dry_run.dry_run(sweep[:1], tokens, solved)
+    starting = [p.having({"init_from": str(tmp_path / "none")}) for p in sweep]
+    with pytest.raises(ConfigError, match=r"init_from=.*there is no such folder"):
+        dry_run.dry_run(starting, Fairness(), tmp_path / "new")  # it was estimated
     # what was solved there is not solved again
     monkeypatch.delattr(experiments.alike, "_fields")
     listed = []

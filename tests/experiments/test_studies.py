@@ -12,6 +12,7 @@ import pytest
 
 from attn.nn import with_kv_heads
 from experiments.config_file import read
+from experiments.provenance import ROOT
 from experiments.studies import conversion, heads, record
 from experiments.studies.conversion import __main__ as conversion_command
 from experiments.studies.conversion import uptraining
@@ -277,12 +278,12 @@ def test_each_config_of_the_tasks_is_run_as_it_stands():
     for runs in planned.values():
         assert all(p.experiment.train.steps <= 100 for p in runs)
     (first,) = tasks.Settings().planned("needle")
-    assert first.experiment == read(str(record.records.ROOT / "configs/needle.py:softmax"))
+    assert first.experiment == read(str(ROOT / "configs/needle.py:softmax"))
 
 
 def test_readme_has_the_table_of_the_tasks():
     results = json.loads((tasks_command.FOLDER / "results.json").read_text())
-    text = (record.records.ROOT / "README.md").read_text()
+    text = (ROOT / "README.md").read_text()
     _, _, after = text.partition("<!-- tasks: of experiments/studies/tasks -->\n")
     assert after.partition("<!-- end -->")[0] == tasks_tables.tasks(results["configs"]) + "\n"
 

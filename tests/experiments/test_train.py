@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from tiny_experiment import STEPS, TINY, rows, state_digest, tiny, write_config
 
-from experiments import loop, records, train
+from experiments import loop, train
 from experiments.errors import (
     CheckpointError,
     ConfigError,
@@ -128,34 +128,12 @@ def test_going_on_with_other_cores_is_told(tmp_path: Path, monkeypatch, capsys):
     assert told in capsys.readouterr().err
 
 
-def test_the_commit_is_told_without_writing_to_the_checkout(tmp_path: Path, monkeypatch):
-    """git describe writes the index; killed there, it left a lock that stopped the next commit."""
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-C", str(tmp_path)]
-    tell = lambda *arguments: subprocess.check_output([*git, *arguments], text=True).strip()
-    monkeypatch.setattr(records, "ROOT", tmp_path)
-    assert records.git_commit() == ""
-    tell("init")
-    path, index = tmp_path / "a", tmp_path / ".git" / "index"
-    path.write_text("a")
-    tell("add", "a")
-    tell("commit", "-m", "a")
-    before = index.read_bytes()
-    os.utime(path, (0, 0))  # as git does not know the file; what is in it is the same
-    assert records.git_commit() == tell("rev-parse", "HEAD")
-    # other changes are other code: costs that were measured before them were taken for theirs
-    found = [path.write_text(text) and records.git_commit() for text in "bcb"]
-    assert found[0] == found[2] != found[1]
-    for name in found:
-        assert re.fullmatch(tell("rev-parse", "HEAD") + "-dirty-[0-9a-f]{8}", name)
-    assert index.read_bytes() == before
-
-
 @pytest.mark.parametrize("edited", ["x", None, 5])
 def test_an_environment_that_was_edited_stops_no_run(edited, tmp_path: Path):
     path = tmp_path / "environment.json"
     path.write_text(json.dumps({"hardware": edited}))
     assert other_cores(path) == ""
-    write_environment(path, "it")
+    write_environment(path, "it", {})
     assert json.loads(path.read_text())["earlier"] == [{"hardware": edited}]
 
 
@@ -247,6 +225,7 @@ def test_a_run_leaves_its_records(whole: Path):
     assert result["validation"]["accuracy"] == best["validation"]["accuracy"]
     environment = json.loads((whole / "environment.json").read_text())
     assert environment["versions"]["jax"] == jax.__version__
+    assert environment["source"] == {}  # all is of this repository
     learner, params, step = load(whole)
     again = Answers.of(jax.jit(learner.eval_step), params, learner.experiment.task, "test", 16)
     assert step == result["best_step"]

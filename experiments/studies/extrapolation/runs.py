@@ -7,14 +7,14 @@ from pathlib import Path
 import jax
 
 from attn.positions import Rotary
-from experiments import records, train
+from experiments import provenance, train
 from experiments.config import Experiment
 from experiments.config_file import read
 from experiments.evaluate import Answers, load
 from experiments.learner import Learner
 from experiments.validation import fingerprint
 
-CONFIG = records.ROOT / "configs/extrapolation.py"
+CONFIG = provenance.ROOT / "configs/extrapolation.py"
 ENCODINGS = ("sinusoidal", "learned", "rotary", "xpos", "alibi", "t5", "none")
 Slices = dict[str, float]  # accuracies
 

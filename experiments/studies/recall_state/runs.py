@@ -5,7 +5,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from experiments import quantities, records, train
+from experiments import provenance, quantities, train
 from experiments.cells import Cells
 from experiments.config_file import read_sweep
 from experiments.sweep import Planned, plan
@@ -37,7 +37,7 @@ class Settings:
         for seed in range(self.seeds):
             changes = [f"--config.{k}={v}" for k, v in (fields | {"seed": seed}).items()]
             for name in CONFIGS:
-                for p in plan(read_sweep(str(records.ROOT / f"configs/{name}.py"), changes)):
+                for p in plan(read_sweep(str(provenance.ROOT / f"configs/{name}.py"), changes)):
                     if not self.families or family(p) in self.families:
                         key = family(p), quantities.state_bytes(p.experiment), seed
                         runs.setdefault(key, p)

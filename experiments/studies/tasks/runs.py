@@ -5,7 +5,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from experiments import quantities, records, train
+from experiments import provenance, quantities, train
 from experiments.cells import Cells
 from experiments.config_file import read, read_sweep
 from experiments.gathered import baselines
@@ -50,7 +50,7 @@ class Settings:
     def planned(self, config: str) -> list[Planned]:
         """Seed by seed."""
         name, _, argument = config.partition(":")
-        file = str(records.ROOT / f"configs/{name}.py")
+        file = str(provenance.ROOT / f"configs/{name}.py")
         runs = []
         for seed in range(self.seeds):
             changes = [f"--config.{k}={v}" for k, v in (*self.fields, ("seed", seed))]
