@@ -125,6 +125,15 @@ def test_what_cannot_be_honoured_is_refused_by_name(options, named):
         attention_fn(attn.Linear())(Q, K, V, **options)
 
 
+def test_a_mask_of_a_call_that_is_none_of_flaxs_is_named():
+    ours = attention_fn(attn.Softmax())
+    # it was read as booleans, and so as its opposite
+    with pytest.raises(ValueError, match=r"mask: expected integers from 0 to 1, got -1"):
+        ours(Q, K, V, mask=jnp.where(SEEN, 0, -1e9))
+    with pytest.raises(TypeError, match=r"mask: expected an array of booleans, got Causal;"):
+        ours(Q, K, V, mask=attn.Causal())
+
+
 def test_what_needs_a_layer_of_its_own_is_named():
     for kind, what in (("linformer", "key_projection"), ("gla", "log_decay"), ("mamba2", "dt")):
         with pytest.raises(ValueError, match=f"mechanism: .* has .*{what}.*attn.nn.Attention"):
