@@ -105,6 +105,10 @@ def test_dropout_is_the_modules():
     with pytest.raises(NotImplementedError, match="dropout_rate: Linear drops no weights"):
         attention_fn(attn.Linear())(Q, K, V, dropout_rng=key, **options)
     # it dropped nothing and did not say so
+    without = {name: x for name, x in options.items() if name != "deterministic"}
+    np.testing.assert_array_equal(ours(Q, K, V, dropout_rng=key, **without), want)
+    with pytest.raises(ValueError, match=r"dropout_rate: expected 0, .* got 0\.4 of Softmax"):
+        attention_fn(own)
     with pytest.raises(ValueError, match=r"dropout_rng: expected a key .*, got None"):
         ours(Q, K, V, **options)
 

@@ -24,11 +24,11 @@ def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Ar
     mechanism's weights.
 
     Raises TypeError for what is no Mechanism, ValueError for one with learned arrays, gates or a
-    norm that its own layer holds. What is returned raises ValueError for dropout without a key and,
-    while they are known, for numbers of an additive mask, TypeError for a mask that is no array,
-    and NotImplementedError for what it cannot honour: masks that differ by head, dropout that is
-    the same in every row, weights to be sown, a precision, a single query of many keys
-    (`decode=True`) where its place counts, and what the mechanism refuses.
+    norm that its own layer holds, or a dropout rate of its own. What is returned raises ValueError
+    for dropout without a key and, while they are known, for numbers of an additive mask, TypeError
+    for a mask that is no array, and NotImplementedError for what it cannot honour: masks that
+    differ by head, dropout that is the same in every row, weights to be sown, a precision, a single
+    query of many keys (`decode=True`) where its place counts, and what the mechanism refuses.
     """
     if not isinstance(mechanism, Mechanism):
         name = getattr(mechanism, "__name__", repr(mechanism))
@@ -38,6 +38,9 @@ def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Ar
             f"mechanism: {mechanism.name} has {', '.join(_parts(mechanism))} of its layer, which "
             "Flax's do not hold; use attn.nn.Attention"
         )
+    if mechanism.dropout_rate:
+        got = f"{mechanism.dropout_rate} of {mechanism.name}"
+        raise ValueError(f"dropout_rate: expected 0, for the rate is the module's, got {got}")
     own = mask
 
     def attend(
@@ -49,7 +52,7 @@ def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Ar
         broadcast_dropout=True,
         dropout_rng=None,
         dropout_rate=0.0,
-        deterministic=True,
+        deterministic=False,  # as Flax's own functions
         dtype=None,
         precision=None,
         module=None,
