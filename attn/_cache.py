@@ -94,12 +94,8 @@ def append(cache: Cache, k, v, pinned: int = 0) -> Cache:
     Raises ValueError unless k and v are one token in the shape the cache was made for, and for one
     that was made for none.
     """
-    *batch, K, L, H = cache.k.shape
-    check_room(cache)
-    for name, new, width in (("k", k, H), ("v", v, cache.v.shape[-1])):
-        want = [*batch, 1, K, width]
-        if list(new.shape) != want:
-            raise ValueError(f"{name}: expected one token {want}, got {list(new.shape)}")
+    check_token(cache, k, v)
+    *batch, _, L, _ = cache.k.shape
     slot, axis = _slot(cache.length, L, pinned), len(batch) + 1
     put = lambda x, new: lax.dynamic_update_slice_in_dim(x, new.astype(x.dtype), slot, axis)
     k, v, poison = _clean(k, v)
@@ -111,6 +107,16 @@ def tokens(cache: Cache) -> tuple[Float[Array, "*B L K H"], Float[Array, "*B L K
     k = cache.k + cache.poison[..., None]
     filled = jnp.minimum(cache.length, k.shape[-2])
     return jnp.swapaxes(k, -3, -2), jnp.swapaxes(cache.v, -3, -2), Padding(filled)
+
+
+def check_token(cache: Cache, k, v) -> None:
+    """Raise ValueError unless k and v are one token for the cache, and it has room for one."""
+    *batch, K, _, H = cache.k.shape
+    check_room(cache)
+    for name, new, width in (("k", k, H), ("v", v, cache.v.shape[-1])):
+        want = [*batch, 1, K, width]
+        if list(new.shape) != want:
+            raise ValueError(f"{name}: expected one token {want}, got {list(new.shape)}")
 
 
 def check_room(cache: Cache) -> None:

@@ -14,7 +14,8 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from attn import MECHANISMS, Causal, Mechanism, Softmax
 from attn.nn import MIXERS, Mixer
-from attn.nn.config import CHOICES, EncoderConfig
+from attn.nn.config import EncoderConfig
+from attn.nn.config_rules import choices
 from attn.positions import Rotary
 from experiments import tasks
 from experiments.errors import nearest
@@ -26,6 +27,7 @@ Rate = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 
 MASK_RATE = 0.15  # BERT's
+CHOICES = choices(EncoderConfig)
 # of what they hold now the types below are made
 TASKS = {**tasks.TASKS}
 TOKEN_MIXERS = {**MECHANISMS, **MIXERS}  # what a layer may mix tokens by

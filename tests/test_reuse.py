@@ -105,6 +105,10 @@ def test_dropout_is_the_modules():
     with pytest.raises(NotImplementedError, match="dropout_rate: Linear drops no weights"):
         attention_fn(attn.Linear())(Q, K, V, dropout_rng=key, **options)
     # it dropped nothing and did not say so
+    without = {name: x for name, x in options.items() if name != "deterministic"}
+    np.testing.assert_array_equal(ours(Q, K, V, dropout_rng=key, **without), want)
+    with pytest.raises(ValueError, match=r"dropout_rate: expected 0, .* got 0\.4 of Softmax"):
+        attention_fn(own)
     with pytest.raises(ValueError, match=r"dropout_rng: expected a key .*, got None"):
         ours(Q, K, V, **options)
 
@@ -123,6 +127,15 @@ def test_dropout_is_the_modules():
 def test_what_cannot_be_honoured_is_refused_by_name(options, named):
     with pytest.raises(NotImplementedError, match=named):
         attention_fn(attn.Linear())(Q, K, V, **options)
+
+
+def test_a_mask_of_a_call_that_is_none_of_flaxs_is_named():
+    ours = attention_fn(attn.Softmax())
+    # it was read as booleans, and so as its opposite
+    with pytest.raises(ValueError, match=r"mask: expected integers from 0 to 1, got -1"):
+        ours(Q, K, V, mask=jnp.where(SEEN, 0, -1e9))
+    with pytest.raises(TypeError, match=r"mask: expected an array of booleans, got Causal;"):
+        ours(Q, K, V, mask=attn.Causal())
 
 
 def test_what_needs_a_layer_of_its_own_is_named():

@@ -212,8 +212,8 @@ class Forgetting(Mechanism):
         check_state(state, State, q)
         check_qkv(q, k, v, FULL)
         _check_decay(q, k, log_decay)
-        _cache.check_room(state.cache)
         _cache.check_one_token(q)
+        _cache.check_token(state.cache, k, v)
         L = state.total.shape[-3]
         at = state.cache.length
         before = jax.lax.dynamic_slice_in_dim(state.total, (at - 1) % L, 1, axis=-3)

@@ -231,6 +231,10 @@ class Attention(nnx.Module):
         if positions is not None:
             check_positions(positions, x.shape[:-1])
         before, conv = state.last, state.conv
+        for past in (before, conv):  # with the one token before, another batch would broadcast
+            if past is not None and past.shape[:-2] != x.shape[:-2]:
+                want, got = [*past.shape[:-2], 1, x.shape[-1]], list(x.shape)
+                raise ValueError(f"x: expected {want} to go with state, got {got}")
         qkv = self._qkv_shifted(x, before)
         if self.short_conv is not None:
             conv, qkv = self.short_conv.step(conv, qkv)

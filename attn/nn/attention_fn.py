@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool
 
 from attn import masks
 from attn._axes import aligned
+from attn._integers import check_range
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 
@@ -23,10 +24,11 @@ def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Ar
     mechanism's weights.
 
     Raises TypeError for what is no Mechanism, ValueError for one with learned arrays, gates or a
-    norm that its own layer holds. What is returned raises ValueError for dropout without a key, and
-    NotImplementedError for what it cannot honour: masks that differ by head, dropout that is the
-    same in every row, weights to be sown, a precision, a single query of many keys (`decode=True`)
-    where its place counts, and what the mechanism refuses.
+    norm that its own layer holds, or a dropout rate of its own. What is returned raises ValueError
+    for dropout without a key and, while they are known, for numbers of an additive mask, TypeError
+    for a mask that is no array, and NotImplementedError for what it cannot honour: masks that
+    differ by head, dropout that is the same in every row, weights to be sown, a precision, a single
+    query of many keys (`decode=True`) where its place counts, and what the mechanism refuses.
     """
     if not isinstance(mechanism, Mechanism):
         name = getattr(mechanism, "__name__", repr(mechanism))
@@ -36,6 +38,9 @@ def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Ar
             f"mechanism: {mechanism.name} has {', '.join(_parts(mechanism))} of its layer, which "
             "Flax's do not hold; use attn.nn.Attention"
         )
+    if mechanism.dropout_rate:
+        got = f"{mechanism.dropout_rate} of {mechanism.name}"
+        raise ValueError(f"dropout_rate: expected 0, for the rate is the module's, got {got}")
     own = mask
 
     def attend(
@@ -47,7 +52,7 @@ def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Ar
         broadcast_dropout=True,
         dropout_rng=None,
         dropout_rate=0.0,
-        deterministic=True,
+        deterministic=False,  # as Flax's own functions
         dtype=None,
         precision=None,
         module=None,
@@ -106,6 +111,11 @@ def _parts(mechanism: Mechanism) -> list[str]:
 
 
 def _term(mask: Bool[Array, "..."], q: Array, k: Array) -> Mask:
+    if not hasattr(mask, "dtype"):
+        got = f"{type(mask).__name__}; a Mask is given to attn.nn.attention_fn"
+        raise TypeError(f"mask: expected an array of booleans, got {got}")
+    if mask.dtype != bool:  # linen's are floats; one of 0 and -1e9 would be read as its opposite
+        check_range("mask", mask, 0, 1)
     *batch, T, N, _ = q.shape
     S = k.shape[-3]
     mask, _ = aligned(mask, q)  # as Flax broadcasts it

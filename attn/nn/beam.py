@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from attn._arrays import check_floats
 from attn._settings import check_count, is_integer, is_number
 from attn._varying import vary
 
@@ -35,7 +36,7 @@ def beam_search(
     hypotheses, the rest score -inf, as do those whose scores are NaN. Each leaf of the state has
     the axes [*B, W] in front and is gathered by the parent of each hypothesis; a leaf without axes
     is common to all. One call of `step` fewer than `steps`, O(W steps) memory beside the state's.
-    Raises ValueError for what does not fit.
+    Raises ValueError for what does not fit, TypeError for scores that are no floats.
     """
     _check(state, scores, steps, end, alpha)
     steps, end = int(steps), int(end)  # they may be NumPy's
@@ -44,7 +45,7 @@ def beam_search(
     # hypotheses of which there is no more than one so far: the others would be its copies
     alive = jnp.broadcast_to(jnp.where(jnp.arange(width) == 0, jnp.float32(0), -jnp.inf), rows)
     tokens = jnp.full((*rows, steps), end, jnp.int32)
-    ended = (tokens, jnp.full(rows, -jnp.inf))
+    ended = (tokens, jnp.full(rows, -jnp.inf, jnp.float32))
 
     def choose(alive, tokens, ended, scores, t):
         """The W likeliest continuations, and (parent, token) of each."""
@@ -72,8 +73,8 @@ def beam_search(
     return jnp.where(jnp.isneginf(scores)[..., None], end, tokens), scores
 
 
-def _penalty(length, alpha):
-    return ((5 + length) / 6) ** float(alpha)
+def _penalty(length, alpha) -> Float[Array, ""]:
+    return (jnp.asarray(5 + length, jnp.float32) / 6) ** float(alpha)
 
 
 def _best(one, other):
@@ -90,6 +91,7 @@ def _gather(x, at: Int[Array, "*B W"]):
 
 
 def _check(state, scores, steps, end, alpha) -> None:
+    check_floats(scores=scores)
     if scores.ndim < 2:
         raise ValueError(f"scores: expected axes [..., width, vocabulary], got {scores.shape}")
     rows = scores.shape[:-1]

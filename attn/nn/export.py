@@ -20,7 +20,7 @@ from attn.positions import Rotary
 
 FORMAT = "attn.nn.export 1"
 # what reading another program's metadata may raise
-FOREIGN = (ValueError, TypeError, LookupError, AttributeError)
+FOREIGN = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 # records by the kind that JSON says them under, and the names they have there
 RECORDS = {
     "mechanism": (Mechanism, MECHANISMS),

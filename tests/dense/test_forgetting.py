@@ -127,6 +127,14 @@ def test_a_step_that_cannot_be_is_named(tokens, room, told):
         Forgetting().step(state, q, k, v, log_decay=log_decay)
 
 
+def test_a_token_of_another_batch_than_the_state_is_named():
+    q, k, v, log_decay = drawn(1)
+    sizes = {"num_heads": 1, "num_kv_heads": 1, "head_dim": 8, "value_dim": 8}
+    state = Forgetting().init_state((3,), **sizes, max_length=4)
+    with pytest.raises(ValueError, match=r"k: expected one token \[3, 1, 1, 8\], got"):
+        Forgetting().step(state, q, k, v, log_decay=log_decay)
+
+
 def test_gates_that_are_not_floats_are_named():
     q, k, v, log_decay = drawn(3)
     with pytest.raises(TypeError, match="log_decay: expected an array of floats, got int32"):

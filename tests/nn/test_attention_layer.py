@@ -211,6 +211,10 @@ def test_a_step_takes_a_state_and_one_token(mechanism):
         made.step(state, X[:, :1, :9])
     with pytest.raises(ValueError, match=r"positions: .* broadcasts to \[3, 1\], got \[5\]"):
         made.step(state, X[:, :1], positions=jnp.arange(5))
+    # beside the last token of each row, one of no batch was taken for all of them
+    for x in (X[:1, :1], X[:2, :1], X[0, :1]):
+        with pytest.raises(ValueError, match=r"^[xq]: expected .*\[?3, 1, .* got"):
+            jax.eval_shape(made.step, state, x)
 
 
 @pytest.mark.parametrize("value", [0, 2.0, "1", True])

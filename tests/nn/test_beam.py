@@ -127,6 +127,20 @@ def test_numbers_of_numpy_are_numbers():
     assert scores.dtype == jnp.float32
 
 
+def test_scores_are_float32_whatever_jax_takes_a_number_for():
+    table = jnp.eye(V, dtype=jnp.float32)
+    with jax.enable_x64(True):
+        step = lambda state, token: (state, table[token])
+        _, scores = beam_search(step, (), jnp.zeros((2, 3, V), jnp.float32), steps=2, end=1)
+    assert scores.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("scores", [jnp.zeros((2, 3, V), int), [[0.0, 1.0]]])
+def test_scores_that_are_no_floats_are_named(scores):
+    with pytest.raises(TypeError, match=r"^scores: expected an array of floats"):
+        beam_search(None, (), scores, steps=2, end=1)
+
+
 def test_a_hypothesis_of_nan_leaves_the_beam_and_the_others_stay():
     rows = jnp.array([[jnp.nan] * 3, [0.0, 0.5, 1.0], [0.0, 0.0, 0.0]])
     count = lambda n, token: (n + 1, rows[token])  # a state may be a number of Python's

@@ -75,7 +75,8 @@ def test_a_file_that_is_cut_off_or_foreign_is_one_clear_error(tmp_path):
     _, path = saved(tmp_path)
     whole, one = path.read_bytes(), {"x": np.ones(3)}
     foreign = [b"", b"PK\x03\x04", os.urandom(99), save(one), save(one, {"format": "pt"})]
-    for text in ("[]", "{}", "nonsense", '{"widht": 3}', '{"mechanism": {"mechanism": "soft"}}'):
+    deep = "[" * 100_000
+    for text in ("[]", "{}", deep, "none", '{"widht": 3}', '{"mechanism": {"mechanism": "soft"}}'):
         foreign.append(save(one, {"format": export.FORMAT, "config": text}))
     for data in (*(whole[:n] for n in (7, 8, 100, len(whole) - 1)), whole + b"0", *foreign):
         path.write_bytes(data)

@@ -402,6 +402,12 @@ def test_what_it_cannot_honour_is_refused_by_name(mixer):
         for wrong in (X[..., :3], X[0, 0]):
             with pytest.raises(ValueError, match=r"x: expected \['...', 'T', 4\], got"):
                 call(wrong)
+    if Causal in mixer.honours:
+        with pytest.raises(TypeError, match=r"state: expected that of `prefill`, got NoneType"):
+            made.step(None, X[:, :1])
+        for wrong in (X[:1, :1], X[0, :1]):  # one of no batch was taken for all rows
+            with pytest.raises(ValueError, match=r"(state|q): expected .* got"):
+                made.step(state, wrong)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import abc
 import dataclasses
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
@@ -112,9 +113,25 @@ class MixerLayer(nnx.Module):
         bias: Bias | None = None,
         positions: Int[Array, "*#B 1"] | None = None,
     ) -> tuple[Any, Float[Array, "*B 1 W"]]:
-        """One token after those of `state`: its output equals that of the whole at once."""
+        """One token after those of `state`: its output equals that of the whole at once.
+
+        Raises TypeError for what is no state, ValueError for one of another batch.
+        """
         refuse_rest(self.mixer.name, FULL, bias, self.mixer.honours)
-        return self.advance(state, self._taken(x))
+        x = self._taken(x)
+        self._check_state(state, x.shape[:-2])
+        return self.advance(state, x)
+
+    def _check_state(self, state, batch: tuple[int, ...]) -> None:
+        """Raise unless it is one that tokens of this batch may follow: another would broadcast."""
+        want = jax.eval_shape(lambda: self.empty(batch))
+        if jax.tree.structure(state) != jax.tree.structure(want):
+            raise TypeError(f"state: expected that of `prefill`, got {type(state).__name__}")
+        shapes = lambda tree: [list(jnp.shape(y)) for y in jax.tree.leaves(tree)]
+        if shapes(state) != shapes(want):
+            raise ValueError(
+                f"state: expected one of {shapes(want)} to go with x, got {shapes(state)}"
+            )
 
     def _taken(self, x) -> Float[Array, "*B T W"]:
         """x in `dtype`. Raises ValueError unless it is tokens of the layer's width."""
