@@ -74,6 +74,19 @@ def _unwritable(path: str) -> str:
 
 
 @contextlib.contextmanager
+def in_turn(folder: Path) -> Iterator[None]:
+    """Waits for who else writes there: by a lock of the folder itself, which may be called anything
+    and gets no file more."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without such locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
 def held_soon(workdir: Path, name: str = LOCK, seconds: float = 10) -> Iterator[None]:
     """`held`, but waits for one who only holds it for a moment."""
     end = time.monotonic() + seconds

@@ -18,6 +18,7 @@ from absl import flags
 from experiments import cli, seen
 from experiments.errors import ConfigError
 from experiments.gathered import gathered, sights
+from experiments.lock import in_turn
 from experiments.report import write
 from experiments.report.benchmark import is_benchmark, read
 from experiments.report.data import summary
@@ -62,7 +63,9 @@ def _run(values: flags.FlagValues) -> None:
         if cell.error is not None:
             tell(f"left out: {cell.name}: {summary(cell.error)}")
     out.mkdir(parents=True, exist_ok=True)
-    tell(f"report: {write(found, out)}")
+    with in_turn(out):  # the files of two reports would be one of each
+        path = write(found, out)
+    tell(f"report: {path}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

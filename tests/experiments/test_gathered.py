@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -800,3 +801,22 @@ def test_layers_of_their_own_are_named_one_by_one():
     layers = lambda left: [{"name": "conv", "kernel": 4}, {"name": "window", "left": left}]
     found = names([{"model.attention": layers(7)}, {"model.attention": layers(15)}])
     assert found == ["conv window left=7", "conv window left=15"]
+
+
+def test_reports_into_one_folder_take_turns(tmp_path, monkeypatch):
+    """Its table was of one and its page of the other, where both were written at once."""
+    workdir, taken = leave(tmp_path / "a", [(planned(), 0.5)]), []
+
+    def write(found, out):
+        handle = os.open(out, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(handle)
+        taken.append(out)
+        return out
+
+    monkeypatch.setattr(command, "write", write)
+    arguments = [f"--workdir={workdir}", f"--out={tmp_path / 'out'}"]
+    assert command.main(arguments) == command.main(arguments) == 0  # and it is let go
+    assert len(taken) == 2
+    assert not list((tmp_path / "out").iterdir())
