@@ -12,7 +12,8 @@ MODULES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "she
 CALLS = {"eval", "exec", "compile", "__import__", "extractall", "unpack_archive", "system", "popen"}
 YAML = {"load", "load_all", "unsafe_load", "unsafe_load_all", "full_load", "full_load_all"}
 # A config is a Python file that its reader was given to run: the one place where that is meant.
-MEANT = {("experiments/config_file.py", "runpy")}
+# configs are programs; a job of a cluster reads what this process pickled, as submitit's own do
+MEANT = {("experiments/config_file.py", "runpy"), ("experiments/slurm.py", "pickle")}
 # numpy.load reads pickles when it is told to, and believes headers: experiments.arrays does not
 LOADS = {"np.load", "numpy.load", "np.lib.format.read_array", "np.lib.format.open_memmap"}
 METHODS = {"compile"}  # of a lowered computation, or of a pattern

@@ -203,9 +203,9 @@ class Seq2Seq(nnx.Module):
         check_count("width", width)
         check_settings(self.config.target.classes, steps, end, alpha)
         if not self._batch(source):  # some states have leaves of the batch axes alone
-            lengths = None if lengths is None else lengths[None]
+            source, mask, lengths = jax.tree.map(lambda x: x[None], (source, mask, lengths))
             how = dict(width=width, end=end, alpha=alpha, mask=mask, lengths=lengths)
-            tokens, scores = self.beam(source[None], steps, **how)
+            tokens, scores = self.beam(source, steps, **how)
             return tokens[0], scores[0]
         return _beam(*nnx.split(self), source, (steps, width, end, alpha), mask, lengths)
 

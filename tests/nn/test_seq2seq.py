@@ -7,6 +7,7 @@ import pytest
 from flax import nnx
 from toy_mechanism import SOFTMAX, Toy, config, run
 
+import attn
 from attn import (
     MECHANISMS,
     Additive,
@@ -288,6 +289,10 @@ def test_a_source_without_batch_has_a_beam():
     one, score = net.beam(source[0], 4, width=2, end=1)
     np.testing.assert_array_equal(one, tokens[0])
     np.testing.assert_allclose(score, scores[0], rtol=1e-6)
+    # its mask has no batch either: one of [S, S] was refused, that greedy decoding takes
+    mask = attn.masks.Array(jnp.ones((3, 3), bool))
+    beam = lambda: model().beam(source[0], 4, width=2, end=1, mask=mask)
+    assert jax.eval_shape(beam)[0].shape == (2, 4)
 
 
 def test_a_source_of_vectors_is_written_from_too():
