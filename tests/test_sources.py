@@ -11,8 +11,8 @@ FOLDERS = ("attn", "experiments", "configs", "scripts", "benchmarks")
 MODULES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 CALLS = {"eval", "exec", "compile", "__import__", "extractall", "unpack_archive", "system", "popen"}
 YAML = {"load", "load_all", "unsafe_load", "unsafe_load_all", "full_load", "full_load_all"}
-# A config is a Python file that its reader was given to run: the one place where that is meant.
-# configs are programs; a job of a cluster reads what this process pickled, as submitit's own do
+# a config is a Python file that its reader was given to run; a job of a cluster reads what this
+# process pickled, as submitit reads its own
 MEANT = {("experiments/config_file.py", "runpy"), ("experiments/slurm.py", "pickle")}
 # numpy.load reads pickles when it is told to, and believes headers: experiments.arrays does not
 LOADS = {"np.load", "numpy.load", "np.lib.format.read_array", "np.lib.format.open_memmap"}
