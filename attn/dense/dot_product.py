@@ -165,7 +165,7 @@ class Softmax(Cached):
     sinks: Literal["zero", "learned"] | None = None
     qk_norm: bool = False
     temperature: float | Literal["learned"] = 1.0
-    output_gate: str | None = None
+    output_gate: Literal["silu", "sigmoid"] | None = None
     dropout_rate: float = 0.0
     block: int | None = None
 
