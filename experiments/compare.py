@@ -23,7 +23,7 @@ from absl import flags
 
 from experiments import cli, provenance, records, redact, seen
 from experiments.alike import alike, missed, untimed
-from experiments.cells import Cells, Run, begin, check, forget_failures
+from experiments.cells import Cells, Run, begin, forget_failures
 from experiments.config import Experiment
 from experiments.config_file import Sweep, read_comparison
 from experiments.errors import InUseError, LabError
@@ -69,9 +69,7 @@ def compare(
     # before hours in which their files may be edited
     provenance.git_commit()
     sources(p.experiment for p in sweep)
-    if not (workdir / "sweep.json").exists():
-        ready([p.experiment for p in sweep])
-    check(workdir, sweep, rules)
+    ready(workdir, sweep, rules)
     if untimed(sweep, rules, workdir):
         launch(alike, (sweep, rules, workdir), 1)  # on the cores that a run has
         if untimed(sweep, rules, workdir):  # here it would be on others

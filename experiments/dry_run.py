@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.alike import alike, missed
-from experiments.cells import Cells, check
+from experiments.cells import Cells
 from experiments.draws import JOURNAL
 from experiments.fairness import Fairness
 from experiments.quantities import Step, in_turns
@@ -27,9 +27,7 @@ def dry_run(
 ) -> None:
     """Prints every run with its folder, then what those that would be run would take; makes nothing
     in `workdir`. Raises what `compare` does before the directory is anyone's."""
-    if not (workdir / "sweep.json").exists():
-        ready([p.experiment for p in sweep])
-    check(workdir, sweep, rules)
+    ready(workdir, sweep, rules)
     with tempfile.TemporaryDirectory() as copies:
         for name in ("alike.json", JOURNAL):  # which are written to where they are read
             if (there := workdir / name).exists():

@@ -1,18 +1,24 @@
-"""What runs need beside their configuration: data to read, and ended runs to start from."""
+"""What a comparison needs before it begins: a directory, data to read, ended runs to start from."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from experiments.cells import check
 from experiments.config import Experiment
 from experiments.errors import ConfigError, LabError
+from experiments.fairness import Fairness
 from experiments.rundir import RESULT, read_experiment
+from experiments.sweep import Planned
 
 
-def ready(experiments: Sequence[Experiment]) -> None:
-    """Raises DataError or ConfigError where no run's data can be read, ConfigError where one starts
-    from what is no run at its end."""
-    _read({x.posed: x for x in experiments}.values())
-    _ended(dict.fromkeys(x.init_from for x in experiments if x.init_from))
+def ready(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> None:
+    """Raises what `cells.check` does; and while the directory is nobody's, DataError or ConfigError
+    where no run's data can be read, ConfigError where one starts from what is no run at its end."""
+    if not (workdir / "sweep.json").exists():
+        experiments = [p.experiment for p in sweep]
+        _read({x.posed: x for x in experiments}.values())
+        _ended(dict.fromkeys(x.init_from for x in experiments if x.init_from))
+    check(workdir, sweep, rules)
 
 
 def _read(experiments: Iterable[Experiment]) -> None:
