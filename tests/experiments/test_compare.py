@@ -717,6 +717,7 @@ def learned_bytes(workdir):
     return b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(params))
 
 
+@pytest.mark.slow
 def test_runs_that_differ_by_their_seed_are_compiled_once_and_come_to_the_same(tmp_path):
     """Half of the quickstart's compilations were of programs that the process had."""
     kept = Kept()

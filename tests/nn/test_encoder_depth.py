@@ -157,6 +157,7 @@ def test_a_projection_of_all_layers_is_one_parameter():
         build(layers=2, mechanism=mechanism, scan=True)
 
 
+@pytest.mark.slow
 def test_lower_bounds_of_all_layers_are_one_parameter():
     model = build(layers=3, mechanism=HGRN2.for_layers(3, chunk=4))
     first, second, third = (block.attention.learned for block in model.stack.blocks)

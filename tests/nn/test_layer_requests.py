@@ -94,6 +94,7 @@ def test_keys_among_the_gates_are_made_as_k_is(changes):
         np.testing.assert_allclose(given[name], want, **NEAR)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"xpos": True}, {"qk_norm": True}], ids=repr)
 def test_a_step_reads_the_keys_and_values_of_each_branch(changes):
     """Of projections of their own: copies of those of k and v would hide which are read."""

@@ -143,6 +143,7 @@ def test_branches_with_the_same_keys_and_values_are_those_that_share_them():
         nsa_attention(q, k, v, mask=Causal(), **sizes, **shared, **dict(list(same.items())[:3]))
 
 
+@pytest.mark.slow
 def test_a_ring_of_the_window_is_enough_to_decode_with():
     apart = dataclasses.replace(SMALL, separate=True)
     q, k, v, learned = inputs(apart, T=13, S=13)
