@@ -10,14 +10,13 @@ from jaxtyping import Array, Float, Int
 
 from attn._arrays import check_width
 from attn._axes import aligned
-from attn._requests import check_requests
 from attn._rotary import check_positions
-from attn._settings import check_count, check_flag
 from attn._wide import wide
 from attn.biases import Bias
 from attn.dense.dot_product import dot_product_attention
 from attn.masks import FULL, Causal, Mask
 from attn.mechanism import Mechanism
+from attn.nn.attention_rules import check_causal, check_context, check_kinds, check_names, heads_of
 from attn.nn.gates import Gates, output_gate
 from attn.nn.keys import fold
 from attn.nn.norm import RMSNorm, head_norm
@@ -89,29 +88,16 @@ class Attention(nnx.Module):
         dtype=jnp.float32,
         key: Array,
     ):
-        if not isinstance(mechanism, Mechanism):
-            what = "a Mechanism such as attn.Softmax()"
-            raise TypeError(f"mechanism: expected {what}, got {mechanism!r}")
-        if not isinstance(rotary, Rotary):
-            raise TypeError(f"rotary: expected an attn.positions.Rotary, got {rotary!r}")
-        for name, flag in {"qk_norm": qk_norm, "bias": bias, "xpos": xpos}.items():
-            check_flag(name, flag)
-        counts = {"width": width, "num_heads": num_heads, "max_length": max_length}
-        for name, size in counts.items():
-            check_count(name, size)
-        N, K = num_heads, num_heads if num_kv_heads is None else num_kv_heads
-        check_count("num_kv_heads", K)
-        if head_dim is None and width % N:
-            raise ValueError(f"num_heads: expected a divisor of width {width}, got {N}")
-        if N % K:
-            raise ValueError(f"num_kv_heads: expected a divisor of num_heads {N}, got {K}")
-        check_requests(mechanism)
-        if mechanism.shared_qk and K != N:
-            raise ValueError(f"num_kv_heads: expected {N} with shared_qk, got {K}")
-        if xpos and mechanism.shared_qk:
-            raise ValueError("xpos: expected False with shared_qk, for it scales q and k apart")
-        H = width // N if head_dim is None else head_dim
-        check_count("head_dim", H)
+        check_kinds(mechanism, rotary, qk_norm=qk_norm, bias=bias, xpos=xpos)
+        N, K, H = heads_of(
+            mechanism,
+            width=width,
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            max_length=max_length,
+            xpos=xpos,
+        )
         self.heads, self.mechanism, self.dtype = (N, K, H), mechanism, jnp.dtype(dtype)
         self.rotary, self.xpos_centre = rotary, max_length / 2 if xpos else None
         # its variance depends on the input width alone: fusing does not change the draw's scale
@@ -121,10 +107,6 @@ class Attention(nnx.Module):
         self.out = nnx.Param(kernel(fold(key, "out"), (N * H, width), jnp.float32))
         zeros = lambda size: nnx.Param(jnp.zeros(size, jnp.float32))
         self.bias = nnx.Dict(qkv=zeros(columns), out=zeros(width)) if bias else None
-        if H % mechanism.parts:
-            raise ValueError(
-                f"head_dim: expected a multiple of {mechanism.parts} for {mechanism.name}, got {H}"
-            )
         part = H // mechanism.parts
         self.q_norm = RMSNorm(part) if qk_norm else None
         self.k_norm = RMSNorm(part) if qk_norm and not mechanism.shared_qk else self.q_norm
@@ -134,8 +116,6 @@ class Attention(nnx.Module):
         how = dict(bias=mechanism.conv_bias, key=fold(key, "short_conv"))
         self.short_conv = ShortConv(columns, taps, **how) if taps else None
         blending = mechanism.blending(num_kv_heads=K, head_dim=H)
-        if blending is not None and taps:
-            raise ValueError(f"short_conv: expected 0 with {mechanism.name}'s blending, got {taps}")
         blend = lambda: Gates(width, {"v": blending}, key=fold(key, "blend"))
         self.blend = None if blending is None else blend()
         self.out_gate = output_gate(mechanism, width, N, H, key=fold(key, "out_gate"))
@@ -145,18 +125,9 @@ class Attention(nnx.Module):
             fold(key, "mechanism"), value_dim=H, max_length=max_length, **sizes
         )
         gates = mechanism.gates(**sizes)
-        if both := sorted(learned.keys() & gates.keys()):
-            raise ValueError(f"{mechanism.name}: init and gates both name {', '.join(both)}")
+        check_names(mechanism, learned, gates)
         self.learned = nnx.Dict({name: nnx.Param(x) for name, x in learned.items()})
         self.gates = Gates(width, gates, key=fold(key, "gates"))
-        parts = ("q", "v") if mechanism.shared_qk else ("q", "k", "v")
-        known = {*parts, *gates, *(() if self.out_gate is None else ("output_gate",))}
-        known |= {"shares"} if mechanism.shift_rank else set()
-        if unknown := sorted(mechanism.shifts.keys() - known):
-            raise ValueError(
-                f"shifts: expected names out of {', '.join(sorted(known))} from {mechanism.name}, "
-                f"got {', '.join(unknown)}"
-            )
         self.token_shift = token_shift(mechanism, width, key=fold(key, "token_shift"))
 
     def __call__(
@@ -280,7 +251,7 @@ class Attention(nnx.Module):
         """Keys and values of a context, projected once for any number of `recall`s. Raises
         ValueError for another width, gates, a short convolution or a token shift."""
         check_width(self.qkv.shape[0], context=context)
-        self._check_context(None, self._gates(context, None, None))
+        check_context(self.mechanism, positions=None, gates=self._gates(context, None, None))
         (_, K, H), (_, of_k, of_v) = self.heads, self._columns
         k, v = jnp.split(self._qkv(context, slice(of_k.start, of_v.stop)), 2, axis=-1)
         return self._by_head(k, K, self.k_norm), v.reshape(*v.shape[:-1], K, H)
@@ -375,7 +346,7 @@ class Attention(nnx.Module):
         if positions is not None:
             check_positions(positions, x.shape[:-1])
             if self.xpos_centre is not None:
-                _check_causal(mask)
+                check_causal(mask)
         before = self._before(x, mask) if context is None else None
         gates = self._gates(x, before, positions)
         if context is None:
@@ -383,7 +354,7 @@ class Attention(nnx.Module):
             qkv = qkv if self.short_conv is None else self.short_conv(qkv, mask)
             q, k, v = (qkv[..., columns] for columns in self._columns)
         else:
-            self._check_context(positions, gates)
+            check_context(self.mechanism, positions=positions, gates=gates)
             of_q, of_k, of_v = self._columns
             q, kv = self._qkv(x, of_q), self._qkv(context, slice(of_k.start, of_v.stop))
             k, v = jnp.split(kv, 2, axis=-1)
@@ -462,33 +433,3 @@ class Attention(nnx.Module):
     def _read(self, name, x, before):
         """What the projection `name` reads of the tokens x."""
         return x if before is None else self.token_shift(name, x, before)
-
-    def _check_context(self, positions, gates):
-        """Raise ValueError for what needs q and k to come from one sequence."""
-        name = self.mechanism.name
-        if positions is not None:
-            raise ValueError("positions: two sequences share none to rotate by; leave them out")
-        if gates:
-            raise ValueError(
-                f"context: {name} gates each key by its own token, and its "
-                f"gates ({', '.join(gates)}) are projected from x; leave context out"
-            )
-        if self.short_conv is not None:
-            raise ValueError(
-                f"context: {name} convolves x over time, and a context is another sequence; leave "
-                "it out, or set short_conv=0"
-            )
-        if self.token_shift is not None:
-            raise ValueError(
-                f"context: {name} mixes each token with the one before, and a context is another "
-                "sequence; leave it out, or set token_shift=False"
-            )
-
-
-def _check_causal(mask: Mask) -> None:
-    """Raise ValueError unless the mask is joined with `Causal`."""
-    if isinstance(mask, Mask) and mask.take(Causal)[0] == (None,):
-        raise ValueError(
-            "mask: expected one joined by & with Causal() for xPos, whose scores grow with the "
-            f"distance to later keys, got {mask}"
-        )

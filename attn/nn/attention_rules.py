@@ -1,0 +1,103 @@
+"""What an attention layer is built of and called with: whether it fits."""
+
+from attn._requests import check_requests
+from attn._settings import check_count, check_flag
+from attn.masks import Causal, Mask
+from attn.mechanism import Mechanism
+from attn.positions import Rotary
+
+
+def check_kinds(mechanism: Mechanism, rotary: Rotary, **flags: bool) -> None:
+    """Raise TypeError for what is no mechanism, no rotary or no flag."""
+    if not isinstance(mechanism, Mechanism):
+        what = "a Mechanism such as attn.Softmax()"
+        raise TypeError(f"mechanism: expected {what}, got {mechanism!r}")
+    if not isinstance(rotary, Rotary):
+        raise TypeError(f"rotary: expected an attn.positions.Rotary, got {rotary!r}")
+    for name, flag in flags.items():
+        check_flag(name, flag)
+
+
+def heads_of(
+    mechanism: Mechanism,
+    *,
+    width: int,
+    num_heads: int,
+    num_kv_heads: int | None,
+    head_dim: int | None,
+    max_length: int,
+    xpos: bool,
+) -> tuple[int, int, int]:
+    """Query heads, key heads and the width of each. Raises ValueError for sizes that do not go
+    together, or not with the mechanism, and for requests of it that no layer can meet."""
+    counts = {"width": width, "num_heads": num_heads, "max_length": max_length}
+    for name, size in counts.items():
+        check_count(name, size)
+    N, K = num_heads, num_heads if num_kv_heads is None else num_kv_heads
+    check_count("num_kv_heads", K)
+    if head_dim is None and width % N:
+        raise ValueError(f"num_heads: expected a divisor of width {width}, got {N}")
+    if N % K:
+        raise ValueError(f"num_kv_heads: expected a divisor of num_heads {N}, got {K}")
+    check_requests(mechanism)
+    if mechanism.shared_qk and K != N:
+        raise ValueError(f"num_kv_heads: expected {N} with shared_qk, got {K}")
+    if xpos and mechanism.shared_qk:
+        raise ValueError("xpos: expected False with shared_qk, for it scales q and k apart")
+    H = width // N if head_dim is None else head_dim
+    check_count("head_dim", H)
+    if H % mechanism.parts:
+        raise ValueError(
+            f"head_dim: expected a multiple of {mechanism.parts} for {mechanism.name}, got {H}"
+        )
+    if mechanism.short_conv and mechanism.blending(num_kv_heads=K, head_dim=H) is not None:
+        what = f"expected 0 with {mechanism.name}'s blending"
+        raise ValueError(f"short_conv: {what}, got {mechanism.short_conv}")
+    return N, K, H
+
+
+def check_names(mechanism: Mechanism, learned: dict, gates: dict) -> None:
+    """Raise ValueError for a learned array with a gate's name, and for a shift of what the layer
+    does not project."""
+    if both := sorted(learned.keys() & gates.keys()):
+        raise ValueError(f"{mechanism.name}: init and gates both name {', '.join(both)}")
+    known = {"q", "v", *gates}
+    known |= set() if mechanism.shared_qk else {"k"}
+    known |= set() if mechanism.output_gate is None else {"output_gate"}
+    known |= {"shares"} if mechanism.shift_rank else set()
+    if unknown := sorted(mechanism.shifts.keys() - known):
+        raise ValueError(
+            f"shifts: expected names out of {', '.join(sorted(known))} from {mechanism.name}, "
+            f"got {', '.join(unknown)}"
+        )
+
+
+def check_context(mechanism: Mechanism, *, positions, gates: dict) -> None:
+    """Raise ValueError for what needs q and k to come from one sequence."""
+    name = mechanism.name
+    if positions is not None:
+        raise ValueError("positions: two sequences share none to rotate by; leave them out")
+    if gates:
+        raise ValueError(
+            f"context: {name} gates each key by its own token, and its "
+            f"gates ({', '.join(gates)}) are projected from x; leave context out"
+        )
+    if mechanism.short_conv:
+        raise ValueError(
+            f"context: {name} convolves x over time, and a context is another sequence; leave "
+            "it out, or set short_conv=0"
+        )
+    if mechanism.shifts:
+        raise ValueError(
+            f"context: {name} mixes each token with the one before, and a context is another "
+            "sequence; leave it out, or set token_shift=False"
+        )
+
+
+def check_causal(mask: Mask) -> None:
+    """Raise ValueError unless the mask is joined with `Causal`."""
+    if isinstance(mask, Mask) and mask.take(Causal)[0] == (None,):
+        raise ValueError(
+            "mask: expected one joined by & with Causal() for xPos, whose scores grow with the "
+            f"distance to later keys, got {mask}"
+        )
