@@ -10,14 +10,15 @@ from attn._integers import apart
 from attn._rotary import Rotary as Rotary
 from attn._rotary import rotary as rotary
 from attn._rotary import xpos_scale as xpos_scale
+from attn._settings import check_count
 
 
 def sinusoidal(length: int, width: int) -> Float[np.ndarray, "length width"]:
     """PE[t, 2c] = sin(t / 10000^(2c/width)), PE[t, 2c+1] = cos(same) (Vaswani et al. 2017,
     arXiv:1706.03762), float32. An odd width drops the last cosine. Raises ValueError for a width
-    below 1."""
-    if width < 1:
-        raise ValueError(f"width: expected at least 1, got {width}")
+    below 1 or a negative length."""
+    check_count("length", length, least=0)
+    check_count("width", width)
     rate = 10000.0 ** (-np.arange(0, width, 2) / width)
     angle = np.arange(length)[:, None] * rate  # [length, ceil(width / 2)], in float64
     table = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(length, 2 * rate.size)
@@ -27,11 +28,11 @@ def sinusoidal(length: int, width: int) -> Float[np.ndarray, "length width"]:
 def sinusoidal_grid(length: int, columns: int, width: int) -> Float[np.ndarray, "length width"]:
     """Sinusoids of an image read row by row: the first half of the channels for t // columns, the
     second for t % columns (as ViT's two-dimensional positions, Dosovitskiy et al. 2020,
-    arXiv:2010.11929, but fixed). Raises ValueError for a width below 2 or no columns."""
-    if columns < 1:
-        raise ValueError(f"columns: expected at least 1, got {columns}")
-    if width < 2:
-        raise ValueError(f"width: expected at least 2, got {width}")
+    arXiv:2010.11929, but fixed). Raises ValueError for a width below 2, no columns or a negative
+    length."""
+    check_count("length", length, least=0)
+    check_count("columns", columns)
+    check_count("width", width, least=2)
     row, column = np.divmod(np.arange(length), columns)
     half = width // 2
     of_row = sinusoidal(length // columns + 1, half)[row]
@@ -42,8 +43,7 @@ def alibi_slopes(num_heads: int) -> Float[np.ndarray, " num_heads"]:
     """2^(-8 n / N) for n = 1..N; for N not a power of two, those of the power below and every
     other one of the power above (Press et al. 2021, arXiv:2108.12409, and its code). Raises
     ValueError for no heads."""
-    if num_heads < 1:
-        raise ValueError(f"num_heads: expected at least 1, got {num_heads}")
+    check_count("num_heads", num_heads)
     below = 2 ** int(math.log2(num_heads))
     geometric = lambda n: 2.0 ** (-8.0 / n * np.arange(1, n + 1))
     rest = geometric(2 * below)[::2][: num_heads - below]
@@ -74,8 +74,7 @@ def t5_bucket(
         upper = jnp.where(distance < 0, buckets, 0)
         distance = jnp.abs(distance)
     exact = buckets // 2
-    if max_distance <= exact:
-        raise ValueError(f"max_distance: expected more than {exact}, got {max_distance}")
+    check_count("max_distance", max_distance, least=exact + 1)
     distance = jnp.maximum(distance, 0)
     ratio = jnp.log(jnp.maximum(distance, 1).astype(jnp.float32) / exact)
     far = exact + (ratio / math.log(max_distance / exact) * (buckets - exact)).astype(jnp.int32)

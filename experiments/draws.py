@@ -24,7 +24,7 @@ class Draws:
     DataError for a journal that is damaged; hold `journal(workdir)` meanwhile."""
 
     def __init__(self, workdir: Path, name: str, rules: Fairness) -> None:
-        self.optuna = _optuna()
+        self.optuna = load_optuna()
         backend = self.optuna.storages.journal.JournalFileBackend(
             str(workdir.absolute() / JOURNAL), lock_obj=_Held()
         )
@@ -115,7 +115,8 @@ class _Held:
         pass
 
 
-def _optuna() -> Any:
+def load_optuna() -> Any:
+    """The module. Raises ConfigError where it is missing."""
     try:
         import optuna
     except ImportError:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from experiments.cells import check
 from experiments.config import Experiment
+from experiments.draws import load_optuna
 from experiments.errors import ConfigError, LabError
 from experiments.fairness import Fairness
 from experiments.rundir import RESULT, read_experiment
@@ -13,7 +14,10 @@ from experiments.sweep import Planned
 
 def ready(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> None:
     """Raises what `cells.check` does; and while the directory is nobody's, DataError or ConfigError
-    where no run's data can be read, ConfigError where one starts from what is no run at its end."""
+    where no run's data can be read, ConfigError where one starts from what is no run at its end, or
+    where there is no optuna to draw trials."""
+    if rules.trials:
+        load_optuna()
     if not (workdir / "sweep.json").exists():
         experiments = [p.experiment for p in sweep]
         _read({x.posed: x for x in experiments}.values())

@@ -15,10 +15,25 @@ def test_a_grid_has_sinusoids_of_rows_and_of_columns():
         np.testing.assert_array_equal(table[t, :2], sinusoidal(3, 2)[t // 3])
         np.testing.assert_array_equal(table[t, 2:], sinusoidal(3, 3)[t % 3])
     assert sinusoidal_grid(0, 3, 5).shape == (0, 5)
-    with pytest.raises(ValueError, match="columns: expected at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"columns: expected an integer from 1 to .*, got 0"):
         sinusoidal_grid(7, 0, 5)
-    with pytest.raises(ValueError, match="width: expected at least 2, got 1"):
+    with pytest.raises(ValueError, match=r"width: expected an integer from 2 to .*, got 1"):
         sinusoidal_grid(7, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("length", lambda: sinusoidal(-1, 4)),
+        ("width", lambda: sinusoidal(3, 0)),
+        ("length", lambda: sinusoidal_grid(-1, 3, 5)),
+        ("num_heads", lambda: alibi_slopes(2.5)),
+        ("num_heads", lambda: alibi_slopes(0)),
+    ],
+)
+def test_a_size_that_is_none_is_named(name: str, make):
+    with pytest.raises(ValueError, match=f"^{name}: expected an integer from"):
+        make()
 
 
 def test_sinusoidal_is_the_papers_formula():

@@ -16,6 +16,7 @@ from experiments.cells import Cells
 from experiments.config_file import read_comparison
 from experiments.errors import ConfigError, DataError, LabError
 from experiments.fairness import Fairness, Range, fairness
+from experiments.ready import ready
 from experiments.search import chosen, search, trial_runs
 
 RATE = "optimizer.learning_rate"
@@ -224,6 +225,8 @@ def test_without_optuna_the_extra_is_named(tmp_path: Path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ConfigError, match=r"pip install 'attn-lab\[search\]'"):
         search(planned("softmax"), RULES, tmp_path, Finish())
+    with pytest.raises(ConfigError, match=r"pip install 'attn-lab\[search\]'"):
+        ready(tmp_path / "new", planned("softmax"), RULES)
 
 
 def test_none_is_drawn_among_others(tmp_path: Path):
