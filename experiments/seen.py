@@ -23,8 +23,8 @@ SHORT = 2**23  # numbers in the copies for all rows, below which compiling well 
 class Seen:
     """One example and what each layer and head sees in it."""
 
-    maps: list[Float[np.ndarray, "N L L"]]  # [] where there are none
-    why: str  # there are none
+    maps: list[Float[np.ndarray, "N L L"] | None]  # of each layer, None where it has none
+    why: str  # "" if each has some
     field: Float[np.ndarray, "R L"]
     tokens: Int[np.ndarray, "T"] | Float[np.ndarray, "T F"]
     image: Float[np.ndarray, "height width"] | None
@@ -64,7 +64,7 @@ def look(learner, params, split: str, example: int, *, probes: int = 64, rows: i
 
     quickly = places.size * probes * length * config.width <= SHORT
     found, field, real = once(looked, params, batch.tokens, lengths, quickly=quickly)
-    maps = [] if whys else [np.asarray(x[0], np.float32) for x, _ in found]
+    maps = [None if x is None else np.asarray(x[0], np.float32) for x, _ in found]
     field, real = np.asarray(field, np.float32), np.asarray(real)
     errors = tuple(_error(pair, real) for _, pair in found)
     about = {
@@ -72,7 +72,9 @@ def look(learner, params, split: str, example: int, *, probes: int = 64, rows: i
         f"{split} example": example,
         "label": np.ravel(batch.labels)[0] if batch.labels.ndim == 1 else "one for each position",
     }
-    why = whys[0] if whys else ""
+    without = [str(n) for n, x in enumerate(maps, 1) if x is None]
+    which = f"layer{'s' * (len(without) > 1)} {', '.join(without)}"
+    why = f"{which}: {'; '.join(dict.fromkeys(whys))}" if without else ""
     return Seen(maps, why, field, batch.tokens[0], _image(task, batch), about, errors)
 
 
@@ -138,8 +140,9 @@ def sight(run: Path) -> Sight:
     except Exception as error:  # a report without it is better than none after hours of training
         why = redacted(f"not looked at: {type(error).__name__}: {error}")
         return Sight((), np.zeros((0, 0)), why)
-    why = f"; no matrices: {seen.why}" if seen.why else ""
-    found = Sight(tuple(x.mean(0) for x in seen.maps), seen.field, which + why, seen.errors)
+    why = f"; no matrices of {seen.why}" if seen.why else ""
+    maps = tuple(None if x is None else x.mean(0) for x in seen.maps)
+    found = Sight(maps, seen.field, which + why, seen.errors)
     with contextlib.suppress(OSError):
         found.save(run)
     return found

@@ -44,10 +44,11 @@ def look(workdir: Path, example: int) -> Seen:
 
 
 def draw(found: Seen) -> plots.Drawing:
-    """A row for each layer, a column for each head, the input beside the first, and last the
-    receptive field."""
-    heads = max((len(layer) for layer in found.maps), default=0)
-    rows, first = max(len(found.maps), 1), found.image is not None
+    """A row for each layer that has matrices, a column for each head, the input beside the first,
+    and last the receptive field."""
+    maps = [(n, layer) for n, layer in enumerate(found.maps, 1) if layer is not None]
+    heads = max((len(layer) for _, layer in maps), default=0)
+    rows, first = max(len(maps), 1), found.image is not None
     with plots.figure(1.55 * (first + heads + 1) + 0.3, 1.8 * rows + 0.2) as fig:
         axes = fig.subplots(rows, first + heads + 1, squeeze=False)
         for ax in axes.flat:
@@ -55,9 +56,9 @@ def draw(found: Seen) -> plots.Drawing:
         if found.image is not None:
             axes[0, 0].imshow(found.image, cmap="gray")
             axes[0, 0].set_title("input", fontsize=8, pad=3)
-        for n, layer in enumerate(found.maps):
+        for row, (n, layer) in zip(axes, maps):
             for head, values in enumerate(layer):
-                matrix(axes[n, first + head], values, f"layer {n + 1}, head {head + 1}")
+                matrix(row[first + head], values, f"layer {n}, head {head + 1}")
         matrix(axes[0, -1], found.field, "receptive field")
         return plots.drawn(fig, "attention")
 
@@ -77,7 +78,7 @@ def write(found: Seen, workdir: Path, command: str) -> Path:
     tokens = " ".join(map(str, found.tokens.tolist()))
     sections = [
         "<h1>What the heads attend to</h1>",
-        facts(found.about | ({"no matrices": found.why} if found.why else {})),
+        facts(found.about | ({"no matrices of": found.why} if found.why else {})),
         f'<div class="figures">{picture(drawing.svg, CAPTION, wide=True)}</div>',
         f"<details><summary>tokens</summary><pre>{tokens}</pre></details>",
         f"<h2>How it was made</h2><pre>{html.escape(command)}</pre>",

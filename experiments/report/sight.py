@@ -24,7 +24,7 @@ LARGEST = 256  # rows of a matrix that are drawn; longer ones are averaged in sq
 class Sight:
     """Of one run: each layer's matrix, the mean over its heads, and the receptive field."""
 
-    layers: tuple[Float[np.ndarray, "L L"], ...]
+    layers: tuple[Float[np.ndarray, "L L"] | None, ...]  # None of one that has no matrix
     field: Float[np.ndarray, "R L"]
     about: str
     # of each layer's output to softmax's, None for one that is not in its place; None: not compared
@@ -37,7 +37,9 @@ class Sight:
         return float(np.mean(there)) if there else None
 
     def save(self, folder: Path) -> None:
-        arrays = {f"layer{n}": x.astype(np.float16) for n, x in enumerate(self.layers)}
+        none = np.zeros((0, 0))
+        layers = [none if x is None else x for x in self.layers]
+        arrays = {f"layer{n}": x.astype(np.float16) for n, x in enumerate(layers)}
         arrays |= {name: np.array(json.dumps(getattr(self, name))) for name in ("about", "errors")}
         np.savez_compressed(folder / FILE, field=self.field, **arrays)
 
@@ -46,7 +48,8 @@ class Sight:
         """None if the run was not looked at, or if the file cannot be read."""
         try:
             found = read_npz(folder / FILE)
-            layers = tuple(_matrix(x) for k, x in found.items() if k.startswith("layer"))
+            maps = [_matrix(x) for k, x in found.items() if k.startswith("layer")]
+            layers = tuple(x if x.size else None for x in maps)
             said = lambda name: json.loads(str(found[name])) if name in found else None
             errors = said("errors")
             if errors is not None:
@@ -80,7 +83,7 @@ def attending(sights: Mapping[str, Sight]) -> Iterator[tuple[Drawing, str]]:
     frames = functools.cache(frame)  # axes take longer to make than to fill
     for n, (name, sight) in enumerate(sights.items()):
         if sight.field.size:
-            fig = frames(len(sight.layers) + 1)
+            fig = frames(sum(x is not None for x in sight.layers) + 1)
             yield draw(sight, fig, f"{PREFIX}{n}"), f"{name}: {sight.about}{_apart(sight)}"
 
 
@@ -111,7 +114,7 @@ def frame(count: int) -> Figure:
 
 def draw(sight: Sight, fig: Figure, name: str) -> Drawing:
     """The layers' matrices and the receptive field, in a `frame` and in place of what it held."""
-    titled = [(layer, f"layer {n + 1}") for n, layer in enumerate(sight.layers)]
+    titled = [(x, f"layer {n}") for n, x in enumerate(sight.layers, 1) if x is not None]
     for ax, one in zip(fig.axes, [*titled, (sight.field, "receptive field")], strict=True):
         for image in [*ax.images]:
             image.remove()

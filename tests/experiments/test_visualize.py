@@ -9,9 +9,10 @@ from flax import nnx
 
 from attn import FULL, MECHANISMS
 from experiments import align, evaluate, seen, train, visualize
-from experiments.config import task
+from experiments.config import mechanism, task
 from experiments.evaluate import load
-from experiments.report.sight import Sight, averaged
+from experiments.learner import Learner
+from experiments.report.sight import Sight, attending, averaged
 from experiments.seen import in_place_of_softmax, look, sight
 from experiments.validation import from_dict
 
@@ -122,6 +123,27 @@ def test_a_mechanism_without_a_matrix_is_named(trained, capsys, monkeypatch):
     page = (trained / "attention.html").read_text()
     assert "Linear has no T x S matrix" in page
     assert page.count("<image") == 2  # the digit and the receptive field
+
+
+def test_beside_a_layer_without_a_matrix_the_others_are_shown(tmp_path):
+    """None was: a short convolution below it hid the layer that recalls."""
+    model = {"layers": 2, "width": 4, "heads": 2, "mlp_width": 0}
+    model["attention"] = [mechanism("depthwise_conv"), mechanism("softmax")]
+    rest = {"optimizer": {"learning_rate": 1e-3}, "train": {"steps": 2, "batch_size": 4}}
+    learner = Learner(from_dict({"task": task("digit_patches"), "model": model, **rest}))
+    found = look(learner, learner.init().params, "test", 0)
+    assert found.maps[0] is None
+    assert found.maps[1].shape == (2, 16, 16)
+    assert found.why == "layer 1: DepthwiseConv has no T x S matrix to show"
+    titles = re.findall(r"layer \d, head \d", visualize.draw(found).svg)
+    assert titles == ["layer 2, head 1", "layer 2, head 2"]
+    kept = Sight((None, found.maps[1].mean(0)), found.field, "looked", found.errors)
+    kept.save(tmp_path)
+    again = Sight.load(tmp_path)
+    assert again.layers[0] is None
+    ((drawing, _),) = attending({"hybrid": again})
+    assert re.findall(r"layer \d", drawing.svg) == ["layer 2"]
+    assert drawing.svg.count("<image") == 2
 
 
 def test_what_is_no_trained_run_is_refused(tmp_path, trained, capsys, monkeypatch):
