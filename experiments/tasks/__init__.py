@@ -20,6 +20,7 @@ from experiments.tasks.parity import Parity as Parity
 from experiments.tasks.pathfinder import Pathfinder as Pathfinder
 from experiments.tasks.pathfinder import PathfinderPatches as PathfinderPatches
 from experiments.tasks.recall import Recall as Recall
+from experiments.tasks.recall_mixed import RecallMixed as RecallMixed
 from experiments.tasks.retrieval import Retrieval as Retrieval
 from experiments.tasks.sequence import Reverse as Reverse
 from experiments.tasks.sequence import Sort as Sort
@@ -42,6 +43,7 @@ TASKS: dict[str, type[Task]] = {
     "pathfinder": Pathfinder,
     "pathfinder_patches": PathfinderPatches,
     "recall": Recall,
+    "recall_mixed": RecallMixed,
     "retrieval": Retrieval,
     "reverse": Reverse,
     "selective_copy": SelectiveCopy,

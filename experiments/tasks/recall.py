@@ -27,17 +27,11 @@ class Recall(Drawn):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("vocab_size", "length"):
-            require_int(name, getattr(self, name), 1)
+        require_int("length", self.length, 1)
         require_different("pairs", self.pairs, 1)
         most = max(self.pairs)
         require(4 * most <= self.length, "length", f">= 4 * {most} pairs", self.length)
-        low = 2 * (most + 1)
-        require(self.vocab_size >= low, "vocab_size", f">= {low} for {most} keys", self.vocab_size)
-        alpha = self.alpha
-        ok = isinstance(alpha, int | float) and 0 < alpha < np.inf
-        require(ok, "alpha", "a number > 0", alpha)
-        require(isinstance(self.noise, bool), "noise", "True or False", self.noise)
+        require_law(self, most)
 
     @property
     def slices(self) -> tuple[str, ...]:
@@ -48,19 +42,7 @@ class Recall(Drawn):
         return max(self.pairs)
 
     def baselines(self) -> dict[str, float]:
-        batch = whole_split(self, "validation")
-        # Each row asks as many questions as it has pairs, and one of its values is the answer.
-        _, rows = np.unique(batch.slices, return_counts=True)
-        queries = rows * np.array(self.pairs[: rows.size])
-        # The race below is won by near places: the first question tends to be the first key's.
-        asked = batch.weights > 0
-        value = 2 * np.cumsum(asked, axis=1) - 1  # where that of the last question's rank stands
-        guess = np.take_along_axis(batch.tokens, value, axis=1)
-        return {
-            "chance": 1 / (self.vocab_size - self.vocab_size // 2),
-            "any value of the prefix": float(rows.sum() / queries.sum()),
-            "k-th question, k-th value": float((guess == batch.labels)[asked].mean()),
-        }
+        return guesses(whole_split(self, "validation"), self.pairs, self.vocab_size)
 
     def draw(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
         """Example number n has pairs[n % len(pairs)] pairs."""
@@ -79,6 +61,31 @@ class Recall(Drawn):
             weights=(labels > 0).astype(np.float32),  # a value is never 0
             slices=slices,
         )
+
+
+def require_law(task, most: int) -> None:
+    """Raises ValueError for `vocab_size`, `alpha` or `noise` that `most` keys cannot have."""
+    require_int("vocab_size", task.vocab_size, 1)
+    low = 2 * (most + 1)
+    require(task.vocab_size >= low, "vocab_size", f">= {low} for {most} keys", task.vocab_size)
+    ok = isinstance(task.alpha, int | float) and 0 < task.alpha < np.inf
+    require(ok, "alpha", "a number > 0", task.alpha)
+    require(isinstance(task.noise, bool), "noise", "True or False", task.noise)
+
+
+def guesses(batch: Batch, pairs: tuple[int, ...], vocab_size: int) -> dict[str, float]:
+    """What is right without reading a key, in rows whose slices have so many `pairs`."""
+    # Each row asks as many questions as it has pairs, and one of its values is the answer.
+    questions = np.array(pairs)[batch.slices]
+    # The race below is won by near places: the first question tends to be the first key's.
+    asked = batch.weights > 0
+    value = 2 * np.cumsum(asked, axis=1) - 1  # where that of the last question's rank stands
+    guess = np.take_along_axis(batch.tokens, value, axis=1)
+    return {
+        "chance": 1 / (vocab_size - vocab_size // 2),
+        "any value of the prefix": float(questions.size / questions.sum()),
+        "k-th question, k-th value": float((guess == batch.labels)[asked].mean()),
+    }
 
 
 def sequences(

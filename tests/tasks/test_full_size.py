@@ -33,9 +33,17 @@ CUT = {
     "pathfinder": ("task.validation=4", "task.test=4"),
     "pathx": ("task.validation=4", "task.test=4", "task.resolution=32"),
     "mqar": ("task.validation=4", "task.test=4"),
+    "mqar_mixed": ("task.validation=7", "task.test=7"),
+    "bytes_large": ("task.length=32",),
 }
 FILES = {"text": reviews, "retrieval": pairs, "image": colours}
-VARIANTS = [(name, "softmax") for name in FULL_SIZE] + [("image", "linear"), ("mqar", "256")]
+VARIANTS = [
+    *((name, "softmax") for name in FULL_SIZE),
+    ("image", "linear"),
+    ("mqar", "256"),
+    ("mqar_mixed", ""),
+    ("bytes_large", "softmax"),
+]
 
 
 @pytest.mark.parametrize("name", FULL_SIZE)
@@ -91,6 +99,30 @@ def test_recall_at_full_size_is_as_published(length, pairs, batch):
     assert {x.model.width for _, x in read_sweep(f"{CONFIGS}/mqar.py")} == {64, 128, 256, 512}
 
 
+def test_mixed_recall_at_full_size_is_as_published():
+    e = read(f"{CONFIGS}/mqar_mixed.py")
+    task = e.task
+    assert [*zip(task.lengths, task.pairs)] == [(64, 4), (128, 8), (256, 16), (256, 32), (256, 64)]
+    assert task.shares == (5, 1, 1, 1, 1)  # 100,000 rows and 20,000 of each other
+    held = [(64, 4), (64, 8), (64, 16), (128, 32), (256, 64), (512, 128), (1024, 256)]
+    assert [*zip(task.held_lengths, task.held_pairs)] == held
+    assert (task.vocab_size, task.alpha, task.noise, task.test) == (8192, 0.01, True, 7000)
+    assert (e.train.steps, e.train.batch_size) == (22_500, 256)
+    assert (e.model.layers, e.model.mlp_width, e.model.positions) == (2, 0, "none")
+    states = {(x.model.width, x.model.head_dim) for _, x in read_sweep(f"{CONFIGS}/mqar_mixed.py")}
+    assert {(w, n) for w in (48, 64, 128) for n in (8, 16, 24)} < states
+
+
+def test_the_large_language_model_is_as_published():
+    e = read(f"{CONFIGS}/bytes_large.py:softmax")
+    m, o, t = e.model, e.optimizer, e.train
+    assert (m.layers, m.heads, m.width, m.mlp_width, m.dropout) == (6, 6, 384, 1536, 0.2)
+    assert m.attention.dropout_rate == 0.2
+    assert (e.task.length, t.batch_size, t.steps) == (256, 64, 5000)
+    rates = (o.learning_rate, o.final_learning_rate, o.warmup_steps, o.weight_decay, o.b2)
+    assert rates == (1e-3, 1e-4, 100, 0.1, 0.99)
+
+
 @pytest.mark.parametrize("task", published.TASKS[:-1])
 def test_a_config_tells_what_was_published(task):
     said = " ".join((CONFIGS / f"{task}.py").read_text().split())
@@ -113,7 +145,8 @@ def test_a_full_size_config_takes_a_step(name, argument, tmp_path):
     small = ["train.batch_size=2", "train.eval_batch_size=2", *CUT[name]]
     if name in FILES:
         small.append(f"task.data_dir={FILES[name](tmp_path)}")
-    e = read(f"{CONFIGS / name}.py:{argument}", [f"--config.{x}" for x in small])
+    path = f"{CONFIGS / name}.py" + (f":{argument}" if argument else "")
+    e = read(path, [f"--config.{x}" for x in small])
     learner = Learner(e)
     state = jax.jit(learner.init)()
     batch = e.task.batch(e.seed, 0, e.train.batch_size)

@@ -1,9 +1,11 @@
 """Recall's rule by brute force, token by token."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from experiments.tasks import Recall
+from experiments.tasks import Recall, RecallMixed
 from experiments.tasks.recall import sequences
 
 TIGHT = Recall(vocab_size=34, length=64, pairs=(1, 3, 16), validation=50, test=50)
@@ -21,16 +23,71 @@ def test_every_query_is_answered_by_its_keys_value(task):
             batch.tokens.tolist(), batch.labels.tolist(), batch.weights, batch.slices
         ):
             kv = task.pairs[index]
-            bound = dict(zip(tokens[0 : 2 * kv : 2], tokens[1 : 2 * kv : 2]))
-            assert len(bound) == len(set(bound.values())) == kv
-            assert all(1 <= key < task.vocab_size // 2 <= value for key, value in bound.items())
-            asked = np.flatnonzero(weights)
-            assert ((asked >= 2 * kv) & (asked % 2 == 0)).all()
-            assert sorted(tokens[i] for i in asked) == sorted(bound)  # each key once
-            assert all(labels[i] == bound[tokens[i]] for i in asked)
-            rest = [t for i, t in enumerate(tokens) if i >= 2 * kv and i not in asked]
-            assert not bound.keys() & set(rest)  # no filler is a key
-            assert task.noise == any(rest)
+            check_row(tokens, labels, np.flatnonzero(weights), kv, task)
+
+
+def check_row(tokens, labels, asked, kv, task):
+    bound = dict(zip(tokens[0 : 2 * kv : 2], tokens[1 : 2 * kv : 2]))
+    assert len(bound) == len(set(bound.values())) == kv
+    assert all(1 <= key < task.vocab_size // 2 <= value for key, value in bound.items())
+    assert ((asked >= 2 * kv) & (asked % 2 == 0)).all()
+    assert sorted(tokens[i] for i in asked) == sorted(bound)  # each key once
+    assert all(labels[i] == bound[tokens[i]] for i in asked)
+    rest = [t for i, t in enumerate(tokens) if i >= 2 * kv and i not in asked]
+    assert not bound.keys() & set(rest)  # no filler is a key
+    assert task.noise == any(rest)
+
+
+MIXED = RecallMixed(
+    vocab_size=64,
+    lengths=(16, 33, 33),
+    pairs=(2, 2, 4),
+    shares=(3, 1, 2),
+    held_lengths=(20, 48),
+    held_pairs=(1, 6),
+    validation=50,
+    test=50,
+)
+
+
+def test_a_mixture_trains_on_some_sizes_and_asks_about_others():
+    batch = MIXED.batch(1, 2, 60)
+    kinds = list(zip(batch.lengths.tolist(), batch.weights.sum(1).astype(int).tolist()))
+    counts = {kind: kinds.count(kind) for kind in set(kinds)}
+    assert counts == {(16, 2): 30, (33, 2): 10, (33, 4): 20}
+    held = [*MIXED.evaluation("test", 25)]
+    assert MIXED.slices == ("1 pair in 20", "6 pairs in 48")
+    assert {(n, s) for b in held for n, s in zip(b.lengths, b.slices)} == {(20, 0), (48, 1)}
+    for one in (batch, *held):
+        assert one.tokens.shape[1] == MIXED.length == 48
+        for tokens, labels, weights, n in zip(one.tokens, one.labels, one.weights, one.lengths):
+            assert not tokens[n:].any()
+            kv = int(weights.sum())
+            row = tokens[:n].tolist(), labels[:n].tolist(), np.flatnonzero(weights)
+            check_row(*row, kv, MIXED)
+
+
+def test_what_a_mixture_knows_without_learning():
+    batch = MIXED.examples("validation", np.arange(50))
+    found = MIXED.baselines()
+    assert found["chance"] == 1 / 32
+    assert found["any value of the prefix"] == pytest.approx(50 / batch.weights.sum())
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"shares": (1, 2)}, "shares: expected a tuple of integers, one for each of lengths"),
+        ({"shares": (0, 1, 1)}, "shares: expected an integer"),
+        ({"held_pairs": (1, 13)}, "held_lengths: expected >= 4 "),
+        ({"held_lengths": (), "held_pairs": ()}, "held_lengths: expected a tuple"),
+        ({"held_lengths": (20, 20), "held_pairs": (1, 1)}, "held_lengths, held_pairs: expected"),
+        ({"vocab_size": 13}, "vocab_size: expected >= 14 for 6 keys"),
+    ],
+)
+def test_sizes_that_do_not_go_together_are_named(fields, named):
+    with pytest.raises(ValueError, match=f"^{named}"):
+        dataclasses.replace(MIXED, **fields)
 
 
 def test_slices_are_mixed_evenly():
