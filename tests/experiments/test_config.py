@@ -6,15 +6,18 @@ import os
 import resource
 import subprocess
 import sys
+import types
+from collections.abc import Callable
 from pathlib import Path
 
+import pydantic
 import pytest
 from absl import flags
 from tiny_experiment import TINY, tiny, write_config
 
-from attn import MECHANISMS, Linear
+from attn import MECHANISMS, Linear, Mechanism
 from attn.nn import EncoderConfig
-from experiments import cli, compare, train
+from experiments import cli, compare, config, train, validation
 from experiments.config import Experiment, Model, Optimizer, mechanism, task
 from experiments.config_file import override, read, read_sweep
 from experiments.errors import ConfigError
@@ -404,3 +407,53 @@ def test_what_is_registered_too_late_is_told_where_its_line_belongs(monkeypatch)
     monkeypatch.setitem(TASKS, "twice", TASKS["copy"])
     with pytest.raises(ValueError, match=r"'twice': added to TASKS too late; .*tasks/__init__\.py"):
         task("twice")
+
+
+def own(kind: object = int, default: object = None, name: str = "x") -> type:
+    """A mechanism of a user's own, with such a field."""
+    field = (name, kind, dataclasses.field(default=default))
+    options = {"frozen": True, "kw_only": True, "bases": (MECHANISMS["softmax"],)}
+    return dataclasses.make_dataclass("Mine", [field], **options)
+
+
+RECORDS = [dataclasses.make_dataclass("R", [("a", int, 1)], frozen=x) for x in (True, False)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "got"),
+    [
+        (list[int], "Mine.x: expected a number, .* got list[int]"),
+        (dict | None, "got dict | None"),  # was "unhashable type: 'dict'" or pydantic's traceback
+        (Callable, "got collections.abc.Callable"),
+        (types.SimpleNamespace, "got types.SimpleNamespace"),
+        (MECHANISMS["linear"], "Linear"),  # its key was lost
+        (RECORDS[1], "R"),
+        ("Missing", "Mine: expected types that are known .* 'Missing' is not defined"),
+    ],
+)
+def test_a_mechanism_of_ones_own_has_fields_that_a_config_can_say(kind, got, monkeypatch):
+    monkeypatch.setitem(config.TOKEN_MIXERS, "mine", own(kind))
+    validation._adapter.cache_clear()
+    (line,) = problems(TINY)
+    assert all(part in line for part in got.split(".*"))
+
+
+def test_a_mechanism_of_ones_own_has_all_methods_and_no_field_name(monkeypatch):
+    monkeypatch.setitem(config.TOKEN_MIXERS, "mine", own(str, "mine", name="name"))
+    half = type("Half", (Mechanism,), {"__call__": print})
+    monkeypatch.setitem(config.TOKEN_MIXERS, "half", half)
+    validation._adapter.cache_clear()
+    named, abstract = problems(TINY)
+    assert "Mine.name: expected another name" in named
+    assert "Half: expected a method examples and a method flops and a met" in abstract
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(tuple[tuple[int, ...], ...], ((1, 2), (3,))), (RECORDS[0], RECORDS[0](2))],
+)
+def test_a_field_of_tuples_in_tuples_or_a_record_is_read_as_it_was_written(kind, value):
+    mine, strict = own(kind, value), pydantic.ConfigDict(strict=True)
+    adapter = pydantic.TypeAdapter(dict[str, config._one_of({"mine": mine})], config=strict)
+    plain = {"name": "mine", "x": dataclasses.asdict(mine())["x"]}  # as config.json has it
+    assert adapter.validate_json(json.dumps({"attention": plain})) == {"attention": mine()}
