@@ -18,7 +18,7 @@ from experiments.records import read_environment, write_environment
 from experiments.report import costs
 from experiments.report.comparison import _several
 from experiments.report.data import Cell
-from experiments.sources import sources
+from experiments.sources import _hash, sources
 from experiments.sweep import Planned
 
 
@@ -117,3 +117,19 @@ def test_the_users_own_mechanism_is_told_by_its_file(tmp_path, monkeypatch):
     told = f"several versions of the code: source.mine {one} (1 run) and {one}, then {two} (1 run)."
     assert told in _several((*cells[1:], other))
     assert known[0] == known[1] != known[2]
+
+
+def test_what_a_mechanism_imports_from_beside_its_file_is_its_source_too(tmp_path, monkeypatch):
+    """Runs before and after an edit of it were told to be of the same code."""
+    (tmp_path / "mine.py").write_text("import json\nfrom helper import SCALE, mine")
+    module = types.SimpleNamespace(__file__=str(tmp_path / "mine.py"))
+    monkeypatch.setitem(sys.modules, "mine", module)
+
+    def edited(name: str, text: str) -> str:
+        (tmp_path / name).write_text(text)
+        return _hash(type("Mine", (), {"__module__": "mine"}))
+
+    found = [edited("helper.py", "from . import deeper"), edited("deeper.py", "1")]
+    found += [edited("deeper.py", "2"), edited("config.py", "")]  # which nobody imports
+    assert len({*found}) == 3
+    assert found[2] == found[3]
