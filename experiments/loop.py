@@ -35,7 +35,7 @@ from experiments.signals import Signals
 from experiments.sinks import Sinks
 from experiments.sources import sources
 from experiments.start import start
-from experiments.tasks import Batch
+from experiments.tasks import Batch, Task
 from experiments.validation import to_dict
 
 METRICS = "metrics.jsonl"
@@ -83,11 +83,20 @@ def run(
                 if line := records.other_cores(workdir / "environment.json"):
                     display.warn(line)
                 records.write_environment(
-                    workdir / "environment.json", command, sources([experiment])
+                    workdir / "environment.json",
+                    command,
+                    source=sources([experiment]),
+                    data={_defined(experiment.posed): session.checkpoints.data},
                 )
                 return session.run()
             except OSError as error:
                 raise RunDirectoryError(f"{workdir} cannot be written to: {error}") from error
+
+
+def _defined(task: Task) -> str:
+    """By what a task is the same for runs that are compared, whatever its files hold."""
+    fields = ", ".join(f"{k}={v}" for k, v in task.definition().items())
+    return f"{type(task).__name__} {fields}"
 
 
 class Session:

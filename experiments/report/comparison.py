@@ -126,14 +126,16 @@ def _scope(comparison: Comparison) -> str:
 
 
 def _several(cells: Sequence[Cell]) -> str:
-    """What the code of the runs that finished was, where that is not the same for all."""
+    """What code and data of the runs that finished were, where they are not the same for all."""
     done = [cell.code for cell in cells if cell.result and cell.code]
     told = []
     for name in dict.fromkeys(name for code in done for name in code):
         counts = collections.Counter(code[name] or "unknown" for code in done if name in code)
         each = [f"{x} ({plural(n, 'run')})" for x, n in counts.items()]
         told += [f"{name} {' and '.join(each)}"] if len(each) > 1 else []
-    return f"Trained by several versions of the code: {'; '.join(told)}." if told else ""
+    return (
+        f"Trained by several versions of the code or the data: {'; '.join(told)}." if told else ""
+    )
 
 
 def _scaling(comparison: Comparison) -> Iterator[str]:

@@ -9,10 +9,10 @@ import types
 from pathlib import Path
 
 import pytest
-from tiny_experiment import tiny
+from tiny_experiment import TINY, tiny
 
 from attn import Softmax
-from experiments import compare, config, gathered, provenance
+from experiments import compare, config, gathered, provenance, train
 from experiments.provenance import commit_of
 from experiments.records import read_environment, write_environment
 from experiments.report import costs
@@ -20,6 +20,7 @@ from experiments.report.comparison import _several
 from experiments.report.data import Cell
 from experiments.sources import _hash, sources
 from experiments.sweep import Planned
+from experiments.validation import from_dict
 
 
 @pytest.fixture
@@ -107,14 +108,14 @@ def test_the_users_own_mechanism_is_told_by_its_file(tmp_path, monkeypatch):
 
     def cell(name: str, found: dict[str, str]) -> Cell:
         path = tmp_path / f"{name}.json"
-        write_environment(path, "", found)
+        write_environment(path, "", source=found)
         code = gathered.code(read_environment(path))
         return Cell(name, name, 0, {}, {"test": {}}, None, code=code)
 
     other, cells = cell("softmax", sources([tiny()])), [run("a", "1"), run("b", "1"), run("a", "2")]
     assert _several((*cells[:2], other)) == ""
     one, two = (hashlib.sha256(x).hexdigest()[:8] for x in (b"1", b"2"))
-    told = f"several versions of the code: source.mine {one} (1 run) and {one}, then {two} (1 run)."
+    told = f"of the code or the data: source.mine {one} (1 run) and {one}, then {two} (1 run)."
     assert told in _several((*cells[1:], other))
     assert known[0] == known[1] != known[2]
 
@@ -133,3 +134,20 @@ def test_what_a_mechanism_imports_from_beside_its_file_is_its_source_too(tmp_pat
     found += [edited("deeper.py", "2"), edited("config.py", "")]  # which nobody imports
     assert len({*found}) == 3
     assert found[2] == found[3]
+
+
+def test_runs_on_data_that_changed_between_them_are_told(tmp_path, compiled_once):
+    """They were compared as if they had been asked the same, and paired row by row."""
+    (tmp_path / "text").write_text("abcde" * 60)
+    task = {"name": "bytes", "path": str(tmp_path / "text"), "length": 4}
+    short = TINY["train"] | {"steps": 2, "eval_every": 2, "save_every": 2}
+    experiment = from_dict(TINY | {"task": task, "train": short})
+    result = train.run(experiment, tmp_path / "run", progress=False)
+    code = gathered.code(read_environment(tmp_path / "run" / "environment.json"))
+    defined, data = "data.Bytes length=4", experiment.task.fingerprint()
+    assert code[defined] == data
+    cell = lambda **more: Cell("a", "a", 0, {}, result, None, code=code | more)
+    other_task = {"data.Bytes length=5": "other"}  # which its variant tells
+    assert _several([cell(), cell(**other_task)]) == ""
+    told = f"the code or the data: {defined} {data} (1 run) and other (1 run)."
+    assert told in _several([cell(), cell(**{defined: "other"})])

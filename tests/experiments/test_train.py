@@ -133,7 +133,7 @@ def test_an_environment_that_was_edited_stops_no_run(edited, tmp_path: Path):
     path = tmp_path / "environment.json"
     path.write_text(json.dumps({"hardware": edited}))
     assert other_cores(path) == ""
-    write_environment(path, "it", {})
+    write_environment(path, "it", source={})
     assert json.loads(path.read_text())["earlier"] == [{"hardware": edited}]
 
 
