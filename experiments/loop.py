@@ -187,7 +187,7 @@ class Session:
     def _batch(self, number: int) -> Batch:
         e = self.experiment
         draw = lambda: e.posed.batch(e.seed, number, e.train.batch_size)
-        return refusing("the task", lambda: self.learner.shape.check(draw()))
+        return refusing("the task", lambda: self.learner.shape.check(e.posed.checked(draw())))
 
     def run(self) -> dict[str, Any]:
         """result.json. Raises Interrupted after a signal, NonFiniteError where training fails."""
