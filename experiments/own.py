@@ -7,10 +7,11 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal, Union
 
-from attn import Mechanism
+from attn import Mechanism, Softmax
 from attn.nn import Mixer
 from experiments.config import TASKS, TOKEN_MIXERS
 from experiments.errors import ConfigError
+from experiments.mistakes import shorten
 from experiments.tasks import Task
 
 NAMED = (Mechanism, Mixer, Task)
@@ -25,11 +26,20 @@ def is_own(kind: type) -> bool:
 
 def check_own() -> None:
     """Raises ConfigError with a line for each that cannot be made, or not from plain values."""
-    if problems := [x for kind in (*TASKS.values(), *TOKEN_MIXERS.values()) for x in _wrong(kind)]:
+    tables = ((TASKS, (Task,)), (TOKEN_MIXERS, (Mechanism, Mixer)))
+    entries = [(*entry, bases) for table, bases in tables for entry in table.items()]
+    if problems := [line for entry in entries for line in _wrong(*entry)]:
         raise ConfigError([*dict.fromkeys(problems)], "what was added to a table")
 
 
-def _wrong(kind: type) -> Iterator[str]:
+def _wrong(key: str, kind: Any, bases: tuple[type, ...]) -> Iterator[str]:
+    if not (isinstance(kind, type) and issubclass(kind, bases)):
+        expected = " or ".join(base.__name__ for base in bases)
+        yield f"{key}: expected a subclass of {expected}, got {shorten(repr(kind))}"
+        return
+    if key == "softmax" and kind is not Softmax:
+        what = "expected attn.Softmax, which configurations have by default"
+        yield f"{key}: {what}; add yours by a name of its own"
     if not is_own(kind):
         return
     if missing := sorted(getattr(kind, "__abstractmethods__", ())):

@@ -448,6 +448,22 @@ def test_a_mechanism_of_ones_own_has_all_methods_and_no_field_name(monkeypatch):
     assert "Half: expected a method examples and a method flops and a met" in abstract
 
 
+@pytest.mark.parametrize("entry", [MECHANISMS["linear"](), print, Digits, "softmax"])
+def test_what_is_added_to_a_table_is_a_class_of_its_kind(entry, monkeypatch):
+    monkeypatch.setitem(config.TOKEN_MIXERS, "mine", entry)
+    validation._adapter.cache_clear()
+    (line,) = problems(TINY)
+    assert line.startswith("mine: expected a subclass of Mechanism or Mixer, got ")
+
+
+def test_a_mechanism_of_ones_own_takes_no_name_of_a_default(monkeypatch):
+    """StopIteration, wherever a configuration had softmax without saying so."""
+    monkeypatch.setitem(config.TOKEN_MIXERS, "softmax", own())
+    validation._adapter.cache_clear()
+    (line,) = problems(TINY)
+    assert line.startswith("softmax: expected attn.Softmax, which")
+
+
 @pytest.mark.parametrize(
     ("kind", "value"),
     [(tuple[tuple[int, ...], ...], ((1, 2), (3,))), (RECORDS[0], RECORDS[0](2))],
