@@ -35,7 +35,7 @@ from experiments.signals import Signals
 from experiments.sinks import Sinks
 from experiments.sources import sources
 from experiments.start import start
-from experiments.tasks import Batch, Task
+from experiments.tasks import Batch
 from experiments.validation import to_dict
 
 METRICS = "metrics.jsonl"
@@ -86,17 +86,23 @@ def run(
                     workdir / "environment.json",
                     command,
                     source=sources([experiment]),
-                    data={_defined(experiment.posed): session.checkpoints.data},
+                    data=_data(experiment, session.checkpoints.data),
                 )
                 return session.run()
             except OSError as error:
                 raise RunDirectoryError(f"{workdir} cannot be written to: {error}") from error
 
 
-def _defined(task: Task) -> str:
-    """By what a task is the same for runs that are compared, whatever its files hold."""
+def _data(experiment: Experiment, fingerprint: str) -> dict[str, str]:
+    """What its files hold, and the run that it starts from, each by what says the same in all runs
+    that are compared."""
+    task, source = experiment.posed, experiment.init_from
     fields = ", ".join(f"{k}={v}" for k, v in task.definition().items())
-    return f"{type(task).__name__} {fields}"
+    found = {f"{type(task).__name__} {fields}": fingerprint}
+    if source:
+        result = records.read_object(Path(source) / RESULT) or {}
+        found[f"init_from {source}"] = str(result.get("sha256", ""))[:16]
+    return found
 
 
 class Session:

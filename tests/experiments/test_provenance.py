@@ -1,5 +1,6 @@
 """The commit that is recorded is of the code that runs."""
 
+import dataclasses
 import hashlib
 import os
 import re
@@ -12,7 +13,7 @@ import pytest
 from tiny_experiment import TINY, tiny
 
 from attn import Softmax
-from experiments import compare, config, gathered, provenance, train
+from experiments import compare, config, gathered, loop, provenance, train
 from experiments.provenance import commit_of
 from experiments.records import read_environment, write_environment
 from experiments.report import costs
@@ -149,5 +150,10 @@ def test_runs_on_data_that_changed_between_them_are_told(tmp_path, compiled_once
     cell = lambda **more: Cell("a", "a", 0, {}, result, None, code=code | more)
     other_task = {"data.Bytes length=5": "other"}  # which its variant tells
     assert _several([cell(), cell(**other_task)]) == ""
+    # one that starts from another run, which may be made again meanwhile
+    later = dataclasses.replace(experiment, init_from=str(tmp_path / "run"))
+    start = loop._data(later, data)[f"init_from {tmp_path / 'run'}"]
+    assert len(start) == 16
+    assert result["sha256"].startswith(start)
     told = f"the code or the data: {defined} {data} (1 run) and other (1 run)."
     assert told in _several([cell(), cell(**{defined: "other"})])
