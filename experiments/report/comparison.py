@@ -5,6 +5,7 @@ import collections
 import dataclasses
 import html
 import json
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,11 +54,12 @@ class Comparison:
 def write(comparison: Comparison, workdir: Path) -> Path:
     """Write the files; the path of report.html."""
     rows = comparison.rows()
-    foot = f"{comparison.command}\n\n{comparison.dates}; {_machine(comparison.environment)}\n"
+    commands = textwrap.indent(comparison.command, "    ")
+    foot = f"{commands}\n\n{comparison.dates}; {_machine(comparison.environment)}\n"
     if several := _several(comparison.cells):
         foot += f"\n{several}\n"
     table = markdown(rows, comparison.baselines)
-    write_text(workdir / "table.md", f"{table}\n    {foot}")
+    write_text(workdir / "table.md", f"{table}\n{foot}")
     write_text(workdir / "results.csv", comma_separated(rows))
     drawn = [*pictures(rows, comparison.baselines), *attending(comparison.sights)]
     (workdir / "figures").mkdir(exist_ok=True)
