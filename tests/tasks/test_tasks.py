@@ -148,12 +148,12 @@ def test_shapes_types_and_ranges(task):
 @pytest.mark.parametrize(
     ("name", "wrong", "told"),
     [
-        ("tokens", lambda x: x + 8, "tokens: expected integers in 0..11, got 'int32 from"),
+        ("tokens", lambda x: x + 8, "tokens: expected integers in 0..11, got int32 from"),
         ("tokens", lambda x: x[:, 1:], r"tokens: expected rows of shape \(13,\), got \(8, 12\)"),
-        ("labels", lambda x: x - 1, "labels: expected integers in 0..11, got 'int32 from -1"),
-        ("labels", lambda x: x / 2, "labels: expected integers in 0..11, got 'float64"),
+        ("labels", lambda x: x - 1, "labels: expected integers in 0..11, got int32 from -1"),
+        ("labels", lambda x: x / 2, "labels: expected integers in 0..11, got float64"),
         ("weights", lambda x: x / 2, r"weights: expected 1 where a label .*, got \[0.5\]"),
-        ("slices", lambda x: x + 2, "slices: expected integers in 0..1, got 'int32 from 2"),
+        ("slices", lambda x: x + 2, "slices: expected integers in 0..1, got int32 from 2"),
         ("lengths", lambda x: x + 5, "lengths: expected integers in 0..13, got"),
     ],
 )
