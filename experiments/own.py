@@ -1,6 +1,7 @@
 """What a task, a mechanism or a mixer of the user's own must be, for a configuration to say it."""
 
 import dataclasses
+import enum
 import inspect
 import types
 import typing
@@ -15,7 +16,7 @@ from experiments.mistakes import shorten
 from experiments.tasks import Task
 
 NAMED = (Mechanism, Mixer, Task)
-PLAIN = (bool, int, float, str, type(None), Any)
+PLAIN = (bool, int, float, str, type(None), tuple, object, Any)
 POSSIBLE = "a number, a text, bool, None, Literal, or a tuple, union or frozen record of these"
 
 
@@ -71,4 +72,8 @@ def _possible(kind: Any) -> bool:
         inner = all(_possible(hints[field.name]) for field in dataclasses.fields(kind))
         # one that is in a table is written by its key, which this field's type would not tell
         return inner and kind.__dataclass_params__.frozen and not issubclass(kind, NAMED)
-    return kind in PLAIN or kind is tuple
+    if hasattr(kind, "__supertype__"):  # NewType
+        return _possible(kind.__supertype__)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return issubclass(kind, int | str)
+    return kind in PLAIN

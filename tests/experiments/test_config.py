@@ -1,6 +1,7 @@
 """A configuration is right, or every mistake in it is named at once."""
 
 import dataclasses
+import enum
 import json
 import os
 import resource
@@ -9,6 +10,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated, Any, Literal, NewType
 
 import pydantic
 import pytest
@@ -22,6 +24,7 @@ from experiments.config import Experiment, Model, Optimizer, mechanism, task
 from experiments.config_file import override, read, read_sweep
 from experiments.errors import ConfigError
 from experiments.optimizer import SCHEDULES
+from experiments.own import check_own
 from experiments.tasks import TASKS, Digits
 from experiments.validation import from_dict, to_dict
 
@@ -446,6 +449,18 @@ def test_a_mechanism_of_ones_own_has_all_methods_and_no_field_name(monkeypatch):
     named, abstract = problems(TINY)
     assert "Mine.name: expected another name" in named
     assert "Half: expected a method examples and a method flops and a met" in abstract
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(int | None, tuple[tuple[str, ...], float], Literal["a", 1], Any, RECORDS[0]),
+        *(enum.StrEnum("E", "A"), enum.IntEnum("E", "A"), NewType("N", int), Annotated[int, "x"]),
+    ],
+)
+def test_fields_that_a_config_can_say_are_taken(kind, monkeypatch):
+    monkeypatch.setitem(config.TOKEN_MIXERS, "mine", own(kind))
+    check_own()
 
 
 @pytest.mark.parametrize("entry", [MECHANISMS["linear"](), print, Digits, "softmax"])
