@@ -36,7 +36,8 @@ record = functools.partial(
     pydantic.dataclasses.dataclass,
     frozen=True,
     kw_only=True,
-    config=pydantic.ConfigDict(extra="forbid", strict=True, allow_inf_nan=False),
+    # deferred until `experiments.own` has looked at what the user added to the tables
+    config=pydantic.ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, defer_build=True),
 )
 
 
@@ -57,8 +58,8 @@ def _without_name(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     # JSON has no tuples, and pydantic's strict mode takes no list for one behind a validator.
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in value.items()}
-    return {k: v for k, v in fields.items() if k != "name"}
+    deep = lambda v: tuple(map(deep, v)) if isinstance(v, list) else v
+    return {k: deep(v) for k, v in value.items() if k != "name"}
 
 
 def by_name(value: Any) -> Any:

@@ -49,7 +49,7 @@ class Shape:
     def of(cls, task: Task, batch_size: int) -> Self:
         """As the held-out splits have it."""
         splits = [task.evaluation(split, batch_size) for split in ("validation", "test")]
-        shapes = [cls._one(batch) for batches in splits for batch in batches]
+        shapes = [cls._one(task.checked(batch)) for batches in splits for batch in batches]
         asked = max(s.asked for s in shapes)
         full = all(s.full for s in shapes) and not task.padded
         return cls(full=full, asked=max(asked, task.asked or 0))

@@ -83,11 +83,26 @@ def run(
                 if line := records.other_cores(workdir / "environment.json"):
                     display.warn(line)
                 records.write_environment(
-                    workdir / "environment.json", command, sources([experiment])
+                    workdir / "environment.json",
+                    command,
+                    source=sources([experiment]),
+                    data=_data(experiment, session.checkpoints.data),
                 )
                 return session.run()
             except OSError as error:
                 raise RunDirectoryError(f"{workdir} cannot be written to: {error}") from error
+
+
+def _data(experiment: Experiment, fingerprint: str) -> dict[str, str]:
+    """What its files hold, and the run that it starts from, each by what says the same in all runs
+    that are compared."""
+    task, source = experiment.posed, experiment.init_from
+    fields = ", ".join(f"{k}={v}" for k, v in task.definition().items())
+    found = {f"{type(task).__name__} {fields}": fingerprint}
+    if source:
+        result = records.read_object(Path(source) / RESULT) or {}
+        found[f"init_from {source}"] = str(result.get("sha256", ""))[:16]
+    return found
 
 
 class Session:
@@ -178,7 +193,7 @@ class Session:
     def _batch(self, number: int) -> Batch:
         e = self.experiment
         draw = lambda: e.posed.batch(e.seed, number, e.train.batch_size)
-        return refusing("the task", lambda: self.learner.shape.check(draw()))
+        return refusing("the task", lambda: self.learner.shape.check(e.posed.checked(draw())))
 
     def run(self) -> dict[str, Any]:
         """result.json. Raises Interrupted after a signal, NonFiniteError where training fails."""

@@ -29,13 +29,13 @@ def environment(command: str = "") -> dict[str, Any]:
     }
 
 
-def write_environment(path: Path, command: str, sources: dict[str, str]) -> None:
-    """That of this session, and in "earlier" those of the sessions that it goes on from; with the
-    `sources.sources` of the run."""
+def write_environment(path: Path, command: str, **more: dict[str, str]) -> None:
+    """That of this session, and in "earlier" those of the sessions that it goes on from; with
+    `more` of the run: its `sources.sources`, and its data by what defines them."""
     before = read_object(path) or {}
     earlier = before.pop("earlier", [])
     earlier = [*earlier, before] if before and isinstance(earlier, list) else []
-    disk.write_json(path, environment(command) | {"source": sources, "earlier": earlier})
+    disk.write_json(path, environment(command) | more | {"earlier": earlier})
 
 
 def read_environment(path: Path) -> dict[str, Any]:

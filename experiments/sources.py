@@ -1,5 +1,6 @@
 """Which files the user's own tasks, mechanisms and mixers came from, that no commit here tells."""
 
+import ast
 import functools
 import hashlib
 import inspect
@@ -7,20 +8,37 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from experiments.config import Experiment, name_of
+from experiments.own import is_own
 
 
 def sources(experiments: Iterable[Experiment]) -> dict[str, str]:
-    """By the name of each: a hash of its class's file when it was first asked, for what is edited
-    later is not what runs. What that file imports is not looked at."""
+    """By the name of each: a hash of its class's file, and of those beside it that it imports, when
+    it was first asked, for what is edited later is not what runs."""
     used = lambda x: (x.task, *x.model.attentions, x.model.cross)
     kinds = {name_of(one): type(one) for x in experiments for one in used(x)}
-    ours = lambda kind: kind.__module__.startswith(("attn.", "experiments."))
-    return {name: _hash(kind) for name, kind in kinds.items() if not ours(kind)}
+    return {name: _hash(kind) for name, kind in kinds.items() if is_own(kind)}
 
 
 @functools.cache
 def _hash(kind: type) -> str:
     try:
-        return hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()[:8]
+        file, read = Path(inspect.getfile(kind)), {}
+        _read(file, read)
     except (OSError, TypeError):  # of a notebook
         return ""
+    return hashlib.sha256(b"".join(read.values())).hexdigest()[:8]
+
+
+def _read(file: Path, read: dict[Path, bytes]) -> None:
+    """Adds the file, and those beside it that it names where it imports, and what they import."""
+    read[file] = file.read_bytes()
+    try:
+        nodes = [*ast.walk(ast.parse(read[file]))]
+    except (SyntaxError, ValueError):  # compiled
+        return
+    of = lambda node: [getattr(node, "module", None) or "", *(x.name for x in node.names)]
+    dotted = [x for n in nodes if isinstance(n, ast.Import | ast.ImportFrom) for x in of(n)]
+    for part in sorted({part for name in dotted for part in name.split(".")}):
+        beside = file.with_name(f"{part}.py")
+        if beside not in read and beside.is_file():
+            _read(beside, read)

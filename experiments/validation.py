@@ -13,6 +13,7 @@ from attn.nn import Mixer
 from experiments import manifest, mistakes
 from experiments.config import Experiment, name_of
 from experiments.errors import SHOWN, ConfigError
+from experiments.own import check_own
 from experiments.tasks import Task
 
 
@@ -91,4 +92,5 @@ def from_dict(raw: dict[str, Any], *, where: str = "") -> Experiment:
 
 @functools.cache
 def _adapter() -> pydantic.TypeAdapter:
+    check_own()  # pydantic ends in a traceback
     return pydantic.TypeAdapter(Experiment)

@@ -5,6 +5,7 @@ import collections
 import dataclasses
 import html
 import json
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,11 +54,12 @@ class Comparison:
 def write(comparison: Comparison, workdir: Path) -> Path:
     """Write the files; the path of report.html."""
     rows = comparison.rows()
-    foot = f"{comparison.command}\n\n{comparison.dates}; {_machine(comparison.environment)}\n"
+    commands = textwrap.indent(comparison.command, "    ")
+    foot = f"{commands}\n\n{comparison.dates}; {_machine(comparison.environment)}\n"
     if several := _several(comparison.cells):
         foot += f"\n{several}\n"
     table = markdown(rows, comparison.baselines)
-    write_text(workdir / "table.md", f"{table}\n    {foot}")
+    write_text(workdir / "table.md", f"{table}\n{foot}")
     write_text(workdir / "results.csv", comma_separated(rows))
     drawn = [*pictures(rows, comparison.baselines), *attending(comparison.sights)]
     (workdir / "figures").mkdir(exist_ok=True)
@@ -126,14 +128,16 @@ def _scope(comparison: Comparison) -> str:
 
 
 def _several(cells: Sequence[Cell]) -> str:
-    """What the code of the runs that finished was, where that is not the same for all."""
+    """What code and data of the runs that finished were, where they are not the same for all."""
     done = [cell.code for cell in cells if cell.result and cell.code]
     told = []
     for name in dict.fromkeys(name for code in done for name in code):
         counts = collections.Counter(code[name] or "unknown" for code in done if name in code)
         each = [f"{x} ({plural(n, 'run')})" for x, n in counts.items()]
         told += [f"{name} {' and '.join(each)}"] if len(each) > 1 else []
-    return f"Trained by several versions of the code: {'; '.join(told)}." if told else ""
+    return (
+        f"Trained by several versions of the code or the data: {'; '.join(told)}." if told else ""
+    )
 
 
 def _scaling(comparison: Comparison) -> Iterator[str]:

@@ -66,6 +66,10 @@ dt { color: var(--soft); } dd { margin: 0; max-width: 48rem; }
   .sticky th:first-child, .sticky td:first-child { min-width: 8rem; max-width: 9rem;
          white-space: normal; overflow-wrap: anywhere; }
 }
+@media screen and (min-width: 40rem) {
+  .sticky.long th:first-child, .sticky.long td:first-child { min-width: 24rem; max-width: 24rem;
+         white-space: normal; overflow-wrap: anywhere; }
+}
 @page { size: A4 landscape; margin: 10mm; }
 @media print {
   :root { font-size: 11px; } body { max-width: none; padding: 0; font-size: 8.5pt; }

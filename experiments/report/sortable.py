@@ -8,6 +8,8 @@ from experiments.report.page import facts
 from experiments.report.palette import Look
 from experiments.report.table import Column, notes, told
 
+LONG = 60  # letters of a name: more are on several lines
+
 
 def hypertext(rows: Sequence[Variant], baselines: dict[str, float], looks: dict[str, Look]) -> str:
     """The sortable table; failed cells and baselines below, where sorting leaves them."""
@@ -34,8 +36,10 @@ def hypertext(rows: Sequence[Variant], baselines: dict[str, float], looks: dict[
         rest = f'<td colspan="{len(columns) - 2}"></td>'
         foot += f'<tr class="soft"><th scope="row">{html.escape(name)}</th>'
         foot += f'<td class="first"></td><td>{100 * value:.1f}</td>{rest}</tr>'
+    # the names' column stays where it is: wider than the window it would hide all others
+    kind = "sticky long" if max(len(row.name) for row in rows) > LONG else "sticky"
     return (
-        '<div class="scroll"><table class="sticky"><thead>'
+        f'<div class="scroll"><table class="{kind}"><thead>'
         f'<tr class="group"><th></th>{head}</tr>'
         f'<tr><th scope="col">{button("variant")}</th>{names}</tr></thead>'
         f"<tbody>{body}</tbody><tfoot>{foot}</tfoot></table></div>"

@@ -125,6 +125,24 @@ class Task(abc.ABC):
         real = (indices < size).reshape(-1, *[1] * (batch.weights.ndim - 1))
         return dataclasses.replace(batch, weights=np.where(real, batch.weights, np.float32(0)))
 
+    def checked(self, batch: Batch) -> Batch:
+        """The batch. Raises ValueError for what a model would take without a word, or make nan of:
+        XLA refuses no index that is out of range."""
+        row = (self.length,) if self.token_width is None else (self.length, self.token_width)
+        shape = batch.tokens.shape
+        require(shape[-len(row) :] == row, "tokens", f"rows of shape {row}", shape)
+        if self.vocab_size is not None:
+            _require_below("tokens", batch.tokens, self.vocab_size)
+        _require_below("lengths", batch.lengths, self.length + 1)
+        _require_below("slices", batch.slices, len(self.slices))
+        labels, weights = batch.labels, batch.weights  # nan shows in the loss
+        # a decoder reads them all
+        asked = labels if self.head == "sequence" else np.where(weights == 0, 0, labels)
+        _require_below("labels", asked, self.classes)
+        other = weights[(weights != 0) & (weights != 1) & ~np.isnan(weights)]
+        require(not other.size, "weights", "1 where a label counts, else 0", other[:1].tolist())
+        return batch
+
     def definition(self) -> dict[str, int | float | str | tuple]:
         """The fields that define the data."""
         return dataclasses.asdict(self)
@@ -170,6 +188,13 @@ def require(ok: bool, name: str, expected: str, got: object) -> None:
 def require_int(name: str, value: object, low: int, high: int = 2**31 - 1) -> None:
     ok = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
     require(ok, name, f"an integer in {low}..{high}", value)
+
+
+def _require_below(name: str, values: Int[np.ndarray, "..."], most: int) -> None:
+    low, high = values.min(), values.max()
+    if values.dtype.kind not in "iu" or low < 0 or high >= most:  # words take longer than looking
+        got = f"{values.dtype} from {low} to {high}"
+        raise ValueError(f"{name}: expected integers in 0..{most - 1}, got {got}")
 
 
 def require_different(

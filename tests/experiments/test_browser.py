@@ -39,6 +39,7 @@ seen.group = group.getBoundingClientRect().right;
 const right = x => x.getBoundingClientRect().right;
 const beyond = cell => { group.selectNodeContents(cell); return right(group) - right(cell); };
 seen.beyond = Math.max(...rows().map(row => beyond(row.cells[0])));
+seen.names = rows()[0].cells[0].getBoundingClientRect().width;
 seen.width = innerWidth; seen.page = document.documentElement.scrollWidth;
 const out = document.createElement("pre"); out.id = "probe";
 out.textContent = JSON.stringify(seen); document.body.append(out);
@@ -107,6 +108,14 @@ def test_a_report_works_in_a_browser(page, width):
     assert [x for x in seen["ascending"] if x != "window"] == order[::-1]
     assert seen["group"] < width  # on a phone it stood beyond the edge, amid its columns
     assert seen["descending"][-1] == seen["ascending"][-1] == "window"  # it has no accuracy
+
+
+def test_long_names_leave_room_for_the_numbers(tmp_path):
+    """Their column stays in place, and was as wide as the window: no scrolling showed a number."""
+    cells = tuple(cell(f"{LONG}, {LONG}, {LONG} {n}", 0) for n in range(2))
+    found = Comparison("t", "a", cells, {}, {}, {}, "c", "d")
+    seen, _ = browse(write(found, tmp_path), 1280)
+    assert 300 < seen["names"] < 400
 
 
 def test_paper_holds_whole_tables_on_few_pages(page):

@@ -1,24 +1,30 @@
 """A configuration is right, or every mistake in it is named at once."""
 
 import dataclasses
+import enum
 import json
 import os
 import resource
 import subprocess
 import sys
+import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated, Any, Literal, NewType
 
+import pydantic
 import pytest
 from absl import flags
 from tiny_experiment import TINY, tiny, write_config
 
-from attn import MECHANISMS, Linear
+from attn import MECHANISMS, Linear, Mechanism
 from attn.nn import EncoderConfig
-from experiments import cli, compare, train
+from experiments import cli, compare, config, train, validation
 from experiments.config import Experiment, Model, Optimizer, mechanism, task
 from experiments.config_file import override, read, read_sweep
 from experiments.errors import ConfigError
 from experiments.optimizer import SCHEDULES
+from experiments.own import check_own
 from experiments.tasks import TASKS, Digits
 from experiments.validation import from_dict, to_dict
 
@@ -404,3 +410,81 @@ def test_what_is_registered_too_late_is_told_where_its_line_belongs(monkeypatch)
     monkeypatch.setitem(TASKS, "twice", TASKS["copy"])
     with pytest.raises(ValueError, match=r"'twice': added to TASKS too late; .*tasks/__init__\.py"):
         task("twice")
+
+
+def own(kind: object = int, default: object = None, name: str = "x") -> type:
+    """A mechanism of a user's own, with such a field."""
+    field = (name, kind, dataclasses.field(default=default))
+    options = {"frozen": True, "kw_only": True, "bases": (MECHANISMS["softmax"],)}
+    return dataclasses.make_dataclass("Mine", [field], **options)
+
+
+RECORDS = [dataclasses.make_dataclass("R", [("a", int, 1)], frozen=x) for x in (True, False)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "got"),
+    [
+        (list[int], "Mine.x: expected a number, .* got list[int]"),
+        (dict | None, "got dict | None"),  # was "unhashable type: 'dict'" or pydantic's traceback
+        (Callable, "got collections.abc.Callable"),
+        (types.SimpleNamespace, "got types.SimpleNamespace"),
+        (MECHANISMS["linear"], "Linear"),  # its key was lost
+        (RECORDS[1], "R"),
+        ("Missing", "Mine: expected types that are known .* 'Missing' is not defined"),
+    ],
+)
+def test_a_mechanism_of_ones_own_has_fields_that_a_config_can_say(kind, got, monkeypatch):
+    monkeypatch.setitem(config.TOKEN_MIXERS, "mine", own(kind))
+    validation._adapter.cache_clear()
+    (line,) = problems(TINY)
+    assert all(part in line for part in got.split(".*"))
+
+
+def test_a_mechanism_of_ones_own_has_all_methods_and_no_field_name(monkeypatch):
+    monkeypatch.setitem(config.TOKEN_MIXERS, "mine", own(str, "mine", name="name"))
+    half = type("Half", (Mechanism,), {"__call__": print})
+    monkeypatch.setitem(config.TOKEN_MIXERS, "half", half)
+    validation._adapter.cache_clear()
+    named, abstract = problems(TINY)
+    assert "Mine.name: expected another name" in named
+    assert "Half: expected a method examples and a method flops and a met" in abstract
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(int | None, tuple[tuple[str, ...], float], Literal["a", 1], Any, RECORDS[0]),
+        *(enum.StrEnum("E", "A"), enum.IntEnum("E", "A"), NewType("N", int), Annotated[int, "x"]),
+    ],
+)
+def test_fields_that_a_config_can_say_are_taken(kind, monkeypatch):
+    monkeypatch.setitem(config.TOKEN_MIXERS, "mine", own(kind))
+    check_own()
+
+
+@pytest.mark.parametrize("entry", [MECHANISMS["linear"](), print, Digits, "softmax"])
+def test_what_is_added_to_a_table_is_a_class_of_its_kind(entry, monkeypatch):
+    monkeypatch.setitem(config.TOKEN_MIXERS, "mine", entry)
+    validation._adapter.cache_clear()
+    (line,) = problems(TINY)
+    assert line.startswith("mine: expected a subclass of Mechanism or Mixer, got ")
+
+
+def test_a_mechanism_of_ones_own_takes_no_name_of_a_default(monkeypatch):
+    """StopIteration, wherever a configuration had softmax without saying so."""
+    monkeypatch.setitem(config.TOKEN_MIXERS, "softmax", own())
+    validation._adapter.cache_clear()
+    (line,) = problems(TINY)
+    assert line.startswith("softmax: expected attn.Softmax, which")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(tuple[tuple[int, ...], ...], ((1, 2), (3,))), (RECORDS[0], RECORDS[0](2))],
+)
+def test_a_field_of_tuples_in_tuples_or_a_record_is_read_as_it_was_written(kind, value):
+    mine, strict = own(kind, value), pydantic.ConfigDict(strict=True)
+    adapter = pydantic.TypeAdapter(dict[str, config._one_of({"mine": mine})], config=strict)
+    plain = {"name": "mine", "x": dataclasses.asdict(mine())["x"]}  # as config.json has it
+    assert adapter.validate_json(json.dumps({"attention": plain})) == {"attention": mine()}

@@ -636,7 +636,7 @@ def test_runs_of_several_commits_are_told(tmp_path):
             path = tmp_path / "cells" / p.name / "environment.json"
             path.write_text(json.dumps({"versions": {"jax": "1"}, "hardware": HARDWARE} | x))
         assert report() == 0
-        what = "Trained by several versions of the code: "
+        what = "Trained by several versions of the code or the data: "
         what += "git a1 (2 runs) and b2-dirty (1 run) and a1, then b2-dirty (1 run); "
         what += "jax 1 (3 runs) and 2 (1 run)."
         assert [what in text for text in texts()] == [told] * 2

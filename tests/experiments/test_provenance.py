@@ -1,5 +1,6 @@
 """The commit that is recorded is of the code that runs."""
 
+import dataclasses
 import hashlib
 import os
 import re
@@ -9,17 +10,18 @@ import types
 from pathlib import Path
 
 import pytest
-from tiny_experiment import tiny
+from tiny_experiment import TINY, tiny
 
 from attn import Softmax
-from experiments import compare, config, gathered, provenance
+from experiments import compare, config, gathered, loop, provenance, train
 from experiments.provenance import commit_of
 from experiments.records import read_environment, write_environment
 from experiments.report import costs
 from experiments.report.comparison import _several
 from experiments.report.data import Cell
-from experiments.sources import sources
+from experiments.sources import _hash, sources
 from experiments.sweep import Planned
+from experiments.validation import from_dict
 
 
 @pytest.fixture
@@ -107,13 +109,51 @@ def test_the_users_own_mechanism_is_told_by_its_file(tmp_path, monkeypatch):
 
     def cell(name: str, found: dict[str, str]) -> Cell:
         path = tmp_path / f"{name}.json"
-        write_environment(path, "", found)
+        write_environment(path, "", source=found)
         code = gathered.code(read_environment(path))
         return Cell(name, name, 0, {}, {"test": {}}, None, code=code)
 
     other, cells = cell("softmax", sources([tiny()])), [run("a", "1"), run("b", "1"), run("a", "2")]
     assert _several((*cells[:2], other)) == ""
     one, two = (hashlib.sha256(x).hexdigest()[:8] for x in (b"1", b"2"))
-    told = f"several versions of the code: source.mine {one} (1 run) and {one}, then {two} (1 run)."
+    told = f"of the code or the data: source.mine {one} (1 run) and {one}, then {two} (1 run)."
     assert told in _several((*cells[1:], other))
     assert known[0] == known[1] != known[2]
+
+
+def test_what_a_mechanism_imports_from_beside_its_file_is_its_source_too(tmp_path, monkeypatch):
+    """Runs before and after an edit of it were told to be of the same code."""
+    (tmp_path / "mine.py").write_text("import json\nfrom helper import SCALE, mine")
+    module = types.SimpleNamespace(__file__=str(tmp_path / "mine.py"))
+    monkeypatch.setitem(sys.modules, "mine", module)
+
+    def edited(name: str, text: str) -> str:
+        (tmp_path / name).write_text(text)
+        return _hash(type("Mine", (), {"__module__": "mine"}))
+
+    found = [edited("helper.py", "from . import deeper"), edited("deeper.py", "1")]
+    found += [edited("deeper.py", "2"), edited("config.py", "")]  # which nobody imports
+    assert len({*found}) == 3
+    assert found[2] == found[3]
+
+
+def test_runs_on_data_that_changed_between_them_are_told(tmp_path, compiled_once):
+    """They were compared as if they had been asked the same, and paired row by row."""
+    (tmp_path / "text").write_text("abcde" * 60)
+    task = {"name": "bytes", "path": str(tmp_path / "text"), "length": 4}
+    short = TINY["train"] | {"steps": 2, "eval_every": 2, "save_every": 2}
+    experiment = from_dict(TINY | {"task": task, "train": short})
+    result = train.run(experiment, tmp_path / "run", progress=False)
+    code = gathered.code(read_environment(tmp_path / "run" / "environment.json"))
+    defined, data = "data.Bytes length=4", experiment.task.fingerprint()
+    assert code[defined] == data
+    cell = lambda **more: Cell("a", "a", 0, {}, result, None, code=code | more)
+    other_task = {"data.Bytes length=5": "other"}  # which its variant tells
+    assert _several([cell(), cell(**other_task)]) == ""
+    # one that starts from another run, which may be made again meanwhile
+    later = dataclasses.replace(experiment, init_from=str(tmp_path / "run"))
+    start = loop._data(later, data)[f"init_from {tmp_path / 'run'}"]
+    assert len(start) == 16
+    assert result["sha256"].startswith(start)
+    told = f"the code or the data: {defined} {data} (1 run) and other (1 run)."
+    assert told in _several([cell(), cell(**{defined: "other"})])

@@ -231,6 +231,12 @@ def test_files_are_written(comparison, text, tmp_path):
     assert comparison.command in (tmp_path / "table.md").read_text()
 
 
+def test_each_command_of_several_is_code_in_the_table(comparison, tmp_path):
+    """Markdown ran all but the first into one paragraph."""
+    report.write(dataclasses.replace(comparison, command="python a\npython b"), tmp_path)
+    assert "\n\n    python a\n    python b\n\ntoday; " in (tmp_path / "table.md").read_text()
+
+
 def test_all_runs_may_have_failed():
     failed = cell("softmax", 0, error="ValueError: no")
     empty = Comparison("t", "", (failed,), {}, {}, {}, "c", "d")

@@ -133,7 +133,7 @@ def test_an_environment_that_was_edited_stops_no_run(edited, tmp_path: Path):
     path = tmp_path / "environment.json"
     path.write_text(json.dumps({"hardware": edited}))
     assert other_cores(path) == ""
-    write_environment(path, "it", {})
+    write_environment(path, "it", source={})
     assert json.loads(path.read_text())["earlier"] == [{"hardware": edited}]
 
 
@@ -271,21 +271,33 @@ def test_a_retrace_is_an_error_that_names_what_changed(tmp_path: Path, monkeypat
     draw = Recall.batch
 
     def shorter(task: Recall, seed: int, step: int, batch_size: int) -> Batch:
-        batch = draw(task, seed, step, batch_size)
-        if step < 2:
-            return batch
-        cut = {name: getattr(batch, name)[:, :-1] for name in ("tokens", "labels", "weights")}
-        return dataclasses.replace(batch, **cut, lengths=batch.lengths - 1)
+        return draw(task, seed, step, batch_size - (step >= 2))
 
     monkeypatch.setattr(Recall, "batch", shorter)
     with pytest.raises(RetraceError, match="train_steps is compiled once") as error:
         train.run(tiny(), tmp_path, progress=False)
     _, *changed = str(error.value).splitlines()
     assert [line.strip() for line in changed] == [
-        "batches.tokens: int32[1, 8, 12] was compiled, int32[1, 8, 11] came",
-        "batches.labels: int32[1, 8, 12] was compiled, int32[1, 8, 11] came",
-        "batches.weights: float32[1, 8, 12] was compiled, float32[1, 8, 11] came",
+        "batches.tokens: int32[1, 8, 12] was compiled, int32[1, 7, 12] came",
+        "batches.lengths: int32[1, 8] was compiled, int32[1, 7] came",
+        "batches.labels: int32[1, 8, 12] was compiled, int32[1, 7, 12] came",
+        "batches.weights: float32[1, 8, 12] was compiled, float32[1, 7, 12] came",
+        "batches.slices: int32[1, 8] was compiled, int32[1, 7] came",
     ]
+
+
+def later(task: Recall, seed: int, step: int, batch_size: int, draw=Recall.batch) -> Batch:
+    """Tokens that are none from the second step on."""
+    batch = draw(task, seed, step, batch_size)
+    return dataclasses.replace(batch, tokens=batch.tokens + 32 * (step > 0))
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("batch", later), ("classes", 4)])
+def test_batches_that_are_out_of_range_are_refused(name, wrong, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(Recall, name, wrong)
+    told = r"in the task:\n  (tokens|labels): expected integers in 0..(31|3), got"
+    with pytest.raises(ConfigError, match=told):
+        train.run(tiny(), tmp_path, progress=False)
 
 
 def test_another_configuration_is_refused_by_its_fields(whole: Path):

@@ -129,7 +129,7 @@ def test_batch_depends_on_seed_and_step(task):
 @tasks
 def test_shapes_types_and_ranges(task):
     batches = [task.batch(0, 0, 16), *task.evaluation("validation", 16)]
-    for batch in batches:
+    for batch in map(task.checked, batches):
         pair = (2,) if task.head == "dual" else ()
         vector = () if task.token_width is None else (task.token_width,)
         assert batch.tokens.shape == (16, *pair, task.length, *vector)
@@ -154,6 +154,26 @@ def test_shapes_types_and_ranges(task):
         assert 0 < batch.lengths.min() <= batch.lengths.max() <= task.length
         assert 0 <= batch.labels.min() <= batch.labels.max() < task.classes
         assert 0 <= batch.slices.min() <= batch.slices.max() < len(task.slices)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "told"),
+    [
+        ("tokens", lambda x: x + 8, "tokens: expected integers in 0..11, got int32 from"),
+        ("tokens", lambda x: x[:, 1:], r"tokens: expected rows of shape \(13,\), got \(8, 12\)"),
+        ("labels", lambda x: x - 1, "labels: expected integers in 0..11, got int32 from -1"),
+        ("labels", lambda x: x / 2, "labels: expected integers in 0..11, got float64"),
+        ("weights", lambda x: x / 2, r"weights: expected 1 where a label .*, got \[0.5\]"),
+        ("slices", lambda x: x + 2, "slices: expected integers in 0..1, got int32 from 2"),
+        ("lengths", lambda x: x + 5, "lengths: expected integers in 0..13, got"),
+    ],
+)
+def test_what_is_out_of_range_is_refused(name, wrong, told):
+    """In a task of the user's own it made a loss of nan, or was clipped, or counted otherwise."""
+    task = Reverse(vocab_size=12, lengths=(9, 13), validation=53, test=47)
+    batch = task.checked(task.batch(0, 0, 8))
+    with pytest.raises(ValueError, match=told):
+        task.checked(dataclasses.replace(batch, **{name: wrong(getattr(batch, name))}))
 
 
 @tasks
