@@ -1,5 +1,6 @@
 """Progress of a run: a rich bar on a terminal, plain lines elsewhere."""
 
+import contextlib
 import sys
 import time
 from typing import Any, Self
@@ -37,7 +38,8 @@ class Display:
 
     def __exit__(self, *_: object) -> None:
         if self.bar:
-            self.bar.stop()
+            with contextlib.suppress(OSError):  # the terminal may be closed
+                self.bar.stop()
 
     def update(self, step: int, row: dict[str, Any], rate: float) -> None:
         """`rate` in steps a second, evaluation and saving left out."""
@@ -54,7 +56,8 @@ class Display:
 
     def tell(self, line: str) -> None:
         if self.bar:
-            self.bar.console.print(line, highlight=False, markup=False)
+            with contextlib.suppress(OSError):
+                self.bar.console.print(line, highlight=False, markup=False)
         elif self.shown:
             say(line)
 

@@ -1,4 +1,5 @@
-"""SIGTERM and SIGINT: the first asks the run to finish its step and save, the second ends it."""
+"""SIGTERM, SIGINT and SIGHUP: the first asks the run to finish its step and save, the second ends
+it."""
 
 import contextlib
 import os
@@ -11,7 +12,7 @@ from typing import Self
 from experiments.errors import Interrupted
 from experiments.say import say_at_once
 
-ASKING = (signal.SIGTERM, signal.SIGINT)
+ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Signals:
@@ -24,7 +25,9 @@ class Signals:
     def __enter__(self) -> Self:
         # Python lets only the main thread handle signals; a run in another one has no handler.
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._handle) for number in ASKING}
+            unasked = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # by nohup: train on
+            asking = [x for x in ASKING if x != signal.SIGHUP or not unasked]
+            self._before = {number: signal.signal(number, self._handle) for number in asking}
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -3,7 +3,7 @@
     python -m experiments.train --config=FILE[:ARG] [--config.a.b=value] --workdir=DIR
 
 Exit codes: 0 done, 2 wrong configuration, 3 a number was not finite, 4 no good checkpoint or data,
-5 the directory is another run's, 130 or 143 stopped by SIGINT or SIGTERM and saved.
+5 the directory is another run's, 129, 130 or 143 stopped by SIGHUP, SIGINT or SIGTERM and saved.
 """
 
 import json

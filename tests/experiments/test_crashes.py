@@ -19,6 +19,7 @@ from experiments.checkpoint import Checkpoints
 from experiments.errors import CheckpointError, Interrupted, LabError, RunDirectoryError
 from experiments.lock import LOCK, held
 from experiments.records import read_metrics, repair_metrics
+from experiments.signals import Signals
 from experiments.validation import to_dict
 
 pytestmark = [pytest.mark.optimised, pytest.mark.usefixtures("compiled_once")]
@@ -126,7 +127,7 @@ def test_a_signal_anywhere_is_obeyed(
     ends_as(whole, tmp_path)
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_a_second_signal_ends_the_process_at_once(name: str, code: int):
     program = f"""
 import signal
@@ -140,6 +141,17 @@ with Signals() as signals:
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (code, "True\n")
     assert "once more to stop at once" in done.stderr
+
+
+def test_under_nohup_a_closed_terminal_asks_for_nothing():
+    # a terminal that was closed ended a run before it had saved; now it asks, but where told not to
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals() as signals:
+            signal.raise_signal(signal.SIGHUP)
+            assert signals.caught is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_reader_that_has_gone_is_no_error():
