@@ -313,6 +313,15 @@ DECODES = [n for n, m in attn.MECHANISMS.items() if m.step is not attn.Mechanism
 
 
 @pytest.mark.parametrize("name", DECODES)
+def test_a_prompt_has_as_many_keys_as_queries(name):
+    """The last query alone was taken for the first: `Causal()` showed it one key of the prompt."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, v, learned = inputs(mechanism, **TINY)
+    with pytest.raises(ValueError, match=r"^k: expected as many tokens as q, 1, got 9$"):
+        mechanism.prefill(q[:, -1:], k, v, max_length=9, **learned)
+
+
+@pytest.mark.parametrize("name", DECODES)
 def test_decoding_runs_under_shard_map(name):
     for mechanism in attn.MECHANISMS[name].examples():
         q, k, v, learned = inputs(mechanism, **TINY)
