@@ -406,6 +406,17 @@ def test_softmax_takes_the_arrays_its_settings_ask_for_and_no_others(settings, a
 
 
 @pytest.mark.parametrize("name", DECODES)
+def test_a_step_has_a_query_for_its_key_and_no_more(name):
+    """Local Luong answered a second one, and cosFormer blamed shapes of its own."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, v, learned = inputs(mechanism, **{**TINY, "T": 2, "S": 1})
+    sizes = dict(num_heads=4, num_kv_heads=2, head_dim=4, value_dim=3, max_length=4)
+    state = mechanism.init_state((2,), **sizes)
+    with pytest.raises(ValueError, match=r"^(q: expected one token|k: expected as many tokens)"):
+        mechanism.step(state, q, k, v, **learned)
+
+
+@pytest.mark.parametrize("name", DECODES)
 def test_a_state_of_another_kind_is_refused_by_name(name):
     mechanism = attn.MECHANISMS[name].examples()[0]
     q, k, v, learned = inputs(mechanism, **{**TINY, "T": 1, "S": 1})

@@ -104,7 +104,7 @@ class Cosformer(Linearized):
         return Placed(sums, jnp.int32(0), jnp.float32(self.length or max_length))
 
     def step(self, state, q, k, v):
-        check_qkv(q, k, v, FULL)
+        self._checked_tokens(q, k, v, {})
         check_state(state, Placed)
         at = state.position + jnp.arange(q.shape[-3])
         qa, ka = (_with_angle(x, at, state.length) for x in (q, k))
