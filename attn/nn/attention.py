@@ -301,8 +301,9 @@ class Attention(nnx.Module):
 
     def _normed(self, y):
         norm = self.mechanism.head_norm
-        normed = self.head_norm(y.reshape(*y.shape[:-2], -1) if norm.together else y)
-        return normed.reshape(y.shape) * norm.times
+        # not -1, which jax cannot tell of no rows
+        x = y.reshape(*y.shape[:-2], self.out.shape[0]) if norm.together else y
+        return self.head_norm(x).reshape(y.shape) * norm.times
 
     def _gating(self, x) -> Float[Array, "*B T NH"]:
         """The output gate of the tokens x."""
