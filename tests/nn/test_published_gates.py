@@ -68,7 +68,7 @@ def test_some_norm_all_heads_together_before_the_gate(kind):
 @pytest.mark.parametrize("kind", [Mamba2, HGRN2, Lightning])
 @pytest.mark.parametrize("shape", [(0, T, W), (2, 0, W)])
 def test_no_rows_and_no_tokens_are_normed_too(kind, shape):
-    """ZeroDivisionError: jax cannot tell -1 from how many numbers there are where there are none."""
+    """ZeroDivisionError: jax cannot tell how many -1 are where there are none."""
     made = layer(kind())
     assert jax.eval_shape(lambda x: made(x, mask=Causal()), jnp.zeros(shape)).shape == shape
 
