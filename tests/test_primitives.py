@@ -538,6 +538,16 @@ def test_a_flag_is_true_or_false(kind):
         kind(**{flag: "no"})
 
 
+@pytest.mark.parametrize("name", attn.MECHANISMS)
+def test_a_list_in_place_of_an_array_is_named(name):
+    """cosFormer asked for its dtype before it was looked at."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, v, learned = inputs(mechanism, **TINY)
+    for wrong in (([[1.0]], k, v), (q, [[1.0]], v), (q, k, [[1.0]])):
+        with pytest.raises(TypeError, match=r"^[qkv]: expected an array, got list$"):
+            mechanism(*wrong, mask=base_mask(mechanism), **learned)
+
+
 def test_masks_that_are_none_are_named():
     with pytest.raises(TypeError, match="masks: expected masks or their JSON, got 5"):
         attn.BlockSparse(masks=5)

@@ -72,9 +72,8 @@ class Cosformer(Linearized):
         return Terms(phi(q), phi(k))
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None):
-        dtype = jnp.result_type(q)
-        q, k, v = self._placed(q, k, v, mask)
-        return super().__call__(q, k, v, mask=mask, bias=bias).astype(dtype)
+        placed = self._placed(q, k, v, mask)
+        return super().__call__(*placed, mask=mask, bias=bias).astype(jnp.result_type(q))
 
     def weights(self, q, k, *, mask=FULL, bias=None):
         q, k, _ = self._placed(q, k, k, mask)
