@@ -174,7 +174,8 @@ class Softmax(Cached):
         if self.temperature != "learned":
             if not is_number(self.temperature) or not 0 < self.temperature < 1e30:
                 raise ValueError(
-                    f"temperature: expected a positive number or 'learned', got {self.temperature}"
+                    "temperature: expected a positive number or 'learned', got "
+                    f"{self.temperature!r}"
                 )
         check_flags(self)
         check_cap(self.logit_cap)
