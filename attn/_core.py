@@ -179,7 +179,7 @@ def dense_attention(
     return attend_materialized(s, seen, v, sinks=sinks, dropout=dropout)
 
 
-def check_sinks(sinks: Float[Array, " N"] | None, q: Float[Array, "*B T N H"]) -> None:
+def check_sinks(sinks, q) -> None:
     """Raise TypeError for what is no array of floats, ValueError unless there is one a head."""
     if sinks is None:
         return
