@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from attn._arrays import check_floats
 from attn._axes import aligned
 from attn._dropout import Dropout
 from attn._inputs import check_qkv
@@ -119,6 +120,7 @@ def dense_weights(
 ) -> Float[Array, "*B N T S"]:
     """softmax(cap(scale q k^T) + bias) over the seen keys, drawn whole: O(T S) memory."""
     mask, bias = check_qkv(q, k, k, mask, bias)
+    check_sinks(sinks, q)
     return masked_softmax(*dense_scores(q, k, mask, bias, scale, logit_cap), sinks)
 
 
@@ -172,8 +174,18 @@ def dense_attention(
 ) -> Float[Array, "*B T N D"]:
     """`dense_weights` applied to v, in at least float32: the reference of every softmax variant."""
     mask, bias = check_qkv(q, k, v, mask, bias)
+    check_sinks(sinks, q)
     s, seen = dense_scores(q, k, mask, bias, scale, logit_cap)
     return attend_materialized(s, seen, v, sinks=sinks, dropout=dropout)
+
+
+def check_sinks(sinks, q) -> None:
+    """Raise TypeError for what is no array of floats, ValueError unless there is one a head."""
+    if sinks is None:
+        return
+    check_floats(sinks=sinks)
+    if sinks.shape != q.shape[-2:-1]:
+        raise ValueError(f"sinks: expected {list(q.shape[-2:-1])}, got {list(sinks.shape)}")
 
 
 def number_of(scale: float | Array | None, H: int) -> float | None:

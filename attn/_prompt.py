@@ -12,10 +12,13 @@ from attn.mechanism import Mechanism
 
 
 def check_prompt(q, k, v, max_length: int) -> None:
-    """Refuse what `check_qkv` does, and more than `max_length` tokens, also where a state keeps
-    fewer."""
+    """Refuse what `check_qkv` does, keys that are not those of the queries' tokens, and more than
+    `max_length` of these, also where a state keeps fewer."""
     check_qkv(q, k, v, FULL)
-    check_count("max_length", max_length, least=k.shape[-3])
+    T, S = q.shape[-3], k.shape[-3]
+    if T != S:  # `Causal()` would take the last queries of a prompt for its first
+        raise ValueError(f"k: expected as many tokens as q, {T}, got {S}")
+    check_count("max_length", max_length, least=T)
 
 
 def state_for(mechanism: Mechanism, q, k, v, max_length: int) -> Any:

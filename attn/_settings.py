@@ -23,7 +23,7 @@ def check_count(name: str, value, *, least: int = 1) -> None:
 def check_cap(logit_cap: float | None) -> None:
     """Raise ValueError unless it is None or a positive number."""
     if logit_cap is not None and not (is_number(logit_cap) and 0 < logit_cap < 1e30):
-        raise ValueError(f"logit_cap: expected a positive number or None, got {logit_cap}")
+        raise ValueError(f"logit_cap: expected a positive number or None, got {logit_cap!r}")
 
 
 def check_flags(record) -> None:

@@ -185,7 +185,7 @@ class Mechanism(abc.ABC):
     def prefill(self, q, k, v, *, max_length: int, **learned) -> tuple[Any, Float[Array, "..."]]:
         """(state, out) after the T tokens of a prompt at once: `out` is that of `mask=Causal()`,
         and `step` goes on from `state` up to `max_length` tokens. ValueError for more than that in
-        the prompt, also where a state would not be full."""
+        the prompt, also where a state would not be full, and for other than T keys."""
         raise NotImplementedError(f"{self.name} does not decode token by token")
 
     @property

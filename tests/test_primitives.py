@@ -313,6 +313,15 @@ DECODES = [n for n, m in attn.MECHANISMS.items() if m.step is not attn.Mechanism
 
 
 @pytest.mark.parametrize("name", DECODES)
+def test_a_prompt_has_as_many_keys_as_queries(name):
+    """The last query alone was taken for the first: `Causal()` showed it one key of the prompt."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, v, learned = inputs(mechanism, **TINY)
+    with pytest.raises(ValueError, match=r"^k: expected as many tokens as q, 1, got 9$"):
+        mechanism.prefill(q[:, -1:], k, v, max_length=9, **learned)
+
+
+@pytest.mark.parametrize("name", DECODES)
 def test_decoding_runs_under_shard_map(name):
     for mechanism in attn.MECHANISMS[name].examples():
         q, k, v, learned = inputs(mechanism, **TINY)
@@ -394,6 +403,17 @@ def test_softmax_takes_the_arrays_its_settings_ask_for_and_no_others(settings, a
         TypeError if arrays else ValueError, match=f"^(sinks|temperature): .*{wrong}"
     ):
         attn.Softmax(**settings)(q, k, v, **arrays)
+
+
+@pytest.mark.parametrize("name", DECODES)
+def test_a_step_has_a_query_for_its_key_and_no_more(name):
+    """Local Luong answered a second one, and cosFormer blamed shapes of its own."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, v, learned = inputs(mechanism, **{**TINY, "T": 2, "S": 1})
+    sizes = dict(num_heads=4, num_kv_heads=2, head_dim=4, value_dim=3, max_length=4)
+    state = mechanism.init_state((2,), **sizes)
+    with pytest.raises(ValueError, match=r"^(q: expected one token|k: expected as many tokens)"):
+        mechanism.step(state, q, k, v, **learned)
 
 
 @pytest.mark.parametrize("name", DECODES)
@@ -516,6 +536,16 @@ def test_a_flag_is_true_or_false(kind):
     flag = {attn.Softmax: "qk_norm", attn.Reformer: "shared_qk"}.get(kind, "output_norm")
     with pytest.raises(TypeError, match=f"{flag}: expected True or False, got 'no'"):
         kind(**{flag: "no"})
+
+
+@pytest.mark.parametrize("name", attn.MECHANISMS)
+def test_a_list_in_place_of_an_array_is_named(name):
+    """cosFormer asked for its dtype before it was looked at."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, v, learned = inputs(mechanism, **TINY)
+    for wrong in (([[1.0]], k, v), (q, [[1.0]], v), (q, k, [[1.0]])):
+        with pytest.raises(TypeError, match=r"^[qkv]: expected an array, got list$"):
+            mechanism(*wrong, mask=base_mask(mechanism), **learned)
 
 
 def test_masks_that_are_none_are_named():

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
-from attn._arrays import check_floats, is_floats
+from attn._arrays import is_floats
 from attn._axes import aligned
 from attn._cached import Cached
-from attn._core import dense_attention, dense_weights, isolate
+from attn._core import check_sinks, dense_attention, dense_weights, isolate
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
 from attn._inputs import check_qkv, check_state
 from attn._merge import merged
@@ -96,10 +96,7 @@ def _call(q, k, v, mask, bias, scale, cap, rate, key, block, *, sinks=None, retu
     mask, bias = check_qkv(q, k, v, mask, bias)
     check_block(block)
     check_cap(cap)
-    if sinks is not None:
-        check_floats(sinks=sinks)
-        if sinks.shape != q.shape[-2:-1]:
-            raise ValueError(f"sinks: expected {list(q.shape[-2:-1])}, got {list(sinks.shape)}")
+    check_sinks(sinks, q)
     dropout = as_dropout(rate, key, q, k)
     cap = None if cap is None else float(cap)
     return Call(q, k, v, mask, bias, scale, cap, dropout, return_lse or sinks is not None, block)
@@ -177,7 +174,8 @@ class Softmax(Cached):
         if self.temperature != "learned":
             if not is_number(self.temperature) or not 0 < self.temperature < 1e30:
                 raise ValueError(
-                    f"temperature: expected a positive number or 'learned', got {self.temperature}"
+                    "temperature: expected a positive number or 'learned', got "
+                    f"{self.temperature!r}"
                 )
         check_flags(self)
         check_cap(self.logit_cap)

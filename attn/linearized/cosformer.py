@@ -72,9 +72,8 @@ class Cosformer(Linearized):
         return Terms(phi(q), phi(k))
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None):
-        dtype = jnp.result_type(q)
-        q, k, v = self._placed(q, k, v, mask)
-        return super().__call__(q, k, v, mask=mask, bias=bias).astype(dtype)
+        placed = self._placed(q, k, v, mask)
+        return super().__call__(*placed, mask=mask, bias=bias).astype(jnp.result_type(q))
 
     def weights(self, q, k, *, mask=FULL, bias=None):
         q, k, _ = self._placed(q, k, k, mask)
@@ -104,7 +103,7 @@ class Cosformer(Linearized):
         return Placed(sums, jnp.int32(0), jnp.float32(self.length or max_length))
 
     def step(self, state, q, k, v):
-        check_qkv(q, k, v, FULL)
+        self._checked_tokens(q, k, v, {})
         check_state(state, Placed)
         at = state.position + jnp.arange(q.shape[-3])
         qa, ka = (_with_angle(x, at, state.length) for x in (q, k))

@@ -201,11 +201,8 @@ class Attention(nnx.Module):
         check_width(self.qkv.shape[0], x=x)
         if positions is not None:
             check_positions(positions, x.shape[:-1])
+        _check_batch(state, x)
         before, conv = state.last, state.conv
-        for past in (before, conv):  # with the one token before, another batch would broadcast
-            if past is not None and past.shape[:-2] != x.shape[:-2]:
-                want, got = [*past.shape[:-2], 1, x.shape[-1]], list(x.shape)
-                raise ValueError(f"x: expected {want} to go with state, got {got}")
         qkv = self._qkv_shifted(x, before)
         if self.short_conv is not None:
             conv, qkv = self.short_conv.step(conv, qkv)
@@ -222,8 +219,10 @@ class Attention(nnx.Module):
         self, x: Float[Array, "*B T W"], *, mask: Mask = FULL, state: LayerState | None = None
     ) -> Float[Array, "*B T K H"]:
         """The `first_values` of deeper layers, if this is the first; with a `state`, of the token
-        after it. Raises ValueError for another width."""
+        after it. Raises ValueError for another width or batch."""
         check_width(self.qkv.shape[0], x=x)
+        if state is not None:
+            _check_batch(state, x)
         before = self._before(x, mask) if state is None else state.last
         v = self._qkv(self._read("v", x, before), self._columns[2])
         return v.reshape(*v.shape[:-1], *self.heads[1:])
@@ -301,8 +300,9 @@ class Attention(nnx.Module):
 
     def _normed(self, y):
         norm = self.mechanism.head_norm
-        normed = self.head_norm(y.reshape(*y.shape[:-2], -1) if norm.together else y)
-        return normed.reshape(y.shape) * norm.times
+        # not -1, which jax cannot tell of no rows
+        x = y.reshape(*y.shape[:-2], self.out.shape[0]) if norm.together else y
+        return self.head_norm(x).reshape(y.shape) * norm.times
 
     def _gating(self, x) -> Float[Array, "*B T NH"]:
         """The output gate of the tokens x."""
@@ -433,3 +433,11 @@ class Attention(nnx.Module):
     def _read(self, name, x, before):
         """What the projection `name` reads of the tokens x."""
         return x if before is None else self.token_shift(name, x, before)
+
+
+def _check_batch(state: LayerState, x) -> None:
+    """Raise ValueError for tokens of another batch, with which the one before would broadcast."""
+    for past in (state.last, state.conv):
+        if past is not None and past.shape[:-2] != x.shape[:-2]:
+            want, got = [*past.shape[:-2], 1, x.shape[-1]], list(x.shape)
+            raise ValueError(f"x: expected {want} to go with state, got {got}")

@@ -33,9 +33,10 @@ def beam_search(
 
     (arXiv:1609.08144, eq. 14, without coverage), |Y| with its `end` token, which also fills what
     follows it, and alpha from 0 to 4. Width 1 is greedy decoding. Where there are fewer than W
-    hypotheses, the rest score -inf, as do those whose scores are NaN. Each leaf of the state has
-    the axes [*B, W] in front and is gathered by the parent of each hypothesis; a leaf without axes
-    is common to all. One call of `step` fewer than `steps`, O(W steps) memory beside the state's.
+    hypotheses, the rest score -inf, as do those whose scores are NaN; infinite scores share what
+    there is, as in `sample`. Each leaf of the state has the axes [*B, W] in front and is gathered
+    by the parent of each hypothesis; a leaf without axes is common to all. One call of `step` fewer
+    than `steps`, O(W steps) memory beside the state's.
     Raises ValueError for what does not fit, TypeError for scores that are no floats.
     """
     _check(state, scores, steps, end, alpha)
@@ -49,7 +50,11 @@ def beam_search(
 
     def choose(alive, tokens, ended, scores, t):
         """The W likeliest continuations, and (parent, token) of each."""
-        logp = alive[..., None] + jax.nn.log_softmax(scores.astype(jnp.float32))
+        scores = scores.astype(jnp.float32)
+        # infinite ones share what there is: inf - inf would make all of the row NaN
+        forced = jnp.where(scores == jnp.inf, 0, -jnp.inf)
+        scores = jnp.where(scores.max(-1, keepdims=True) == jnp.inf, forced, scores)
+        logp = alive[..., None] + jax.nn.log_softmax(scores)
         logp = jnp.where(jnp.isnan(logp), -jnp.inf, logp)
         flat = logp.reshape(*batch, width * vocabulary)
         alive, chosen = jax.lax.top_k(flat, width)

@@ -157,6 +157,11 @@ def _own_lengths(prompt, lengths) -> tuple[Int[Array, "*B"], int]:
         raise ValueError(
             f"lengths: expected shape {list(prompt.shape[:-1])}, got {list(jnp.shape(lengths))}"
         )
+    if isinstance(lengths, jax.core.Tracer):
+        raise TypeError(
+            "lengths: expected numbers, as the shortest says how many tokens are read at once, got "
+            "a traced array; call generate outside of jit, for it is compiled as it is"
+        )
     found = np.asarray(lengths)
     if not (np.issubdtype(found.dtype, np.integer) and ((found > 0) & (found <= T)).all()):
         raise ValueError(f"lengths: expected integers from 1 to {T}, got {found.tolist()}")

@@ -335,6 +335,10 @@ def test_the_definition_refuses_a_cap_that_is_none():
             attn.dense_attention(x, x, x, mask=attn.FULL, logit_cap=wrong)
         with pytest.raises(ValueError, match="logit_cap: expected a positive number or None"):
             attn.dense_weights(x, x, mask=attn.FULL, logit_cap=wrong)
+    with pytest.raises(ValueError, match=r"or None, got Array\(3\."):  # not "got 3.0"
+        attn.dense_attention(x, x, x, mask=attn.FULL, logit_cap=jnp.float32(3))
+    with pytest.raises(ValueError, match=r"or 'learned', got Array\(3\."):
+        attn.Softmax(temperature=jnp.float32(3))
 
 
 def test_units_of_large_vectors_are_not_zero():

@@ -184,6 +184,11 @@ def test_sinks_are_looked_at_before_anything_is_picked():
             run(q, k, v, sinks=jnp.zeros(N + 1))
         with pytest.raises(TypeError, match="sinks"):
             run(q, k, v, sinks=jnp.zeros(N, int))
+    # one was taken for all heads
+    with pytest.raises(ValueError, match=rf"^sinks: expected \[{N}\], got \[1\]"):
+        attn.dense_attention(q, k, v, mask=attn.FULL, sinks=jnp.zeros(1))
+    with pytest.raises(TypeError, match=r"^sinks: expected an array of floats, got float"):
+        attn.dense_weights(q, k, mask=attn.FULL, sinks=0.0)
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,15 @@ def test_a_hypothesis_of_nan_leaves_the_beam_and_the_others_stay():
     assert (none == -jnp.inf).all()
 
 
+def test_infinite_scores_share_what_there_is():
+    """A token that is forced by +inf ended every hypothesis: all of them scored -inf."""
+    forced = jnp.array([[0.0, 0.0, jnp.inf], [-jnp.inf, jnp.inf, jnp.inf]])[:, None]
+    step = lambda t, _: (t + 1, forced)
+    tokens, scores = beam_search(step, 0, forced, steps=2, end=0, alpha=0.0)
+    np.testing.assert_array_equal(tokens[:, 0], [[2, 2], [1, 1]])
+    np.testing.assert_allclose(scores[:, 0], [0.0, 2 * np.log(0.5)], rtol=1e-6)
+
+
 def test_the_last_choice_asks_for_no_scores_after_it():
     """The state's length past the last step was computed and thrown away."""
     asked = []

@@ -188,6 +188,9 @@ def test_prompts_of_several_lengths_go_on_as_each_would_alone():
     for wrong in ([2, 4], [0, 4, 3], [2, 5, 3], [2.0, 4.0, 3.0]):
         with pytest.raises(ValueError, match="lengths: expected"):
             model.generate(TOKENS[:, :4], 3, lengths=jnp.array(wrong), temperature=0)
+    traced = lambda lengths: model.generate(TOKENS[:, :4], 3, lengths=lengths, temperature=0)
+    with pytest.raises(TypeError, match=r"^lengths: expected numbers, .* outside of jit"):
+        jax.jit(traced)(jnp.array([2, 4, 3]))
 
 
 def test_draws_depend_on_the_key_and_nothing_else():

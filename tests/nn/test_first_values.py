@@ -69,6 +69,14 @@ def test_a_decoder_goes_on_token_by_token(changes):
         np.testing.assert_allclose(scores, whole[:, t], **NEAR)
 
 
+def test_tokens_of_another_batch_are_refused_by_name():
+    """The first layer's values come before its step, which refuses: jax blamed a subtraction."""
+    decoder = Decoder(config(), key=jax.random.key(0))
+    state, _ = jax.eval_shape(decoder.prefill, TOKENS)
+    with pytest.raises(ValueError, match=r"^x: expected \[2, 1, 12\] to go with state, got \[3, 1"):
+        jax.eval_shape(decoder.step, state, jnp.zeros(3, int))
+
+
 def test_a_decoder_that_looks_at_a_source_hands_them_on_too():
     source = config(mechanism=SOFTMAX, layers=1)
     model = Seq2Seq(

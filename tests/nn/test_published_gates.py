@@ -65,6 +65,14 @@ def test_some_norm_all_heads_together_before_the_gate(kind):
     np.testing.assert_allclose(at_once(a, X), (y * gate) @ of(a.out), rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.parametrize("kind", [Mamba2, HGRN2, Lightning])
+@pytest.mark.parametrize("shape", [(0, T, W), (2, 0, W)])
+def test_no_rows_and_no_tokens_are_normed_too(kind, shape):
+    """ZeroDivisionError: jax cannot tell how many -1 are where there are none."""
+    made = layer(kind())
+    assert jax.eval_shape(lambda x: made(x, mask=Causal()), jnp.zeros(shape)).shape == shape
+
+
 def test_kdas_gate_is_of_low_rank_and_has_a_bias():
     a = layer(KDA(chunk=4))
     g = {name: of(p) for name, p in a.out_gate.projections["output_gate"].items()}
