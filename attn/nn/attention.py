@@ -16,7 +16,14 @@ from attn.biases import Bias
 from attn.dense.dot_product import dot_product_attention
 from attn.masks import FULL, Causal, Mask
 from attn.mechanism import Mechanism
-from attn.nn.attention_rules import check_causal, check_context, check_kinds, check_names, heads_of
+from attn.nn.attention_rules import (
+    check_batch,
+    check_causal,
+    check_context,
+    check_kinds,
+    check_names,
+    heads_of,
+)
 from attn.nn.gates import Gates, output_gate
 from attn.nn.keys import fold
 from attn.nn.norm import RMSNorm, head_norm
@@ -201,7 +208,7 @@ class Attention(nnx.Module):
         check_width(self.qkv.shape[0], x=x)
         if positions is not None:
             check_positions(positions, x.shape[:-1])
-        _check_batch(state, x)
+        check_batch(x, state.last, state.conv)
         before, conv = state.last, state.conv
         qkv = self._qkv_shifted(x, before)
         if self.short_conv is not None:
@@ -222,7 +229,7 @@ class Attention(nnx.Module):
         after it. Raises ValueError for another width or batch."""
         check_width(self.qkv.shape[0], x=x)
         if state is not None:
-            _check_batch(state, x)
+            check_batch(x, state.last, state.conv)
         before = self._before(x, mask) if state is None else state.last
         v = self._qkv(self._read("v", x, before), self._columns[2])
         return v.reshape(*v.shape[:-1], *self.heads[1:])
@@ -433,11 +440,3 @@ class Attention(nnx.Module):
     def _read(self, name, x, before):
         """What the projection `name` reads of the tokens x."""
         return x if before is None else self.token_shift(name, x, before)
-
-
-def _check_batch(state: LayerState, x) -> None:
-    """Raise ValueError for tokens of another batch, with which the one before would broadcast."""
-    for past in (state.last, state.conv):
-        if past is not None and past.shape[:-2] != x.shape[:-2]:
-            want, got = [*past.shape[:-2], 1, x.shape[-1]], list(x.shape)
-            raise ValueError(f"x: expected {want} to go with state, got {got}")

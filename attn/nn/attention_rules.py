@@ -94,6 +94,15 @@ def check_context(mechanism: Mechanism, *, positions, gates: dict) -> None:
         )
 
 
+def check_batch(x, *past) -> None:
+    """Raise ValueError for a token of another batch than what a state has of those before it, with
+    which one would broadcast."""
+    for before in past:
+        if before is not None and before.shape[:-2] != x.shape[:-2]:
+            want, got = [*before.shape[:-2], 1, x.shape[-1]], list(x.shape)
+            raise ValueError(f"x: expected {want} to go with state, got {got}")
+
+
 def check_causal(mask: Mask) -> None:
     """Raise ValueError unless the mask is joined with `Causal`."""
     if isinstance(mask, Mask) and mask.take(Causal)[0] == (None,):
