@@ -158,6 +158,7 @@ def test_a_nan_shows_in_what_sees_it_and_nowhere_else(place, mask):
     assert np.isnan(gradients[2]).any()
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 @pytest.mark.parametrize("size", [1e8, 3e38, np.nan, np.inf])
 @pytest.mark.parametrize("mask", [Causal(), Causal() & (Window(20, 0) | Global((0, 50)))], ids=str)

@@ -41,6 +41,7 @@ def by_hand(stack, x, first):
     return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [*FORMS, HYBRID], ids=["loop", "scan", "tied", "remat", "mix"])
 def test_a_stack_hands_on_the_values_of_the_first_layer_that_asks(changes):
     model = drawn(Decoder(config(**changes), key=jax.random.key(0)))

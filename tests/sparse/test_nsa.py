@@ -126,6 +126,7 @@ def test_as_many_blocks_as_there_are_select_all():
     np.testing.assert_allclose(out, want, rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_branches_with_the_same_keys_and_values_are_those_that_share_them():
     apart = dataclasses.replace(SMALL, separate=True)
     q, k, v, learned = inputs(apart)
