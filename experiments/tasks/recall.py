@@ -35,7 +35,7 @@ class Recall(Drawn):
 
     @property
     def slices(self) -> tuple[str, ...]:
-        return tuple(f"{kv} pairs" if kv > 1 else "1 pair" for kv in self.pairs)
+        return tuple(map(counted, self.pairs))
 
     @property
     def asked(self) -> int:
@@ -46,21 +46,38 @@ class Recall(Drawn):
 
     def draw(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
         """Example number n has pairs[n % len(pairs)] pairs."""
-        slices = (number % len(self.pairs)).astype(np.int32)
-        tokens = np.zeros((number.size, self.length), np.int32)
-        labels = np.zeros_like(tokens)
-        names = ("vocab_size", "length", "alpha", "noise")
-        fields = {name: getattr(self, name) for name in names}
-        for index, kv in enumerate(self.pairs):
-            rows = np.flatnonzero(slices == index)
-            tokens[rows], labels[rows] = sequences(random, rows.size, kv, **fields)
-        return Batch(
-            tokens=tokens,
-            lengths=np.full(number.size, self.length, np.int32),
-            labels=labels,
-            weights=(labels > 0).astype(np.float32),  # a value is never 0
-            slices=slices,
-        )
+        lengths = (self.length,) * len(self.pairs)
+        return rows(random, number % len(self.pairs), lengths, self.pairs, task=self)
+
+
+def rows(
+    random: np.random.Generator,
+    kind: Int[np.ndarray, "B"],
+    lengths: tuple[int, ...],
+    pairs: tuple[int, ...],
+    *,
+    task,
+) -> Batch:
+    """Row n has lengths[kind[n]] tokens and pairs[kind[n]] pairs, of the slice kind[n], and is as
+    wide as the task is long."""
+    tokens = np.zeros((kind.size, task.length), np.int32)
+    labels = np.zeros_like(tokens)
+    law = {name: getattr(task, name) for name in ("vocab_size", "alpha", "noise")}
+    for index, (length, kv) in enumerate(zip(lengths, pairs, strict=True)):
+        these = np.flatnonzero(kind == index)
+        made = sequences(random, these.size, kv, length=length, **law)
+        tokens[these, :length], labels[these, :length] = made
+    return Batch(
+        tokens=tokens,
+        lengths=np.array(lengths, np.int32)[kind],
+        labels=labels,
+        weights=(labels > 0).astype(np.float32),  # a value is never 0
+        slices=kind.astype(np.int32),
+    )
+
+
+def counted(kv: int) -> str:
+    return f"{kv} pairs" if kv > 1 else "1 pair"
 
 
 def require_law(task, most: int) -> None:

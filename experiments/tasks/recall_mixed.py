@@ -8,7 +8,7 @@ from jaxtyping import Int
 
 from experiments.tasks.base import Batch, require, require_int
 from experiments.tasks.drawn import Drawn, whole_split
-from experiments.tasks.recall import guesses, require_law, sequences
+from experiments.tasks.recall import counted, guesses, require_law, rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,8 @@ class RecallMixed(Drawn):
 
     @property
     def slices(self) -> tuple[str, ...]:
-        of = lambda kv: "1 pair" if kv == 1 else f"{kv} pairs"
-        return tuple(f"{of(kv)} in {n}" for n, kv in zip(self.held_lengths, self.held_pairs))
+        held = zip(self.held_lengths, self.held_pairs)
+        return tuple(f"{counted(kv)} in {length}" for length, kv in held)
 
     @property
     def asked(self) -> int:
@@ -67,27 +67,11 @@ class RecallMixed(Drawn):
     def draw_training(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
         ends = np.cumsum(self.shares)
         kind = np.searchsorted(ends, number % ends[-1], side="right")
-        batch = self._rows_of(random, kind, self.lengths, self.pairs)
+        batch = rows(random, kind, self.lengths, self.pairs, task=self)
         # their kinds are not those of the slices
         return dataclasses.replace(batch, slices=np.zeros_like(batch.slices))
 
     def draw(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
         """Example number n is of the held-out kind n % len(held_pairs)."""
         kind = number % len(self.held_pairs)
-        return self._rows_of(random, kind, self.held_lengths, self.held_pairs)
-
-    def _rows_of(self, random, kind: Int[np.ndarray, "B"], lengths, pairs) -> Batch:
-        tokens = np.zeros((kind.size, self.length), np.int32)
-        labels = np.zeros_like(tokens)
-        law = {"vocab_size": self.vocab_size, "alpha": self.alpha, "noise": self.noise}
-        for index, (length, kv) in enumerate(zip(lengths, pairs)):
-            rows = np.flatnonzero(kind == index)
-            made = sequences(random, rows.size, kv, length=length, **law)
-            tokens[rows, :length], labels[rows, :length] = made
-        return Batch(
-            tokens=tokens,
-            lengths=np.array(lengths, np.int32)[kind],
-            labels=labels,
-            weights=(labels > 0).astype(np.float32),
-            slices=kind.astype(np.int32),
-        )
+        return rows(random, kind, self.held_lengths, self.held_pairs, task=self)
