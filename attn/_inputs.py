@@ -57,6 +57,13 @@ def check_qkv(q, k, v, mask: Mask, bias=None) -> tuple[Mask, Bias | None]:
     return mask, bias
 
 
+def check_tokens(q, k) -> None:
+    """Raise ValueError unless there are as many keys as queries, those of the same tokens."""
+    T, S = q.shape[-3], k.shape[-3]
+    if T != S:
+        raise ValueError(f"k: expected as many tokens as q, {T}, got {S}")
+
+
 def refuse_rest(name: str, rest: Mask, bias: Bias | None, honours) -> None:
     """Raise NotImplementedError naming what is left of a mask, or a bias, that `name` cannot do."""
     can = ", ".join(kind.__name__ for kind in honours)

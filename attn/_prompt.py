@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from attn._inputs import check_qkv
+from attn._inputs import check_qkv, check_tokens
 from attn._settings import check_count
 from attn.masks import FULL
 from attn.mechanism import Mechanism
@@ -15,10 +15,8 @@ def check_prompt(q, k, v, max_length: int) -> None:
     """Refuse what `check_qkv` does, keys that are not those of the queries' tokens, and more than
     `max_length` of these, also where a state keeps fewer."""
     check_qkv(q, k, v, FULL)
-    T, S = q.shape[-3], k.shape[-3]
-    if T != S:  # `Causal()` would take the last queries of a prompt for its first
-        raise ValueError(f"k: expected as many tokens as q, {T}, got {S}")
-    check_count("max_length", max_length, least=T)
+    check_tokens(q, k)  # `Causal()` would take the last queries of a prompt for its first
+    check_count("max_length", max_length, least=k.shape[-3])
 
 
 def state_for(mechanism: Mechanism, q, k, v, max_length: int) -> Any:

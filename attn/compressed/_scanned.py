@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from attn._core import isolate
-from attn._inputs import check_state
+from attn._inputs import check_state, check_tokens
 from attn._prompt import state_for
 from attn._tokens import any_past, no_output, seen_tokens, to_heads
 from attn._varying import vary
@@ -63,10 +63,8 @@ def go_on(
     """The state and the outputs of any number of tokens after `state`, by the mechanism's chunks.
     Raises ValueError for other numbers of queries and keys, and for a state of other sizes,
     TypeError for one that is another's."""
-    T, S = q.shape[-3], k.shape[-3]
-    if T != S:
-        raise ValueError(f"k: expected as many tokens as q, {T}, got {S}")
-    empty = jax.eval_shape(lambda: state_for(mechanism, q, k, v, max_length=T))
+    check_tokens(q, k)
+    empty = jax.eval_shape(lambda: state_for(mechanism, q, k, v, max_length=q.shape[-3]))
     check_state(state, type(empty), q)
     got, want = (jax.tree.map(jnp.shape, x) for x in (state, empty))
     if got != want:

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 
 from attn._arrays import GROWS, check_arrays, learned_shapes
 from attn._core import apply_weights, seen_array
-from attn._inputs import check_qkv, refuse_rest
+from attn._inputs import check_qkv, check_tokens, refuse_rest
 from attn._prompt import as_tokens
 from attn._requests import check_requests
 from attn._settings import check_count, check_flags
@@ -114,9 +114,7 @@ class Linearized(Mechanism):
     def _checked_tokens(self, q, k, v, arrays):
         """The gates and learned arrays of as many keys as queries."""
         _, gates, learned = self._checked(q, k, v, Causal(), None, arrays)
-        T, S = q.shape[-3], k.shape[-3]
-        if T != S:
-            raise ValueError(f"k: expected as many tokens as q, {T}, got {S}")
+        check_tokens(q, k)
         return gates, learned
 
     def _optional(self, head_dim: int) -> dict[str, tuple[int, ...]]:
