@@ -33,7 +33,7 @@ from experiments.memory import keep_freed_memory
 from experiments.rundir import RESULT, claimed, read_json, write_config
 from experiments.signals import Signals
 from experiments.sinks import Sinks
-from experiments.sources import sources
+from experiments.sources import data_of, sources
 from experiments.start import start
 from experiments.tasks import Batch
 from experiments.validation import to_dict
@@ -86,23 +86,11 @@ def run(
                     workdir / "environment.json",
                     command,
                     source=sources([experiment]),
-                    data=_data(experiment, session.checkpoints.data),
+                    data=data_of(experiment, session.checkpoints.data),
                 )
                 return session.run()
             except OSError as error:
                 raise RunDirectoryError(f"{workdir} cannot be written to: {error}") from error
-
-
-def _data(experiment: Experiment, fingerprint: str) -> dict[str, str]:
-    """What its files hold, and the run that it starts from, each by what says the same in all runs
-    that are compared."""
-    task, source = experiment.posed, experiment.init_from
-    fields = ", ".join(f"{k}={v}" for k, v in task.definition().items())
-    found = {f"{type(task).__name__} {fields}": fingerprint}
-    if source:
-        result = records.read_object(Path(source) / RESULT) or {}
-        found[f"init_from {source}"] = str(result.get("sha256", ""))[:16]
-    return found
 
 
 class Session:

@@ -1,4 +1,5 @@
-"""Which files the user's own tasks, mechanisms and mixers came from, that no commit here tells."""
+"""What no commit here tells of a run: which files the user's own tasks, mechanisms and mixers came
+from, and which data it had."""
 
 import ast
 import functools
@@ -9,6 +10,8 @@ from pathlib import Path
 
 from experiments.config import Experiment, name_of
 from experiments.own import is_own
+from experiments.records import read_object
+from experiments.rundir import RESULT
 
 
 def sources(experiments: Iterable[Experiment]) -> dict[str, str]:
@@ -17,6 +20,18 @@ def sources(experiments: Iterable[Experiment]) -> dict[str, str]:
     used = lambda x: (x.task, *x.model.attentions, x.model.cross)
     kinds = {name_of(one): type(one) for x in experiments for one in used(x)}
     return {name: _hash(kind) for name, kind in kinds.items() if is_own(kind)}
+
+
+def data_of(experiment: Experiment, fingerprint: str) -> dict[str, str]:
+    """What the task's files hold, and the run that it starts from, each by what says the same in
+    all runs that are compared."""
+    task, source = experiment.posed, experiment.init_from
+    fields = ", ".join(f"{k}={v}" for k, v in task.definition().items())
+    found = {f"{type(task).__name__} {fields}": fingerprint}
+    if source:
+        result = read_object(Path(source) / RESULT) or {}
+        found[f"init_from {source}"] = str(result.get("sha256", ""))[:16]
+    return found
 
 
 @functools.cache

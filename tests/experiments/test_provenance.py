@@ -13,13 +13,13 @@ import pytest
 from tiny_experiment import TINY, tiny
 
 from attn import Softmax
-from experiments import compare, config, gathered, loop, provenance, train
+from experiments import compare, config, gathered, provenance, train
 from experiments.provenance import commit_of
 from experiments.records import read_environment, write_environment
 from experiments.report import costs
 from experiments.report.comparison import _several
 from experiments.report.data import Cell
-from experiments.sources import _hash, sources
+from experiments.sources import _hash, data_of, sources
 from experiments.sweep import Planned
 from experiments.validation import from_dict
 
@@ -152,7 +152,7 @@ def test_runs_on_data_that_changed_between_them_are_told(tmp_path, compiled_once
     assert _several([cell(), cell(**other_task)]) == ""
     # one that starts from another run, which may be made again meanwhile
     later = dataclasses.replace(experiment, init_from=str(tmp_path / "run"))
-    start = loop._data(later, data)[f"init_from {tmp_path / 'run'}"]
+    start = data_of(later, data)[f"init_from {tmp_path / 'run'}"]
     assert len(start) == 16
     assert result["sha256"].startswith(start)
     told = f"the code or the data: {defined} {data} (1 run) and other (1 run)."
