@@ -11,7 +11,7 @@ Zoology's code, of which the first layer is a gated convolution, here a short on
 head whose features are of 8, 16 or 24 numbers, here as many heads of that width as fit, each with
 values of its own, beside a window of 16 keys; gla, delta_net and gated_delta_net are from its later
 list. Rows are drawn afresh, where it has 180,000 of them 32 times over and one size a batch: here
-sizes are mixed, so all rows are padded to 1,024 tokens, in training too. Not run: it wants an
+sizes are mixed, so rows are padded to the longest, 256 tokens in training. Not run: it wants an
 accelerator.
 """
 

@@ -103,7 +103,7 @@ def tokens(experiment: Experiment) -> int:
     task = experiment.posed
     batch = task.batch(experiment.seed, 0, experiment.train.batch_size)
     target = batch.labels.size if task.head == "sequence" else 0
-    return batch.lengths.size * task.length + target
+    return batch.lengths.size * task.train_length + target
 
 
 def _encoder(experiment: Experiment) -> EncoderConfig:
@@ -114,8 +114,8 @@ def _encoder(experiment: Experiment) -> EncoderConfig:
 
 
 def layers(experiment: Experiment) -> list[Layer]:
-    """(mechanism, shape, causal) of each layer that attends."""
-    c = _encoder(experiment)
+    """(mechanism, shape, causal) of each layer that attends, as it trains."""
+    c = dataclasses.replace(_encoder(experiment), max_length=experiment.posed.train_length)
     shape = cost.Shape(
         experiment.train.batch_size * (1 + (c.head == "dual")),
         c.positions_held,

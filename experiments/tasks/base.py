@@ -53,7 +53,12 @@ class Task(abc.ABC):
     @property
     @abc.abstractmethod
     def length(self) -> int:
-        """T, the width of every batch."""
+        """T, the width of every batch, but of those of training where they are narrower."""
+
+    @property
+    def train_length(self) -> int:
+        """The width of training batches."""
+        return self.length
 
     @property
     @abc.abstractmethod
@@ -128,9 +133,11 @@ class Task(abc.ABC):
     def checked(self, batch: Batch) -> Batch:
         """The batch. Raises ValueError for what a model would take without a word, or make nan of:
         XLA refuses no index that is out of range."""
-        row = (self.length,) if self.token_width is None else (self.length, self.token_width)
-        shape = batch.tokens.shape
-        require(shape[-len(row) :] == row, "tokens", f"rows of shape {row}", shape)
+        tail = () if self.token_width is None else (self.token_width,)
+        lengths = dict.fromkeys((self.length, self.train_length))
+        rows, shape = [(length, *tail) for length in lengths], batch.tokens.shape
+        wanted = f"rows of shape {' or '.join(map(str, rows))}"
+        require(shape[-len(rows[0]) :] in rows, "tokens", wanted, shape)
         if self.vocab_size is not None:
             _require_below("tokens", batch.tokens, self.vocab_size)
         _require_below("lengths", batch.lengths, self.length + 1)

@@ -11,6 +11,7 @@ from jaxtyping import Int
 
 from experiments.tasks.base import (
     MOST_DRAWN,
+    SPLITS,
     Batch,
     Task,
     check_draw,
@@ -77,7 +78,7 @@ def whole_split(task: Drawn, split: str) -> Batch:
     """Every row of a finite split."""
     size = task.size(split)
     require(size is not None, "split", "validation or test", split)
-    held = _rows(whole_split(task, "validation")) if split == "test" else frozenset()
+    held = frozenset(_rows(whole_split(task, "validation")) if split == "test" else ())
     blocks = [
         _unseen(task.draw, rng(task.stream, split, start), start + np.arange(BLOCK), held)
         for start in range(0, size, BLOCK)
@@ -89,9 +90,9 @@ def whole_split(task: Drawn, split: str) -> Batch:
 @functools.lru_cache(maxsize=4)
 def held_out(task: Drawn) -> frozenset[bytes]:
     """Every row of validation and test; refused where too little else is left to train on."""
-    held = _rows(whole_split(task, "validation")) | _rows(whole_split(task, "test"))
+    held = frozenset(row for split in SPLITS[1:] for row in _rows(whole_split(task, split)))
     drawn = task.draw_training(rng(task.stream, "room"), np.arange(ROOM))
-    taken = np.array([row.tobytes() in held for row in drawn.tokens])
+    taken = np.array([row in held for row in _rows(drawn)])
     for index in np.unique(drawn.slices):
         share = taken[drawn.slices == index].mean()
         if share > 0.9:
@@ -102,8 +103,9 @@ def held_out(task: Drawn) -> frozenset[bytes]:
     return held
 
 
-def _rows(split: Batch) -> frozenset[bytes]:
-    return frozenset(row.tobytes() for row in split.tokens)
+def _rows(batch: Batch) -> list[bytes]:
+    """Without padding: training rows may be narrower."""
+    return [row[:length].tobytes() for row, length in zip(batch.tokens, batch.lengths)]
 
 
 def _unseen(
@@ -115,7 +117,7 @@ def _unseen(
     """Rows drawn, and those that are held drawn again."""
     batch = draw(random, number)
     for _ in range(TRIES):
-        again = np.flatnonzero([row.tobytes() in held for row in batch.tokens])
+        again = np.flatnonzero([row in held for row in _rows(batch)])
         if not again.size:
             return batch
         for name, rows in vars(draw(random, number[again])).items():

@@ -47,7 +47,8 @@ class Recall(Drawn):
     def draw(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
         """Example number n has pairs[n % len(pairs)] pairs."""
         lengths = (self.length,) * len(self.pairs)
-        return rows(random, number % len(self.pairs), lengths, self.pairs, task=self)
+        kind = number % len(self.pairs)
+        return rows(random, kind, lengths, self.pairs, width=self.length, task=self)
 
 
 def rows(
@@ -56,11 +57,11 @@ def rows(
     lengths: tuple[int, ...],
     pairs: tuple[int, ...],
     *,
+    width: int,
     task,
 ) -> Batch:
-    """Row n has lengths[kind[n]] tokens and pairs[kind[n]] pairs, of the slice kind[n], and is as
-    wide as the task is long."""
-    tokens = np.zeros((kind.size, task.length), np.int32)
+    """Row n has lengths[kind[n]] tokens and pairs[kind[n]] pairs, of the slice kind[n]."""
+    tokens = np.zeros((kind.size, width), np.int32)
     labels = np.zeros_like(tokens)
     law = {name: getattr(task, name) for name in ("vocab_size", "alpha", "noise")}
     for index, (length, kv) in enumerate(zip(lengths, pairs, strict=True)):

@@ -15,7 +15,8 @@ from experiments.tasks.recall import counted, guesses, require_law, rows
 class RecallMixed(Drawn):
     """Rows of `Recall`, kind n of `lengths[n]` tokens with `pairs[n]` pairs, in training as often
     as `shares[n]` says; held-out rows have each of `held_lengths` and `held_pairs` in turn, one
-    slice each (arXiv:2402.18668, figure 2, whose sizes are the defaults). Padded to the longest.
+    slice each (arXiv:2402.18668, figure 2, whose sizes are the defaults). Padded to the longest, in
+    training to the longest that is trained on.
     """
 
     stream: ClassVar[str] = "recall_mixed"
@@ -53,6 +54,10 @@ class RecallMixed(Drawn):
         return max(self.lengths + self.held_lengths)
 
     @property
+    def train_length(self) -> int:
+        return max(self.lengths)
+
+    @property
     def slices(self) -> tuple[str, ...]:
         held = zip(self.held_lengths, self.held_pairs)
         return tuple(f"{counted(kv)} in {length}" for length, kv in held)
@@ -67,11 +72,12 @@ class RecallMixed(Drawn):
     def draw_training(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
         ends = np.cumsum(self.shares)
         kind = np.searchsorted(ends, number % ends[-1], side="right")
-        batch = rows(random, kind, self.lengths, self.pairs, task=self)
+        batch = rows(random, kind, self.lengths, self.pairs, width=self.train_length, task=self)
         # their kinds are not those of the slices
         return dataclasses.replace(batch, slices=np.zeros_like(batch.slices))
 
     def draw(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
         """Example number n is of the held-out kind n % len(held_pairs)."""
         kind = number % len(self.held_pairs)
-        return rows(random, kind, self.held_lengths, self.held_pairs, task=self)
+        held = self.held_lengths, self.held_pairs
+        return rows(random, kind, *held, width=self.length, task=self)

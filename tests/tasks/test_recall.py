@@ -58,13 +58,28 @@ def test_a_mixture_trains_on_some_sizes_and_asks_about_others():
     held = [*MIXED.evaluation("test", 25)]
     assert MIXED.slices == ("1 pair in 20", "6 pairs in 48")
     assert {(n, s) for b in held for n, s in zip(b.lengths, b.slices)} == {(20, 0), (48, 1)}
-    for one in (batch, *held):
-        assert one.tokens.shape[1] == MIXED.length == 48
+    assert (MIXED.train_length, MIXED.length) == (33, 48)
+    for one, width in [(batch, 33), *((x, 48) for x in held)]:
+        assert one.tokens.shape == one.labels.shape == one.weights.shape == (len(one.tokens), width)
         for tokens, labels, weights, n in zip(one.tokens, one.labels, one.weights, one.lengths):
             assert not tokens[n:].any()
             kv = int(weights.sum())
             row = tokens[:n].tolist(), labels[:n].tolist(), np.flatnonzero(weights)
             check_row(*row, kv, MIXED)
+
+
+def test_a_held_out_row_is_not_trained_on_where_training_rows_are_narrower():
+    """90 rows of 4 tokens there are, and some 40 of them are held out, as rows of 12."""
+    one = {"lengths": (4,), "pairs": (1,), "shares": (1,)}
+    held = {"held_lengths": (4, 12), "held_pairs": (1, 1), "validation": 40, "test": 40}
+    task = RecallMixed(vocab_size=20, noise=False, **one, **held)
+    short = lambda batch: {tuple(row[:4]) for row in batch.tokens[batch.lengths == 4].tolist()}
+    splits = [short(*task.evaluation(name, 40)) for name in ("validation", "test")]
+    assert all(len(split) > 10 for split in splits)
+    assert not splits[0] & splits[1]
+    trained = short(task.batch(0, 0, 500))
+    assert len(trained) > 40
+    assert not trained & (splits[0] | splits[1])
 
 
 def test_what_a_mixture_knows_without_learning():

@@ -128,14 +128,16 @@ def test_batch_depends_on_seed_and_step(task):
 
 @tasks
 def test_shapes_types_and_ranges(task):
-    batches = [task.batch(0, 0, 16), *task.evaluation("validation", 16)]
-    for batch in map(task.checked, batches):
+    batches = [(task.batch(0, 0, 16), task.train_length)]
+    batches += [(batch, task.length) for batch in task.evaluation("validation", 16)]
+    for batch, length in batches:
+        task.checked(batch)
         pair = (2,) if task.head == "dual" else ()
         vector = () if task.token_width is None else (task.token_width,)
-        assert batch.tokens.shape == (16, *pair, task.length, *vector)
+        assert batch.tokens.shape == (16, *pair, length, *vector)
         assert batch.lengths.shape == (16, *pair)
         assert batch.slices.shape == (16,)
-        shapes = {"classification": (16,), "dual": (16,), "token": (16, task.length)}
+        shapes = {"classification": (16,), "dual": (16,), "token": (16, length)}
         if task.head == "sequence":
             shapes["sequence"] = (16, task.target_length)
         assert batch.labels.shape == batch.weights.shape == shapes[task.head]
@@ -144,7 +146,7 @@ def test_shapes_types_and_ranges(task):
             assert getattr(batch, name).dtype == np.int32
         assert batch.weights.dtype == np.float32
         assert set(np.unique(batch.weights)) <= {0.0, 1.0}
-        inside = np.arange(task.length) < batch.lengths[..., None]
+        inside = np.arange(length) < batch.lengths[..., None]
         if vector:
             assert np.abs(batch.tokens).max() <= 1
             assert task.vocab_size is None
