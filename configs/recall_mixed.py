@@ -26,10 +26,13 @@ learning rate.
 
 from experiments.config import mechanism, task
 
+SEEDS = 3
+
+search = {"optimizer.learning_rate": [2e-3, 5e-3, 1.25e-2]}
+
 
 def get_config():
     return {
-        "seed": 0,
         "task": task(
             "recall_mixed",
             vocab_size=256,
@@ -51,23 +54,23 @@ def get_config():
             "positions": "none",
         },
         "optimizer": {"learning_rate": 5e-3, "warmup_steps": 40, "weight_decay": 0.1},
-        "train": {"steps": 400, "batch_size": 128, "eval_every": 100, "save_every": 400},
+        "train": {"steps": 600, "batch_size": 128, "eval_every": 100, "save_every": 600},
     }
 
 
 def sweep():
     first = mechanism("depthwise_conv", kernel=4)
-    layers = lambda name, **fields: [first, mechanism(name, **fields)]
-    yield {"name": "softmax", "model.attention": layers("softmax")}
+    cells = [("softmax", {"model.attention": [first, mechanism("softmax")]})]
     for head_dim in (16, 32, 64):  # a state of head_dim x head_dim numbers
         for name in ("linear", "delta_net"):
-            yield {
-                "name": f"{name} {head_dim}",
-                "model.attention": layers(name),
-                "model.head_dim": head_dim,
-            }
-    for left in (15, 31):
-        yield {
-            "name": f"window {left + 1}",
-            "model.attention": layers("window", left=left, right=0),
-        }
+            layers = {"model.attention": [first, mechanism(name)]}
+            cells += [(f"{name} {head_dim}", layers | {"model.head_dim": head_dim})]
+    for head_dim in (8, 16):  # of 45 and 153 x head_dim
+        layers = {"model.attention": [first, mechanism("based", window=16)]}
+        cells += [(f"based {head_dim}", layers | {"model.head_dim": head_dim})]
+    for keys in (16, 32):
+        layers = {"model.attention": [first, mechanism("window", left=keys - 1, right=0)]}
+        cells += [(f"window {keys}", layers)]
+    for seed in range(SEEDS):
+        for name, fields in cells:
+            yield {"name": name, "seed": seed} | fields
