@@ -40,16 +40,24 @@ class Induction(Drawn):
         counted = most_frequent(self, 2)
         return {"chance": 1 / (self.vocab_size - 2), "most frequent of the row": counted}
 
+    @property
+    def train_length(self) -> int:
+        return (self.lengths or (self.length,))[0]
+
     def draw_training(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
-        return self.draw(random, number * max(1, len(self.lengths)))  # all of the first length
+        return self._made(random, np.zeros_like(number), self.train_length)
 
     def draw(self, random: np.random.Generator, number: Int[np.ndarray, "B"]) -> Batch:
         """Example number n has lengths[n % len(lengths)] tokens."""
+        return self._made(random, number % max(1, len(self.lengths)), self.length)
+
+    def _made(self, random: np.random.Generator, kind: Int[np.ndarray, "B"], width: int) -> Batch:
         lengths = np.array(self.lengths or (self.length,), np.int32)
-        slices = (number % lengths.size).astype(np.int32)
-        tokens = np.zeros((number.size, self.length), int)
+        slices = kind.astype(np.int32)
+        tokens = np.zeros((kind.size, width), int)
         labels = np.zeros_like(tokens)
-        for index, length in enumerate(lengths):
+        for index in np.unique(slices):
+            length = lengths[index]
             rows = np.flatnonzero(slices == index)
             x = random.integers(2, self.vocab_size, size=(rows.size, length))
             at = random.integers(0, length - 2, size=rows.size)

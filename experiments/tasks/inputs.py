@@ -55,6 +55,10 @@ class Inputs(Task):
         return self.task.length
 
     @property
+    def train_length(self) -> int:
+        return self.task.train_length
+
+    @property
     def classes(self) -> int:
         return self.task.vocab_size
 
@@ -76,8 +80,8 @@ class Inputs(Task):
         return self._posed(self.task.examples(split, indices), streams)
 
     def _posed(self, batch: Batch, streams: list[np.random.Generator]) -> Batch:
-        tokens = batch.tokens
-        real = np.arange(self.length) < batch.lengths[:, None]
+        tokens, width = batch.tokens, batch.tokens.shape[1]
+        real = np.arange(width) < batch.lengths[:, None]
         if self.causal:
             labels = np.zeros_like(tokens)
             labels[:, :-1] = tokens[:, 1:]
@@ -86,10 +90,10 @@ class Inputs(Task):
         else:
             labels = tokens
             rows = len(tokens) // len(streams)
-            noise = [random.random((2, rows, self.length)) for random in streams]
+            noise = [random.random((2, rows, width)) for random in streams]
             order, kind = np.concatenate(noise, axis=1)
             asked = _chosen(order, real, self.rate)
-            draw = lambda random: random.integers(1, self.vocab_size, (rows, self.length))
+            draw = lambda random: random.integers(1, self.vocab_size, (rows, width))
             other = np.concatenate([draw(random) for random in streams])
             tokens = np.where(asked & (kind < 0.8), MASK, tokens)
             tokens = np.where(asked & (kind >= 0.9), other, tokens).astype(np.int32)

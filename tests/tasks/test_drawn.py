@@ -60,7 +60,7 @@ def test_induction_is_trained_on_the_first_length_and_evaluated_on_all():
     trained = task.batch(1, 2, 30)
     assert (trained.lengths == 4).all()
     assert (trained.slices == 0).all()
-    assert trained.tokens.shape == (30, 9)
+    assert trained.tokens.shape == trained.labels.shape == (30, 4)
     (held_out,) = task.evaluation("validation", 40)
     assert (held_out.lengths == np.resize([4, 9, 7], 40)).all()
     assert (held_out.slices == np.arange(40) % 3).all()
@@ -68,7 +68,8 @@ def test_induction_is_trained_on_the_first_length_and_evaluated_on_all():
         for x, labels, n in zip(batch.tokens, batch.labels, batch.lengths):
             assert x[n - 1] == 1
             assert (x[n:] == 0).all()
-            assert labels.tolist() == [0] * (n - 1) + [x[np.argmax(x == 1) + 1]] + [0] * (9 - n)
+            answer = [x[np.argmax(x == 1) + 1]]
+            assert labels.tolist() == [0] * (n - 1) + answer + [0] * (len(x) - n)
 
 
 @pytest.mark.parametrize("modulus", [2, 5])

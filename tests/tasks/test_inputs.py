@@ -8,7 +8,7 @@ import pytest
 
 from experiments.config import Model
 from experiments.errors import ConfigError
-from experiments.tasks import Bytes, Digits, Inputs, ListOps, Text
+from experiments.tasks import Bytes, Digits, Induction, Inputs, ListOps, Text
 from experiments.tasks.base import majority
 from experiments.validation import from_dict
 
@@ -48,6 +48,16 @@ def test_padding_is_never_asked_and_counts_for_nothing():
         assert not (asked & (np.arange(40) >= lengths[:, None])).any()
         assert (asked.sum(1) == np.maximum(1, np.round(0.15 * lengths))).all()
         assert asked.sum(1).max() <= task.asked
+
+
+@pytest.mark.parametrize("objective", ["masked", "causal"])
+def test_training_rows_may_be_narrower(objective):
+    task = Induction(length=20, lengths=(9, 20), validation=40, test=3)
+    inputs = posed(objective, task)
+    batch = inputs.checked(inputs.batch(0, 0, 8))
+    assert batch.tokens.shape == batch.labels.shape == batch.weights.shape == (8, 9)
+    (held,) = inputs.evaluation("validation", 40)
+    assert inputs.checked(held).tokens.shape == (40, 20)
 
 
 def test_held_out_rows_are_hidden_alike_in_any_batch():
