@@ -186,8 +186,10 @@ def _about(path: str) -> str:
 def _shape(x: Experiment) -> str:
     """What every millisecond, byte and FLOP of the report depends on."""
     layers, heads = plural(x.model.layers, "layer"), plural(x.model.heads, "head")
+    length, held_out = x.posed.train_length, x.posed.length
+    longer = f" ({held_out} where held out, and for a state)" if held_out > length else ""
     return (
-        f"Sequences of {x.posed.length}, batch {x.train.batch_size}; "
+        f"Sequences of {length}{longer}, batch {x.train.batch_size}; "
         f"{layers} of width {x.model.width} with {heads}."
     )
 

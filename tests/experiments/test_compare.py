@@ -20,6 +20,7 @@ from tiny_experiment import write_config
 import experiments.kept
 from experiments import cells, compare, evaluate, records, slurm, train, workers
 from experiments.config import mechanism, task
+from experiments.config_file import read
 from experiments.errors import (
     ConfigError,
     DataError,
@@ -31,7 +32,7 @@ from experiments.fairness import Fairness, Range
 from experiments.kept import Kept
 from experiments.launch import launch_of
 from experiments.lock import held
-from experiments.quantities import Step, flops, in_turns
+from experiments.quantities import Step, flops, in_turns, layers, tokens
 from experiments.report import costs as report_costs
 from experiments.report.costs import costs
 from experiments.signals import Signals
@@ -564,6 +565,13 @@ def test_one_of_a_thing_is_not_many():
     assert said == "Sequences of 64, batch 4; 1 layer of width 16 with 4 heads."
 
 
+def test_the_length_that_is_timed_is_the_one_that_is_trained_on():
+    x = read(str(Path(__file__).parents[2] / "configs/extrapolation.py"))
+    assert "16 (64 where held out, and for a state), batch" in compare._shape(x)
+    assert {shape.T for _, shape, _ in layers(x)} == {16}
+    assert tokens(x) == 16 * x.train.batch_size
+
+
 def test_cores_are_dealt_out():
     assert workers.shares([0, 1, 2, 3, 4], 2) == [[0, 1], [2, 3]]  # alike
     assert workers.shares([0, 1], 3) == [[0], [1], [0]]
@@ -645,8 +653,8 @@ def test_variants_are_named_as_briefly_as_tells_them_apart():
     assert variants([{"model.width": 32}, {"model.width": 64}]) == ["width=32", "width=64"]
     assert variants([{}, {}]) == ["all", "all"]
     assert variants([{"name": "mine", key: linear}, {key: linear}]) == ["mine", "linear"]
-    layers = [{key: [linear] * 3}, {key: [linear] * 2}, {key: [linear, softmax]}, {key: softmax}]
-    assert variants(layers) == ["linear x 3", "linear x 2", "linear softmax", "softmax"]
+    stacks = [{key: [linear] * 3}, {key: [linear] * 2}, {key: [linear, softmax]}, {key: softmax}]
+    assert variants(stacks) == ["linear x 3", "linear x 2", "linear softmax", "softmax"]
 
 
 def test_a_bare_name_is_called_as_its_record():
