@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import disk, records
-from experiments.errors import Interrupted, InUseError, LabError, RunDirectoryError
+from experiments.errors import DeviceError, Interrupted, InUseError, LabError, RunDirectoryError
 from experiments.fairness import Fairness
 from experiments.lock import held, held_soon
 from experiments.redact import redacted
@@ -182,7 +182,7 @@ def _attempt(run: Run, planned: Planned, folder: Path, command: str) -> str | No
     """The error of a run that failed."""
     try:
         run(planned.experiment, folder, command=command)
-    except (Interrupted, InUseError):
+    except (Interrupted, InUseError, DeviceError):  # of every run that would come after it
         raise
     except LabError as error:
         return f"{type(error).__name__}: {error}"

@@ -58,7 +58,9 @@ def other_cores(path: Path) -> str:
 def hardware() -> dict[str, Any]:
     import jax
 
-    device = jax.devices()[0]
+    from experiments.devices import devices
+
+    device = devices()[0]
     return {
         "host": socket.gethostname(),
         "system": platform.platform(),
