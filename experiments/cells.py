@@ -164,7 +164,11 @@ class Cells:
         if result is None and error is None:
             why = f"its process was killed (memory?), or {self.folder(planned)} is in use"
             error = f"it has not ended: {why}; the same command goes on with it"
-        metrics = tuple(records.read_metrics(self.folder(planned) / "metrics.jsonl"))
+        try:
+            metrics = tuple(records.read_metrics(self.folder(planned) / "metrics.jsonl"))
+        except OSError as cause:  # as a report of it has it: the others' is written
+            metrics, result = (), None
+            error = error or f"metrics.jsonl cannot be read: {cause.strerror}, so left out"
         seed = planned.experiment.seed
         return Cell(
             planned.name,

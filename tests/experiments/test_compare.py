@@ -241,6 +241,19 @@ def test_a_machine_without_its_device_fails_no_run(tmp_path, monkeypatch, capsys
     assert train.main([f"--config={path}", f"--workdir={tmp_path / 'run'}"]) == 1
 
 
+def test_metrics_that_cannot_be_read_do_not_lose_the_report(tmp_path):
+    """One run's ended the comparison with an error, whose report was not written."""
+    run(Trainer(), tmp_path)
+    path = tmp_path / "cells" / SWEEP[2].name / "metrics.jsonl"
+    path.unlink()
+    path.mkdir()
+    found = run(again := Trainer(), tmp_path)
+    assert again.ran == []
+    told = "metrics.jsonl cannot be read: Is a directory, so left out"
+    assert [cell.error for cell in found.cells] == [None, None, told, None]
+    assert told in (tmp_path / "table.md").read_text()
+
+
 def test_a_failure_that_was_edited_is_run_again(tmp_path):
     run(Trainer(linear_0=MemoryError("no")), tmp_path)
     (tmp_path / "cells" / SWEEP[2].name / "failure.json").write_text('{"error": 5}')
