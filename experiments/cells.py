@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import disk, records
-from experiments.errors import Interrupted, InUseError, LabError, RunDirectoryError
+from experiments.errors import DeviceError, Interrupted, InUseError, LabError, RunDirectoryError
 from experiments.fairness import Fairness
 from experiments.lock import held, held_soon
 from experiments.redact import redacted
@@ -164,7 +164,11 @@ class Cells:
         if result is None and error is None:
             why = f"its process was killed (memory?), or {self.folder(planned)} is in use"
             error = f"it has not ended: {why}; the same command goes on with it"
-        metrics = tuple(records.read_metrics(self.folder(planned) / "metrics.jsonl"))
+        try:
+            metrics = tuple(records.read_metrics(self.folder(planned) / "metrics.jsonl"))
+        except OSError as cause:  # as a report of it has it: the others' is written
+            metrics, result = (), None
+            error = error or f"metrics.jsonl cannot be read: {cause.strerror}, so left out"
         seed = planned.experiment.seed
         return Cell(
             planned.name,
@@ -182,7 +186,7 @@ def _attempt(run: Run, planned: Planned, folder: Path, command: str) -> str | No
     """The error of a run that failed."""
     try:
         run(planned.experiment, folder, command=command)
-    except (Interrupted, InUseError):
+    except (Interrupted, InUseError, DeviceError):  # of every run that would come after it
         raise
     except LabError as error:
         return f"{type(error).__name__}: {error}"

@@ -7,6 +7,19 @@ import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
+from experiments.errors import DeviceError
+
+
+def devices() -> list[jax.Device]:
+    """Raises DeviceError where JAX can start none."""
+    try:
+        return jax.devices()
+    except (RuntimeError, AssertionError) as error:  # the latter of a plugin that is not installed
+        why = (str(error).splitlines() or ["no such platform is installed"])[0][:200]
+        asked = f"JAX_PLATFORMS={jax.config.jax_platforms}"
+        what = "expected a platform that JAX can start here; unset it, or name one that is there"
+        raise DeviceError(f"{asked}: {what} ({why})") from None
+
 
 @dataclasses.dataclass(frozen=True)
 class Devices:

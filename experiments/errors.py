@@ -51,6 +51,10 @@ class DataError(LabError):
     code = 4
 
 
+class DeviceError(LabError):
+    """No device to run on, so no fault of any one run."""
+
+
 class RetraceError(LabError):
     """Arguments of a step that are unlike those it was compiled for."""
 

@@ -7,6 +7,7 @@ import jax
 from jaxtyping import PyTree
 
 from experiments.config import Experiment
+from experiments.devices import devices
 from experiments.errors import ConfigError
 from experiments.measure.cost import Program
 
@@ -59,7 +60,7 @@ def _host() -> int:
 
 def _device() -> int | None:
     """Bytes of the first device's memory, None if it does not say."""
-    device = jax.devices()[0]
+    device = devices()[0]
     if device.platform == "cpu":
         return _host()
     return (device.memory_stats() or {}).get("bytes_limit")

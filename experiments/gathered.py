@@ -124,14 +124,15 @@ def on_machines(cells: Sequence[Cell], folder: Path) -> tuple[Cell, ...]:
 
 
 def code(environment: dict[str, Any]) -> dict[str, str]:
-    """The commit, the versions and the user's own files of a run, and what its data are, several
-    where its sessions had several."""
+    """The commit, the versions, JAX's settings and the user's own files of a run, and what its data
+    are, several where its sessions had several."""
     sessions = [x for x in (*environment.get("earlier", ()), environment) if isinstance(x, dict)]
-    parts = {"git": "", "versions": {}, "source": {}, "data": {}}
+    parts = {"git": "", "versions": {}, "settings": {}, "source": {}, "data": {}}
     each = [flat({name: x.get(name, none) for name, none in parts.items()}) for x in sessions]
     names = dict.fromkeys(name for x in each for name in x)
     had = lambda name: dict.fromkeys(str(x[name]) for x in each if name in x)
-    return {name.removeprefix("versions."): ", then ".join(had(name)) for name in names}
+    brief = lambda name: name.removeprefix("versions.").removeprefix("settings.")
+    return {brief(name): ", then ".join(had(name)) for name in names}
 
 
 def sights(

@@ -80,8 +80,9 @@ def run(
             try:
                 # Not before the model could be built: until then the directory is nobody's.
                 write_config(workdir, experiment)
-                if line := records.other_cores(workdir / "environment.json"):
-                    display.warn(line)
+                for other in (records.other_cores, records.other_settings):
+                    if line := other(workdir / "environment.json"):
+                        display.warn(line)
                 records.write_environment(
                     workdir / "environment.json",
                     command,

@@ -14,6 +14,14 @@ from experiments import disk
 from experiments.manifest import digest
 from experiments.provenance import git_commit
 
+# of JAX: by which numbers are drawn, and how precisely they are computed
+SETTINGS = (
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_random_seed_offset",
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+)
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "pydantic")
 
 
@@ -25,6 +33,7 @@ def environment(command: str = "") -> dict[str, Any]:
         "git": git_commit(),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in PACKAGES},
+        "settings": settings(),
         "hardware": hardware(),
     }
 
@@ -55,10 +64,27 @@ def other_cores(path: Path) -> str:
     return f"on {now['cores_used']} cores, {on} before: not bit-identical to a run on as many"
 
 
+def other_settings(path: Path) -> str:
+    """What to say of a run that goes on with other settings of JAX, "" of any other."""
+    before = read_environment(path).get("settings")
+    before = before if isinstance(before, dict) else {}  # not in the first records
+    changed = [(n, x) for n, x in settings().items() if n in before and before[n] != x]
+    told = ", ".join(f"{name}={x} (was {before[name]})" for name, x in changed)
+    return f"with {told}: not what a run with the same all along comes to" if told else ""
+
+
+def settings() -> dict[str, Any]:
+    import jax
+
+    return {name: getattr(jax.config, name, None) for name in SETTINGS}
+
+
 def hardware() -> dict[str, Any]:
     import jax
 
-    device = jax.devices()[0]
+    from experiments.devices import devices
+
+    device = devices()[0]
     return {
         "host": socket.gethostname(),
         "system": platform.platform(),

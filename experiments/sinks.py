@@ -4,6 +4,7 @@ One that fails is left out from then on, with one warning: it never stops or cha
 """
 
 import contextlib
+import importlib.util
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -55,11 +56,22 @@ class WandB:
 
 
 SINKS: dict[str, type[Sink]] = {"tensorboard": TensorBoard, "wandb": WandB}
+NEEDS = {"tensorboard": "tensorboardX", "wandb": "wandb"}  # packages
+INSTALL = "pip install 'attn-lab[log]'"
 
 
 def define_sinks(values: flags.FlagValues) -> None:
     what = "copy metrics there too; may be given for each"
     flags.DEFINE_multi_enum("sink", [], [*SINKS], what, flag_values=values)
+    flags.register_validator("sink", _installed, flag_values=values)
+
+
+def _installed(names: Sequence[str]) -> bool:
+    """Before hours of training whose metrics would not be copied. Raises ValidationError."""
+    for package in (NEEDS[name] for name in names):
+        if importlib.util.find_spec(package) is None:
+            raise flags.ValidationError(f"needs {package}, which is not installed: {INSTALL}")
+    return True
 
 
 class Sinks:
@@ -89,7 +101,7 @@ class Sinks:
             del self.sinks[name]
             why = redacted(f"{type(error).__name__}: {error}")
             if isinstance(error, ImportError):
-                why += "; pip install 'attn-lab[log]'"
+                why += f"; {INSTALL}"
             self.warn(f"--sink={name} failed, and the run goes on without it: {why}")
 
     def __enter__(self) -> Self:

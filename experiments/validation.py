@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+import numpy as np
 import pydantic
 
 from attn import Mechanism
@@ -49,6 +50,21 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         inner = flat(value, f"{prefix}{key}.") if isinstance(value, dict) else None
         found |= {f"{prefix}{key}": value} if inner is None else inner
     return found
+
+
+def without_numpy(value: Any) -> Any:
+    """A copy with Python's numbers in place of what `np.arange` and `np.logspace` give, which JSON
+    does not know and whose arrays cannot be compared."""
+    match value:
+        case dict():
+            return {k: without_numpy(v) for k, v in value.items()}
+        case list():
+            return [without_numpy(v) for v in value]
+        case tuple():
+            return tuple(without_numpy(v) for v in value)
+        case np.generic() | np.ndarray():
+            return value.tolist()
+    return value
 
 
 def as_json(raw: dict[str, Any], where: str) -> str:

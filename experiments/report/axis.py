@@ -42,4 +42,8 @@ def legend(fig: Figure, names: Collection[str]) -> None:
     columns = max(1, min(4, int(72 * fig.get_figwidth() / widest)))
     rows = -(-len(names) // columns)
     fig.set_figheight(fig.get_figheight() + 0.18 * max(0, rows - 2))
-    fig.legend(loc="outside upper center", ncols=columns, handlelength=HANDLE, columnspacing=1.4)
+    # one by one: by itself matplotlib leaves out names that begin with an underscore
+    lines = [line for ax in fig.axes for line in ax.lines if line.get_label() in names]
+    place = {"loc": "outside upper center", "ncols": columns}
+    labels = [line.get_label() for line in lines]
+    fig.legend(lines, labels, handlelength=HANDLE, columnspacing=1.4, **place)

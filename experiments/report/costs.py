@@ -33,6 +33,7 @@ def costs(
         "git": found["git"],
         "source": sources(experiments.values()),
         "versions": found["versions"],
+        "settings": found["settings"],
         "hardware": found["hardware"],
         "experiments": {name: to_dict(x) for name, x in experiments.items()},
     }

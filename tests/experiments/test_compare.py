@@ -224,6 +224,37 @@ def test_what_failed_is_run_again_only_when_asked(tmp_path):
     assert not any(c.error for c in found.cells)
 
 
+def test_a_machine_without_its_device_fails_no_run(tmp_path, monkeypatch, capsys):
+    """With JAX_PLATFORMS=cuda and no GPU all runs of a sweep had failed, with "AssertionError: ",
+    and the command ended in a traceback."""
+
+    def fail():
+        raise AssertionError
+
+    monkeypatch.setattr(jax, "devices", fail)
+    path = write_config(tmp_path / "c.py", "sweep = lambda: [{'seed': n} for n in (0, 1)]\n")
+    folder = tmp_path / "compared"
+    assert compare.main([f"--config={path}", f"--workdir={folder}"]) == 1
+    *_, told = capsys.readouterr().err.splitlines()
+    assert told.startswith("error: JAX_PLATFORMS=")
+    assert "expected a platform that JAX can start here" in told
+    assert not [*folder.glob("cells/*/failure.json")]
+    assert train.main([f"--config={path}", f"--workdir={tmp_path / 'run'}"]) == 1
+
+
+def test_metrics_that_cannot_be_read_do_not_lose_the_report(tmp_path):
+    """One run's ended the comparison with an error, whose report was not written."""
+    run(Trainer(), tmp_path)
+    path = tmp_path / "cells" / SWEEP[2].name / "metrics.jsonl"
+    path.unlink()
+    path.mkdir()
+    found = run(again := Trainer(), tmp_path)
+    assert again.ran == []
+    told = "metrics.jsonl cannot be read: Is a directory, so left out"
+    assert [cell.error for cell in found.cells] == [None, None, told, None]
+    assert told in (tmp_path / "table.md").read_text()
+
+
 def test_a_failure_that_was_edited_is_run_again(tmp_path):
     run(Trainer(linear_0=MemoryError("no")), tmp_path)
     (tmp_path / "cells" / SWEEP[2].name / "failure.json").write_text('{"error": 5}')

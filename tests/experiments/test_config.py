@@ -21,10 +21,11 @@ from attn import MECHANISMS, Linear, Mechanism
 from attn.nn import EncoderConfig
 from experiments import cli, compare, config, train, validation
 from experiments.config import Experiment, Model, Optimizer, mechanism, task
-from experiments.config_file import override, read, read_sweep
+from experiments.config_file import override, read, read_comparison, read_sweep
 from experiments.errors import ConfigError
 from experiments.optimizer import SCHEDULES
 from experiments.own import check_own
+from experiments.sweep import plan
 from experiments.tasks import TASKS, Digits
 from experiments.validation import from_dict, to_dict
 
@@ -263,6 +264,31 @@ def test_sweep_yields_an_experiment_for_each_dict(tmp_path: Path):
     path.write_text(path.read_text().replace("'seed'", "'sed'"))
     with pytest.raises(ConfigError, match="sed: unknown field; did you mean 'seed'"):
         read_sweep(str(path))
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path):
+    """`np.arange` gave a sweep "a valid integer, got 'np.int64(8)'", a range of it was no list."""
+    text = """
+import numpy as np
+plain, budget = get_config, {"steps": np.int64(8)}
+search = {"optimizer.weight_decay": np.linspace(0, 1, 3), "optimizer.b1": [np.float32(0.5), 0.25]}
+get_config = lambda: plain() | {"seed": np.int32(3), "mask_rate": np.float64(0.15)}
+def sweep():
+    for width in np.arange(4, 9, 4):
+        attention = {"name": "performer", "features": np.int16(width)}
+        pairs = np.arange(1, width // 2)
+        yield {"model.width": width, "task.pairs": pairs, "model.attention": attention}
+"""
+    path = str(write_config(tmp_path / "c.py", text))
+    sweep, rules = read_comparison(path, ["--config.seed=5"])
+    assert [p.variant for p in plan(sweep)] == [
+        "performer width=4, pairs=[1], features=4",
+        "performer width=8, pairs=[1, 2, 3], features=8",
+    ]
+    assert [x.task.pairs for _, x in sweep] == [(1,), (1, 2, 3)]
+    assert {x.seed for _, x in sweep} == {5}
+    assert rules.budget == {"steps": 8}
+    assert rules.search == {"optimizer.weight_decay": [0.0, 0.5, 1.0], "optimizer.b1": [0.5, 0.25]}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 
+import jax
 import numpy as np
 import pytest
 
@@ -641,6 +642,31 @@ def test_runs_of_several_commits_are_told(tmp_path):
         what += "jax 1 (3 runs) and 2 (1 run)."
         assert [what in text for text in texts()] == [told] * 2
         assert ["several versions" in text for text in texts()] == [told] * 2
+
+
+def test_runs_of_other_settings_of_jax_are_told(tmp_path, monkeypatch):
+    """Seeds of JAX_DEFAULT_PRNG_IMPL=rbg start from other parameters and were averaged with those
+    of threefry without a word, as were runs of another precision."""
+    runs = [planned("softmax", s) for s in (0, 1)]
+    begin(tmp_path, runs, Fairness())
+    leave(tmp_path, [(p, 0.5) for p in runs])
+    files = [tmp_path / "cells" / p.name / "environment.json" for p in runs]
+    for path, kind in zip(files, ("threefry2x32", "rbg")):
+        monkeypatch.setattr(records, "settings", lambda kind=kind: {"jax_default_prng_impl": kind})
+        told = records.other_settings(path)
+        records.write_environment(path, "it")
+    assert told == ""
+    assert records.other_settings(files[0]).startswith(
+        "with jax_default_prng_impl=rbg (was threefry2x32): "
+    )
+    assert command.main([f"--workdir={tmp_path}", f"--out={tmp_path / 'out'}"]) == 0
+    what = "jax_default_prng_impl threefry2x32 (1 run) and rbg (1 run)."
+    assert what in (tmp_path / "out" / "table.md").read_text()
+
+
+def test_settings_of_jax_have_names_that_jax_knows():
+    assert all(hasattr(jax.config, name) for name in records.SETTINGS)
+    assert records.environment()["settings"]["jax_default_prng_impl"] == "threefry2x32"
 
 
 def test_decode_states_of_earlier_versions_are_left_out_where_nothing_decodes(tmp_path):

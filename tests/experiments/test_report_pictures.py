@@ -214,6 +214,14 @@ def test_every_line_of_a_study_has_a_name():
     assert "counted, ± 95% of the fit" in told["complexity"]
 
 
+def test_a_name_that_begins_with_an_underscore_is_in_the_legend():
+    """Its line had no name, and of several such names there was no legend at all."""
+    series = {name: [([1, 2], [3.0, 2.0])] for name in ("_old", "new")}
+    style = palette.looks([*series])
+    drawing = learning.curves(series, style, ylabel="loss", name="loss", log=True)
+    assert {*series} <= {*texts(drawing.svg)}
+
+
 def test_a_curve_of_one_point_is_a_point():
     series = {"softmax": [([4], [0.5])], "linear": [([4, 8], [0.5, 0.6])]}
     style = palette.looks(list(series))

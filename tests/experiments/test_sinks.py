@@ -7,9 +7,9 @@ import types
 from pathlib import Path
 
 import pytest
-from tiny_experiment import rows, state_digest, tiny
+from tiny_experiment import rows, state_digest, tiny, write_config
 
-from experiments import sinks, train
+from experiments import compare, sinks, train
 from experiments.sinks import SINKS, Sinks
 
 ROWS = [
@@ -121,6 +121,21 @@ def test_what_is_not_installed_is_named_with_its_extra(name, module, tmp_path, m
         found.write(ROWS)
     (line,) = warned
     assert "pip install 'attn-lab[log]'" in line
+
+
+@pytest.mark.parametrize("command", [train, compare])
+def test_what_is_not_installed_is_told_before_anything_is_run(
+    command, tmp_path, monkeypatch, capsys
+):
+    """It was after the first step, of each run of a comparison, and never of a dry run."""
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    config = write_config(tmp_path / "c.py", "sweep = lambda: [{'seed': 0}]\n")
+    given = [f"--config={config}", f"--workdir={tmp_path / 'run'}", "--sink=wandb"]
+    assert command.main(given) == 2
+    told = capsys.readouterr().err
+    assert "--sink" in told
+    assert "needs wandb, which is not installed: pip install 'attn-lab[log]'" in told
+    assert not (tmp_path / "run").exists()
 
 
 def test_nothing_else_imports_them():
