@@ -4,7 +4,7 @@ import functools
 
 from attn import _cache
 from attn._inputs import check_state
-from attn._prompt import check_prompt
+from attn._prompt import bias_of, check_prompt
 from attn.masks import Causal
 from attn.mechanism import Mechanism
 
@@ -25,7 +25,7 @@ class Cached(Mechanism):
 
     def prefill(self, q, k, v, *, max_length, bias=None, **learned):
         check_prompt(q, k, v, max_length)
-        out = self.of_length(max_length)(q, k, v, mask=Causal(), bias=bias, **learned)
+        out = self.of_length(max_length)(q, k, v, mask=Causal(), bias=bias_of(bias, q), **learned)
         return _cache.fill(k, v, max_length), out
 
     def step(self, state, q, k, v, *, bias=None, **learned):
