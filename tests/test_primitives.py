@@ -12,6 +12,7 @@ import pathlib
 import subprocess
 import sys
 import threading
+import types
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, PartitionSpec
 
 import attn
+from attn._integers import check_integers
 from attn.masks import FULL, Causal, Padding
 from attn.testing.cases import base_mask, inputs, masks_for, widen
 from attn.testing.contract import assert_close, assert_same_bits
@@ -546,6 +548,23 @@ def test_a_list_in_place_of_an_array_is_named(name):
     for wrong in (([[1.0]], k, v), (q, [[1.0]], v), (q, k, [[1.0]])):
         with pytest.raises(TypeError, match=r"^[qkv]: expected an array, got list$"):
             mechanism(*wrong, mask=base_mask(mechanism), **learned)
+
+
+def test_an_array_of_another_library_is_named():
+    """Of its dtype NumPy said that it could not interpret it."""
+    q = jnp.ones((1, 3, 2, 4))
+    tensor = types.SimpleNamespace(shape=q.shape, ndim=q.ndim, dtype="torch.float32")
+    call = lambda q, k, v, **more: attn.dot_product_attention(q, k, v, **more)
+    for name, wrong in {"q": (tensor, q, q), "k": (q, tensor, q), "v": (q, q, tensor)}.items():
+        with pytest.raises(TypeError, match=f"^{name}: expected an array, got SimpleNamespace$"):
+            call(*wrong)
+    with pytest.raises(TypeError, match=r"^sinks: expected an array of floats, got torch"):
+        call(q, q, q, sinks=tensor)
+    with pytest.raises(TypeError, match=r"^bias: expected a Bias or a float array, got torch"):
+        call(q, q, q, bias=tensor)
+    tokens = types.SimpleNamespace(shape=(1, 3), ndim=2, dtype="torch.int64")
+    with pytest.raises(TypeError, match=r"^tokens: expected an array of integers, got torch"):
+        check_integers("tokens", tokens)
 
 
 def test_masks_that_are_none_are_named():
