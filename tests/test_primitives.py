@@ -584,6 +584,20 @@ def test_what_no_layer_can_add_is_refused_where_it_is_set():
     assert min(found.values()) > 0, found
 
 
+@pytest.mark.parametrize("name", ["linear", "hierarchical", "moba", "nsa", "quest"])
+def test_integers_of_numpy_run_as_pythons(name):
+    """As a sweep by np.arange gives them: they have no bit_length."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    fields = {f.name: getattr(mechanism, f.name) for f in dataclasses.fields(mechanism)}
+    numpys = {name: np.int64(x) for name, x in fields.items() if type(x) is int}
+    again = dataclasses.replace(mechanism, **numpys)
+    q, k, v, learned = inputs(mechanism, **TINY)
+    whole = lambda: again(q, k, v, mask=base_mask(again), **learned)
+    prompt = lambda: again.prefill(q, k, v, max_length=np.int64(12), **learned)[1]
+    assert jax.eval_shape(whole).shape == jax.eval_shape(prompt).shape == (2, 9, 4, 3)
+    assert again.flops(9, 9, 4, 2, 4, 3) == mechanism.flops(9, 9, 4, 2, 4, 3)
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "x"),
     [
