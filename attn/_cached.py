@@ -3,9 +3,9 @@
 import functools
 
 from attn import _cache
-from attn._inputs import check_state
+from attn._inputs import check_qkv, check_state
 from attn._prompt import bias_of, check_prompt
-from attn.masks import Causal
+from attn.masks import FULL, Causal
 from attn.mechanism import Mechanism
 
 
@@ -30,5 +30,6 @@ class Cached(Mechanism):
 
     def step(self, state, q, k, v, *, bias=None, **learned):
         check_state(state, _cache.Cache, q)
+        check_qkv(q, k, v, FULL)
         attend = functools.partial(self.reference, **learned)
         return _cache.decode(state, attend, q, k, v, bias)

@@ -429,6 +429,20 @@ def test_a_state_of_another_kind_is_refused_by_name(name):
         mechanism.step(None, q, k, v, **learned)
 
 
+@pytest.mark.parametrize("name", DECODES)
+def test_a_step_takes_floats_of_one_dtype(name):
+    """Seven took integers, and gave what integers hold of the output, or values of another type."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    sizes = dict(num_heads=4, num_kv_heads=2, head_dim=4, value_dim=3, max_length=4)
+    state = mechanism.init_state((2,), **sizes)
+    q, k, v, learned = inputs(mechanism, **{**TINY, "T": 1, "S": 1})
+    step = lambda *qkv: jax.eval_shape(lambda: mechanism.step(state, *qkv, **learned))
+    with pytest.raises(TypeError, match=r"^q: expected a float dtype, got int32; cast it first"):
+        step(*(x.astype(int) for x in (q, k, v)))
+    with pytest.raises(TypeError, match=r"^v: expected q's dtype float32, got float16; cast one"):
+        step(q, k, v.astype("float16"))
+
+
 @pytest.mark.parametrize(("held", "came"), [("float32", "float64"), ("float64", "bfloat16")])
 @pytest.mark.parametrize("name", DECODES)
 def test_a_state_of_another_width_is_refused_by_name(name, held, came):

@@ -245,6 +245,7 @@ class Softmax(Cached):
 
     def step(self, state, q, k, v, *, bias=None, **learned):
         check_state(state, _cache.Cache, q)
+        check_qkv(q, k, v, FULL)
         q, k, options = self._options(q, k, **learned)
         bias = _cache.bias_row(bias, state, q)
         state, out = _cache.step(state, q, k, v, bias=bias, **options)

@@ -269,9 +269,9 @@ class Luong(Mechanism):
 
     def step(self, state, q, k, v, *, bias=None, **learned):
         check_state(state, _cache.Cache, q)
+        check_qkv(q, k, v, FULL)
         if self.local is None:
             return _cache.decode(state, functools.partial(self, **learned), q, k, v, bias)
-        check_qkv(q, k, v, FULL)
         _cache.check_one_token(q)
         row = _cache.bias_row(bias, state, q)
         state = _cache.append(state, k, v)  # a ring of window + 1 keys: it holds the window
