@@ -125,6 +125,12 @@ def check_room(cache: Cache) -> None:
         raise ValueError("state: expected one with room for a token, got one of max_length=0")
 
 
+def check_size(cache: Cache, size: int) -> None:
+    """Raise ValueError for a ring of another size than the variant's own: it is another's."""
+    if (got := cache.k.shape[-2]) != size:
+        raise ValueError(f"state: expected that of `init_state`, of {size} tokens, got {got}")
+
+
 def check_one_token(q) -> None:
     """Raise ValueError unless q is one token."""
     if q.shape[-3] != 1:

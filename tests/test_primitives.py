@@ -429,6 +429,29 @@ def test_a_state_of_another_kind_is_refused_by_name(name):
         mechanism.step(None, q, k, v, **learned)
 
 
+@pytest.mark.parametrize("name", ["window", "sinks", "luong", "based", "poolingformer"])
+def test_a_ring_of_another_size_is_refused_by_name(name):
+    """A window of 4 read on by the state of one of 3, or by all that softmax keeps."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    wider = dataclasses.replace(mechanism, window=4) if name != "window" else attn.SlidingWindow()
+    sizes = dict(num_heads=4, num_kv_heads=2, head_dim=4, value_dim=3, max_length=9)
+    q, k, v, learned = inputs(wider, **{**TINY, "T": 1, "S": 1})
+    step = lambda state: jax.eval_shape(lambda: wider.step(state, q, k, v, **learned))
+    own = dataclasses.replace(wider, **{"left" if name == "window" else "window": 6})
+    with pytest.raises(ValueError, match=r"^state: expected that of `init_state`, of \d+ tokens"):
+        step(own.init_state((2,), **sizes))
+    step(wider.init_state((2,), **sizes))
+
+
+def test_a_state_of_other_query_heads_is_refused_by_name():
+    """jax said that shapes do not go together, of sums within."""
+    sizes = dict(num_heads=4, num_kv_heads=2, head_dim=4, value_dim=3, max_length=9)
+    state = attn.Forgetting().init_state((2,), **sizes)
+    q, k, v, gates = inputs(attn.Forgetting(), **{**TINY, "T": 1, "S": 1, "N": 2})
+    with pytest.raises(ValueError, match=r"^q: expected 4 heads to go with state, got 2"):
+        attn.Forgetting().step(state, q, k, v, **gates)
+
+
 @pytest.mark.parametrize("name", DECODES)
 def test_a_step_takes_floats_of_one_dtype(name):
     """Seven took integers, and gave what integers hold of the output, or values of another type."""

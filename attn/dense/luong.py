@@ -273,6 +273,7 @@ class Luong(Mechanism):
         if self.local is None:
             return _cache.decode(state, functools.partial(self, **learned), q, k, v, bias)
         _cache.check_one_token(q)
+        _cache.check_size(state, self.window + 1)
         row = _cache.bias_row(bias, state, q)
         state = _cache.append(state, k, v)  # a ring of window + 1 keys: it holds the window
         keys, values, filled = _cache.tokens(state)

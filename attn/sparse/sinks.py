@@ -63,6 +63,7 @@ class Sinks(Patterned):
 
     def step(self, state, q, k, v, *, bias=None):
         check_state(state, _cache.Cache, q)
+        _cache.check_size(state, self.sinks + self.window)
         check_qkv(q, k, v, FULL)
         row = _cache.bias_row(bias, state, q, self.sinks)
         state, out = _cache.step(state, q, k, v, bias=row, pinned=self.sinks)

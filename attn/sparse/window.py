@@ -84,6 +84,7 @@ class SlidingWindow(Patterned):
 
     def step(self, state, q, k, v, *, bias=None):
         check_state(state, _cache.Cache, q)
+        _cache.check_size(state, self.left * self.rate + 1)
         check_qkv(q, k, v, FULL)
         seen = (state.length - _cache.held(state.length, state.k.shape[-2])) % self.rate == 0
         row = _cache.bias_row(bias, state, q)
