@@ -35,8 +35,10 @@ class Cache:
 
 def empty(batch, num_kv_heads, head_dim, value_dim, size, dtype) -> Cache:
     """Room for `size` tokens: size K (H + D + 1) numbers a batch row. Raises ValueError for a
-    size that is none."""
+    size that is none, TypeError for a dtype of no floats, which would cut keys to integers."""
     check_count("max_length", size, least=0)
+    if not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
+        raise TypeError(f"dtype: expected one of floats, as q has, got {jnp.dtype(dtype).name}")
     zeros = lambda *tail: jnp.zeros((*batch, num_kv_heads, size, *tail), dtype)
     return Cache(zeros(head_dim), zeros(value_dim), zeros(), jnp.int32(0))
 

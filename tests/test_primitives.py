@@ -443,6 +443,16 @@ def test_a_ring_of_another_size_is_refused_by_name(name):
     step(wider.init_state((2,), **sizes))
 
 
+@pytest.mark.parametrize("name", ["softmax", "forgetting", "sinks", "moba", "nsa", "pooled"])
+@pytest.mark.parametrize("dtype", ["int32", jnp.bool_, "complex64"])
+def test_a_state_of_integers_is_refused_by_name(name, dtype):
+    """That of tokens in place of q's: keys and values were cut to integers without a word."""
+    sizes = dict(num_heads=4, num_kv_heads=2, head_dim=4, value_dim=3, max_length=9)
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    with pytest.raises(TypeError, match=f"^dtype: expected one of floats, .*{jnp.dtype(dtype)}"):
+        mechanism.init_state((2,), **sizes, dtype=dtype)
+
+
 def test_a_state_of_other_query_heads_is_refused_by_name():
     """jax said that shapes do not go together, of sums within."""
     sizes = dict(num_heads=4, num_kv_heads=2, head_dim=4, value_dim=3, max_length=9)
