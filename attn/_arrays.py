@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 GROWS = "max_length"  # in place of a number, in the shape of what grows with it
@@ -57,9 +58,15 @@ def check_shapes(arrays: dict[str, Array], shapes: dict[str, Shape]) -> None:
             raise ValueError(f"{name}: expected {list(shape)}, got {list(x.shape)}")
 
 
+def is_array(x) -> bool:
+    """Whether x is an array, or has the shape and dtype of one: torch's has a dtype of its own."""
+    known = isinstance(x, jax.Array) or isinstance(getattr(x, "dtype", None), np.dtype)
+    return known and hasattr(x, "shape")
+
+
 def is_floats(x) -> bool:
     """Whether x is an array of floats."""
-    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
+    return is_array(x) and jnp.issubdtype(x.dtype, jnp.floating)
 
 
 def check_width(width: int, **arrays) -> None:

@@ -35,8 +35,10 @@ class Cache:
 
 def empty(batch, num_kv_heads, head_dim, value_dim, size, dtype) -> Cache:
     """Room for `size` tokens: size K (H + D + 1) numbers a batch row. Raises ValueError for a
-    size that is none."""
+    size that is none, TypeError for a dtype of no floats, which would cut keys to integers."""
     check_count("max_length", size, least=0)
+    if not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
+        raise TypeError(f"dtype: expected one of floats, as q has, got {jnp.dtype(dtype).name}")
     zeros = lambda *tail: jnp.zeros((*batch, num_kv_heads, size, *tail), dtype)
     return Cache(zeros(head_dim), zeros(value_dim), zeros(), jnp.int32(0))
 
@@ -123,6 +125,12 @@ def check_room(cache: Cache) -> None:
     """Raise ValueError for a cache that was made for no token."""
     if cache.k.shape[-2] == 0:
         raise ValueError("state: expected one with room for a token, got one of max_length=0")
+
+
+def check_size(cache: Cache, size: int) -> None:
+    """Raise ValueError for a ring of another size than the variant's own: it is another's."""
+    if (got := cache.k.shape[-2]) != size:
+        raise ValueError(f"state: expected that of `init_state`, of {size} tokens, got {got}")
 
 
 def check_one_token(q) -> None:

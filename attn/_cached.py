@@ -3,9 +3,9 @@
 import functools
 
 from attn import _cache
-from attn._inputs import check_state
-from attn._prompt import check_prompt
-from attn.masks import Causal
+from attn._inputs import check_qkv, check_state
+from attn._prompt import bias_of, check_prompt
+from attn.masks import FULL, Causal
 from attn.mechanism import Mechanism
 
 
@@ -25,10 +25,11 @@ class Cached(Mechanism):
 
     def prefill(self, q, k, v, *, max_length, bias=None, **learned):
         check_prompt(q, k, v, max_length)
-        out = self.of_length(max_length)(q, k, v, mask=Causal(), bias=bias, **learned)
+        out = self.of_length(max_length)(q, k, v, mask=Causal(), bias=bias_of(bias, q), **learned)
         return _cache.fill(k, v, max_length), out
 
     def step(self, state, q, k, v, *, bias=None, **learned):
         check_state(state, _cache.Cache, q)
+        check_qkv(q, k, v, FULL)
         attend = functools.partial(self.reference, **learned)
         return _cache.decode(state, attend, q, k, v, bias)

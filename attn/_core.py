@@ -46,6 +46,12 @@ def scores(q: Float[Array, "*B T N H"], k: Float[Array, "*B S K H"]) -> Float[Ar
     return dots(q, k) + k_poison[..., None, :] + q_poison[..., None]
 
 
+def marked(q: Float[Array, "*B T N H"]) -> Float[Array, "*B T N H"]:
+    """q with NaN all along each row that is not finite. Of an infinite one all scores may be -inf,
+    and it would be 0, as one that sees nothing is."""
+    return jnp.where(jnp.isfinite(q).all(-1, keepdims=True), q, jnp.nan)
+
+
 def isolate_rows(
     s: Float[Array, "*B T S"], seen: Bool[Array, "*#B #T #S"]
 ) -> tuple[Float[Array, "*B T S"], Float[Array, "*B T 1"]]:
@@ -210,7 +216,7 @@ def scaled(q: Float[Array, "*B T N H"], scale: float | Array | None) -> Float[Ar
     N, H = q.shape[-2:]
     number = number_of(scale, H)
     if number is not None:
-        return q * number
+        return marked(q) * number
     if not hasattr(scale, "dtype"):
         raise TypeError(f"scale: expected a number or an array, got {scale!r}")
     if jnp.shape(scale) not in ((), (N,)):

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from attn._arrays import is_floats
+from attn._arrays import is_array, is_floats
 from attn._wide import wide, wide_dtype
 from attn.biases import Bias, as_bias
 from attn.masks import FULL, Mask
@@ -20,7 +20,7 @@ def check_qkv(q, k, v, mask: Mask, bias=None) -> tuple[Mask, Bias | None]:
     # NumPy's float64 becomes float32 unless x64 is on, in q, k and v at different steps
     held = jax.dtypes.canonicalize_dtype
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if not hasattr(x, "dtype") or not hasattr(x, "shape"):
+        if not is_array(x):
             raise TypeError(f"{name}: expected an array, got {type(x).__name__}")
         if not jnp.issubdtype(x.dtype, jnp.floating):
             raise TypeError(f"{name}: expected a float dtype, got {x.dtype}; cast it first")

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
+from attn._arrays import is_array
+
 
 def check_range(name: str, x, least: int, most: int) -> None:
     """Raise ValueError for integers outside `least` to `most`. Of what is traced, or is on other
@@ -21,7 +23,7 @@ def check_range(name: str, x, least: int, most: int) -> None:
 
 def check_integers(name: str, x) -> None:
     """Raise TypeError unless x is an array of integers."""
-    if not (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.integer)):
+    if not (is_array(x) and jnp.issubdtype(x.dtype, jnp.integer)):
         got = getattr(x, "dtype", type(x).__name__)
         raise TypeError(f"{name}: expected an array of integers, got {got}")
 

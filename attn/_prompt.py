@@ -3,10 +3,11 @@
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from attn._inputs import check_qkv, check_tokens
 from attn._settings import check_count
+from attn.biases import ArrayBias, Bias, as_bias
 from attn.masks import FULL
 from attn.mechanism import Mechanism
 
@@ -17,6 +18,15 @@ def check_prompt(q, k, v, max_length: int) -> None:
     check_qkv(q, k, v, FULL)
     check_tokens(q, k)  # `Causal()` would take the last queries of a prompt for its first
     check_count("max_length", max_length, least=k.shape[-3])
+
+
+def bias_of(bias: Bias | Float[Array, "*#B #N #T #S"] | None, q) -> Bias | None:
+    """What the bias of the whole has for the tokens of a prompt alone: of an array its first rows
+    and columns."""
+    bias, T = as_bias(bias), q.shape[-3]
+    if not isinstance(bias, ArrayBias) or bias.values.ndim < 2:
+        return bias
+    return ArrayBias(bias.values[..., :T, :T])
 
 
 def state_for(mechanism: Mechanism, q, k, v, max_length: int) -> Any:

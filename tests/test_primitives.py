@@ -12,6 +12,7 @@ import pathlib
 import subprocess
 import sys
 import threading
+import types
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, PartitionSpec
 
 import attn
+from attn._integers import check_integers
 from attn.masks import FULL, Causal, Padding
 from attn.testing.cases import base_mask, inputs, masks_for, widen
 from attn.testing.contract import assert_close, assert_same_bits
@@ -427,6 +429,53 @@ def test_a_state_of_another_kind_is_refused_by_name(name):
         mechanism.step(None, q, k, v, **learned)
 
 
+@pytest.mark.parametrize("name", ["window", "sinks", "luong", "based", "poolingformer"])
+def test_a_ring_of_another_size_is_refused_by_name(name):
+    """A window of 4 read on by the state of one of 3, or by all that softmax keeps."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    wider = dataclasses.replace(mechanism, window=4) if name != "window" else attn.SlidingWindow()
+    sizes = dict(num_heads=4, num_kv_heads=2, head_dim=4, value_dim=3, max_length=9)
+    q, k, v, learned = inputs(wider, **{**TINY, "T": 1, "S": 1})
+    step = lambda state: jax.eval_shape(lambda: wider.step(state, q, k, v, **learned))
+    own = dataclasses.replace(wider, **{"left" if name == "window" else "window": 6})
+    with pytest.raises(ValueError, match=r"^state: expected that of `init_state`, of \d+ tokens"):
+        step(own.init_state((2,), **sizes))
+    step(wider.init_state((2,), **sizes))
+
+
+@pytest.mark.parametrize("name", ["softmax", "forgetting", "sinks", "moba", "nsa", "pooled"])
+@pytest.mark.parametrize("dtype", ["int32", jnp.bool_, "complex64"])
+def test_a_state_of_integers_is_refused_by_name(name, dtype):
+    """That of tokens in place of q's: keys and values were cut to integers without a word."""
+    sizes = dict(num_heads=4, num_kv_heads=2, head_dim=4, value_dim=3, max_length=9)
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    with pytest.raises(TypeError, match=f"^dtype: expected one of floats, .*{jnp.dtype(dtype)}"):
+        mechanism.init_state((2,), **sizes, dtype=dtype)
+
+
+def test_a_state_of_other_query_heads_is_refused_by_name():
+    """jax said that shapes do not go together, of sums within."""
+    sizes = dict(num_heads=4, num_kv_heads=2, head_dim=4, value_dim=3, max_length=9)
+    state = attn.Forgetting().init_state((2,), **sizes)
+    q, k, v, gates = inputs(attn.Forgetting(), **{**TINY, "T": 1, "S": 1, "N": 2})
+    with pytest.raises(ValueError, match=r"^q: expected 4 heads to go with state, got 2"):
+        attn.Forgetting().step(state, q, k, v, **gates)
+
+
+@pytest.mark.parametrize("name", DECODES)
+def test_a_step_takes_floats_of_one_dtype(name):
+    """Seven took integers, and gave what integers hold of the output, or values of another type."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    sizes = dict(num_heads=4, num_kv_heads=2, head_dim=4, value_dim=3, max_length=4)
+    state = mechanism.init_state((2,), **sizes)
+    q, k, v, learned = inputs(mechanism, **{**TINY, "T": 1, "S": 1})
+    step = lambda *qkv: jax.eval_shape(lambda: mechanism.step(state, *qkv, **learned))
+    with pytest.raises(TypeError, match=r"^q: expected a float dtype, got int32; cast it first"):
+        step(*(x.astype(int) for x in (q, k, v)))
+    with pytest.raises(TypeError, match=r"^v: expected q's dtype float32, got float16; cast one"):
+        step(q, k, v.astype("float16"))
+
+
 @pytest.mark.parametrize(("held", "came"), [("float32", "float64"), ("float64", "bfloat16")])
 @pytest.mark.parametrize("name", DECODES)
 def test_a_state_of_another_width_is_refused_by_name(name, held, came):
@@ -548,6 +597,23 @@ def test_a_list_in_place_of_an_array_is_named(name):
             mechanism(*wrong, mask=base_mask(mechanism), **learned)
 
 
+def test_an_array_of_another_library_is_named():
+    """Of its dtype NumPy said that it could not interpret it."""
+    q = jnp.ones((1, 3, 2, 4))
+    tensor = types.SimpleNamespace(shape=q.shape, ndim=q.ndim, dtype="torch.float32")
+    call = lambda q, k, v, **more: attn.dot_product_attention(q, k, v, **more)
+    for name, wrong in {"q": (tensor, q, q), "k": (q, tensor, q), "v": (q, q, tensor)}.items():
+        with pytest.raises(TypeError, match=f"^{name}: expected an array, got SimpleNamespace$"):
+            call(*wrong)
+    with pytest.raises(TypeError, match=r"^sinks: expected an array of floats, got torch"):
+        call(q, q, q, sinks=tensor)
+    with pytest.raises(TypeError, match=r"^bias: expected a Bias or a float array, got torch"):
+        call(q, q, q, bias=tensor)
+    tokens = types.SimpleNamespace(shape=(1, 3), ndim=2, dtype="torch.int64")
+    with pytest.raises(TypeError, match=r"^tokens: expected an array of integers, got torch"):
+        check_integers("tokens", tokens)
+
+
 def test_masks_that_are_none_are_named():
     with pytest.raises(TypeError, match="masks: expected masks or their JSON, got 5"):
         attn.BlockSparse(masks=5)
@@ -563,6 +629,20 @@ def test_what_no_layer_can_add_is_refused_where_it_is_set():
                 with pytest.raises(ValueError, match=f"^{name}: expected .*, got {value!r}$"):
                     kind(**{name: value})
     assert min(found.values()) > 0, found
+
+
+@pytest.mark.parametrize("name", ["linear", "hierarchical", "moba", "nsa", "quest"])
+def test_integers_of_numpy_run_as_pythons(name):
+    """As a sweep by np.arange gives them: they have no bit_length."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    fields = {f.name: getattr(mechanism, f.name) for f in dataclasses.fields(mechanism)}
+    numpys = {name: np.int64(x) for name, x in fields.items() if type(x) is int}
+    again = dataclasses.replace(mechanism, **numpys)
+    q, k, v, learned = inputs(mechanism, **TINY)
+    whole = lambda: again(q, k, v, mask=base_mask(again), **learned)
+    prompt = lambda: again.prefill(q, k, v, max_length=np.int64(12), **learned)[1]
+    assert jax.eval_shape(whole).shape == jax.eval_shape(prompt).shape == (2, 9, 4, 3)
+    assert again.flops(9, 9, 4, 2, 4, 3) == mechanism.flops(9, 9, 4, 2, 4, 3)
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,7 @@ class Poolingformer(Mechanism):
 
     def step(self, state, q, k, v, **learned):
         check_state(state, TwoLevels, q)
+        _cache.check_size(state.near, self.window + 1)
         self.check_learned(q, k, v, **learned)
         near, y = _cache.step(state.near, q, k, v)
         far_q, far_k, far_v = _projected(y, learned)

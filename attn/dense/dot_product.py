@@ -16,7 +16,7 @@ from attn._core import check_sinks, dense_attention, dense_weights, isolate
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
 from attn._inputs import check_qkv, check_state
 from attn._merge import merged
-from attn._prompt import check_prompt
+from attn._prompt import bias_of, check_prompt
 from attn._requests import check_requests
 from attn._settings import check_block, check_cap, check_flags, is_number
 from attn._wide import over_root, wide
@@ -240,11 +240,12 @@ class Softmax(Cached):
 
     def prefill(self, q, k, v, *, max_length, bias=None, **learned):
         check_prompt(q, k, v, max_length)
-        out = self(q, k, v, mask=Causal(), bias=bias, **learned)
+        out = self(q, k, v, mask=Causal(), bias=bias_of(bias, q), **learned)
         return _cache.fill(self._options(q, k, **learned)[1], v, max_length), out
 
     def step(self, state, q, k, v, *, bias=None, **learned):
         check_state(state, _cache.Cache, q)
+        check_qkv(q, k, v, FULL)
         q, k, options = self._options(q, k, **learned)
         bias = _cache.bias_row(bias, state, q)
         state, out = _cache.step(state, q, k, v, bias=bias, **options)

@@ -214,7 +214,9 @@ class Forgetting(Mechanism):
         _check_decay(q, k, log_decay)
         _cache.check_one_token(q)
         _cache.check_token(state.cache, k, v)
-        L = state.total.shape[-3]
+        L, N = state.total.shape[-3:-1]
+        if q.shape[-2] != N:
+            raise ValueError(f"q: expected {N} heads to go with state, got {q.shape[-2]}")
         at = state.cache.length
         before = jax.lax.dynamic_slice_in_dim(state.total, (at - 1) % L, 1, axis=-3)
         now = followed(jnp.where(at == 0, 0, before), wide(log_decay))

@@ -16,7 +16,7 @@ from attn._axes import aligned
 from attn._core import dots, masked_softmax
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
 from attn._inputs import check_qkv, check_state
-from attn._prompt import check_prompt
+from attn._prompt import bias_of, check_prompt
 from attn._settings import check_block, check_count
 from attn._wide import wide
 from attn.biases import Bias
@@ -264,15 +264,16 @@ class Luong(Mechanism):
     def prefill(self, q, k, v, *, max_length, bias=None, **learned):
         check_prompt(q, k, v, max_length)
         kept = self._kept(max_length)
-        out = self(q, k, v, mask=Causal(), bias=bias, **learned)
+        out = self(q, k, v, mask=Causal(), bias=bias_of(bias, q), **learned)
         return _cache.fill(k, v, kept), out
 
     def step(self, state, q, k, v, *, bias=None, **learned):
         check_state(state, _cache.Cache, q)
+        check_qkv(q, k, v, FULL)
         if self.local is None:
             return _cache.decode(state, functools.partial(self, **learned), q, k, v, bias)
-        check_qkv(q, k, v, FULL)
         _cache.check_one_token(q)
+        _cache.check_size(state, self.window + 1)
         row = _cache.bias_row(bias, state, q)
         state = _cache.append(state, k, v)  # a ring of window + 1 keys: it holds the window
         keys, values, filled = _cache.tokens(state)

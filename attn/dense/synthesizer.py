@@ -13,7 +13,7 @@ from attn._axes import aligned
 from attn._core import dots, masked_softmax
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
 from attn._inputs import check_qkv, check_state
-from attn._prompt import check_prompt
+from attn._prompt import bias_of, check_prompt
 from attn._settings import check_block, check_choice, check_count
 from attn._wide import wide
 from attn.biases import Bias
@@ -185,7 +185,7 @@ class Synthesizer(Mechanism):
 
     def prefill(self, q, k, v, *, max_length, bias=None, **learned):
         check_prompt(q, k, v, max_length)
-        out = self(q, k, v, mask=Causal(), bias=bias, **learned)
+        out = self(q, k, v, mask=Causal(), bias=bias_of(bias, q), **learned)
         return _cache.fill(jnp.zeros_like(k[..., :1]), v, max_length), out
 
     def step(self, state, q, k, v, *, bias=None, **learned):

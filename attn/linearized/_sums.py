@@ -18,6 +18,7 @@ from attn._core import isolate
 from attn._tokens import to_heads
 from attn._turns import loops_are_slow
 from attn._varying import vary
+from attn._wide import finite
 from attn.linearized._terms import divide, isolated_terms, low
 
 # on two CPU cores with T = 4096: from 256 to 2048 within 10% of each other
@@ -91,11 +92,30 @@ def _read(form, K: int, learned_and_sums, queries, some) -> Float[Array, "B C N 
     B, C, N, H = q.shape
     terms, q_poison, _ = isolated_terms(form, learned, q, jnp.zeros((B, C, K, H), q.dtype), {}, 2)
     fq = jnp.swapaxes(terms.q, 1, 2).reshape(B, K, N // K * C, -1)
-    out = fq @ sums.kv[:, 0]
-    if form.normalised:
-        out = divide(out, (fq @ sums.k[:, 0, :, :, None])[..., 0])
+    out = _met(fq, sums.kv[:, 0], sums.k[:, 0] if form.normalised else None)
     met = to_heads(sums.poison, N, -1) + jnp.where(some[..., None], q_poison, 0)
     return jnp.swapaxes(out.reshape(B, N, C, -1), 1, 2) + lax.stop_gradient(met)[..., None]
+
+
+@jax.custom_jvp
+def _met(q, kv, k):
+    """q kv, over q k where there is one."""
+    out = q @ kv
+    return out if k is None else divide(out, (q @ k[..., None])[..., 0])
+
+
+@_met.defjvp
+def _met_jvp(primals, tangents):
+    """None in a row that overflows: if nobody asks about it, 0 * inf would reach what it met."""
+    (q, kv, k), (dq, dkv, dk) = primals, tangents
+    out = _met(q, kv, k)
+    fine = jnp.isfinite(out).all(-1, keepdims=True)
+    d_out = dq @ finite(kv) + q @ dkv
+    if k is not None:  # as that of `divide`
+        d = q @ k[..., None]
+        dd = jnp.where(d == 0, 0, dq @ finite(k)[..., None] + q @ dk[..., None])
+        d_out = (d_out - jnp.where(fine, out, 0) * dd) / jnp.where(fine & (d != 0), d, 1)
+    return out, jnp.where(fine, d_out, 0)
 
 
 def _by_chunks(f, shared, tokens, shown):

@@ -10,7 +10,8 @@ from attn.linearized._terms import Sizes
 def chunk_of(chunk: int | None, length: int, size: Sizes, D: int) -> int:
     """The chunk that runs: a power of two, so that it can be halved; all of a short sequence."""
     chunk = fastest(size, D) if chunk is None else chunk
-    return 1 << (min(chunk, length) - 1).bit_length()
+    # int: settings may be NumPy's
+    return 1 << int(min(chunk, length) - 1).bit_length()
 
 
 def fastest(size: Sizes, D: int) -> int:

@@ -148,6 +148,7 @@ class Based(Linearized):
     def step(self, state, q, k, v):
         self._checked_tokens(q, k, v, {})
         check_state(state, Split, q)
+        _cache.check_size(state.near, self.window)
         _cache.check_one_token(q)
         near, query = state.near, wide(q)
         if self.window == 0:

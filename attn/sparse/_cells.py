@@ -21,7 +21,8 @@ Rows = tuple[Float[Array, "*B R N H"], Float[Array, "*B R 1"], Float[Array, "*B 
 
 def levels(length: int, block: int) -> int:
     """How many levels join all pairs of `length` tokens."""
-    return max(1, ((length - 1) // block).bit_length())
+    # int: settings may be NumPy's
+    return max(1, int((length - 1) // block).bit_length())
 
 
 def not_nearer(block: int, level: int) -> Bool[np.ndarray, "block block"]:

@@ -12,7 +12,7 @@ from attn._cached import Cached
 from attn._core import dense_attention, dense_weights
 from attn._dropout import check_rate, dropout_of
 from attn._inputs import check_qkv, check_state
-from attn._prompt import check_prompt
+from attn._prompt import bias_of, check_prompt
 from attn._settings import check_block
 from attn.biases import Bias, as_bias
 from attn.masks import FULL, TERMS, Causal, Mask, Padding
@@ -108,7 +108,7 @@ class Patterned(Cached):
 
     def prefill(self, q, k, v, *, max_length, bias=None):
         check_prompt(q, k, v, max_length)
-        _, bias = check_qkv(q, k, v, FULL, bias)
+        _, bias = check_qkv(q, k, v, FULL, bias_of(bias, q))
         return _cache.fill(k, v, max_length), self._rows(q, k, v, bias, max_length)
 
     def _rows(self, q, k, v, bias, max_length):

@@ -20,7 +20,8 @@ TILE = 2**19  # scores of the tiles that are made at once
 
 def tile_rows(pairs: int, blocks: int) -> int:
     """How many queries a tile holds: no more than choose a block, for its last tile is not full."""
-    return max(8, min(ROWS, 2 ** ((pairs // max(1, blocks)).bit_length() - 1)))
+    # int: settings may be NumPy's
+    return max(8, min(ROWS, 2 ** (int(pairs // max(1, blocks)).bit_length() - 1)))
 
 
 def least_queries(blocks: int, chosen: int) -> int:

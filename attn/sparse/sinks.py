@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._inputs import check_qkv, check_state
-from attn._prompt import check_prompt
+from attn._prompt import bias_of, check_prompt
 from attn._settings import check_count
 from attn.biases import Bias
 from attn.masks import FULL, Causal, Mask, Prefix, Window
@@ -58,11 +58,12 @@ class Sinks(Patterned):
 
     def prefill(self, q, k, v, *, max_length, bias=None):
         check_prompt(q, k, v, max_length)
-        out = self(q, k, v, mask=Causal(), bias=bias)
+        out = self(q, k, v, mask=Causal(), bias=bias_of(bias, q))
         return _cache.fill(k, v, self.sinks + self.window, self.sinks), out
 
     def step(self, state, q, k, v, *, bias=None):
         check_state(state, _cache.Cache, q)
+        _cache.check_size(state, self.sinks + self.window)
         check_qkv(q, k, v, FULL)
         row = _cache.bias_row(bias, state, q, self.sinks)
         state, out = _cache.step(state, q, k, v, bias=row, pinned=self.sinks)

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from attn import _cache
 from attn._dropout import as_dropout
 from attn._inputs import check_qkv, check_state
-from attn._prompt import check_prompt
+from attn._prompt import bias_of, check_prompt
 from attn._settings import check_count
 from attn.biases import Bias
 from attn.masks import FULL, Causal, Mask, Strided, Window
@@ -79,11 +79,12 @@ class SlidingWindow(Patterned):
 
     def prefill(self, q, k, v, *, max_length, bias=None):
         check_prompt(q, k, v, max_length)
-        out = self(q, k, v, mask=Causal(), bias=bias)
+        out = self(q, k, v, mask=Causal(), bias=bias_of(bias, q))
         return _cache.fill(k, v, self.left * self.rate + 1), out
 
     def step(self, state, q, k, v, *, bias=None):
         check_state(state, _cache.Cache, q)
+        _cache.check_size(state, self.left * self.rate + 1)
         check_qkv(q, k, v, FULL)
         seen = (state.length - _cache.held(state.length, state.k.shape[-2])) % self.rate == 0
         row = _cache.bias_row(bias, state, q)

@@ -1,12 +1,24 @@
 """Decoding with a bias that is an array: each step takes its row, of the keys that are still there.
 With a bias by indices it is law 9."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attn import Alibi, BigBird, Causal, Sinks, SlidingWindow, Softmax, TalkingHeads
+from attn import (
+    Alibi,
+    BigBird,
+    Causal,
+    Luong,
+    Sinks,
+    SlidingWindow,
+    Softmax,
+    Synthesizer,
+    TalkingHeads,
+)
 from attn.testing import inputs
 
 T = 9
@@ -35,6 +47,24 @@ def stepped(mechanism, bias, count):
 def test_each_step_takes_its_row_of_an_array(mechanism, shape):
     bias = jax.random.normal(jax.random.key(0), shape)
     np.testing.assert_allclose(*stepped(mechanism, bias, T), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "mechanism", [*MECHANISMS, Luong(), Synthesizer(hidden=3)], ids=lambda m: m.name
+)
+@pytest.mark.parametrize("shape", [(2, 4, T, T), (1, 4, 1, T)], ids=str)
+def test_a_prompt_takes_its_corner_of_an_array(mechanism, shape):
+    """That of the whole, as a step takes it, was refused as too large."""
+    bias = jax.random.normal(jax.random.key(0), shape)
+    q, k, v, learned = inputs(mechanism, T=T, S=T)
+    first = lambda x: x[:, :4]
+    prefill = jax.jit(functools.partial(mechanism.prefill, max_length=T))
+    state, out = prefill(*map(first, (q, k, v)), bias=bias, **learned)
+    whole = jax.jit(mechanism)(q, k, v, mask=Causal(), bias=bias, **learned)
+    np.testing.assert_allclose(out, whole[:, :4], rtol=1e-4, atol=1e-5)
+    one = lambda x: x[:, 4:5]
+    _, out = jax.jit(mechanism.step)(state, *map(one, (q, k, v)), bias=bias, **learned)
+    np.testing.assert_allclose(out, whole[:, 4:5], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.name)

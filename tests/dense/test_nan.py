@@ -55,6 +55,32 @@ def test_a_visible_nan_shows_in_exactly_what_sees_it(place, name, block, T):
             assert not others.any()
 
 
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        attn.Softmax(implementation="materialized"),
+        attn.Softmax(implementation="blockwise"),
+        attn.Softmax(implementation="blockwise", block=4),
+        attn.SlidingWindow(left=3),
+    ],
+    ids=repr,
+)
+def test_an_infinite_query_shows_where_all_its_scores_are_minus_infinity(mechanism):
+    """It was 0, as a query is that sees nothing: one that left the range of float16, say."""
+    q, k, v, _ = inputs(mechanism, T=9, S=9)
+    q, k = q.at[1, 4, 1].set(-jnp.inf), jnp.abs(k)
+    grad = jax.grad(lambda *qkv: mechanism(*qkv, mask=Causal())[0].sum(), argnums=(0, 1, 2))
+    out, gradients = jax.jit(lambda *qkv: (mechanism(*qkv, mask=Causal()), grad(*qkv)))(q, k, v)
+    lost = np.zeros((2, 9, 4), bool)
+    lost[1, 4, 1] = True
+    assert (np.isnan(out) == lost[..., None]).all()
+    assert all(np.isfinite(x).all() for x in gradients)
+    sizes = dict(num_heads=4, num_kv_heads=2, head_dim=8, value_dim=6, max_length=9)
+    state, one = mechanism.init_state((2,), **sizes), lambda x: x[:, 4:5]
+    out = jax.jit(mechanism.step)(state, *map(one, (q, k, v)))[1]
+    assert (np.isnan(out).all(-1) == one(lost)).all()
+
+
 def test_a_row_whose_bias_is_all_minus_infinity_gives_no_nan():
     q, k, v, _ = inputs(attn.Softmax(), T=5, S=5)
     bias = jnp.zeros((1, 1, 5, 5)).at[:, :, 3].set(-jnp.inf)

@@ -172,6 +172,17 @@ def test_features_that_overflow_reach_no_other_document(mechanism, causal):
             assert np.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize("mechanism", [attn.Linear(), attn.Cosformer()], ids=repr)
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_what_overflows_both_ways_reaches_no_gradient_of_another_row(mechanism, which):
+    """Under Causal it did not; without, nobody asked about the row, and its gradient was NaN."""
+    arrays = inputs(mechanism, T=7, S=7)[:3]
+    other = lambda *qkv: (mechanism(*qkv)[0] ** 2).sum()
+    gradients = jax.jit(jax.grad(other, argnums=(0, 1, 2)))
+    huge = [x.at[1, 4].set(3e38) if n == which else x for n, x in enumerate(arrays)]
+    jax.tree.map(np.testing.assert_array_equal, gradients(*huge), gradients(*arrays))
+
+
 @pytest.mark.parametrize("kind", ["delta_net", "kda", "mamba2", "rwkv7"])
 def test_infinite_gates_reach_no_other_document(kind):
     mechanism = attn.MECHANISMS[kind](chunk=4)
