@@ -35,6 +35,8 @@ from experiments.studies.lra import __main__ as lra_command
 from experiments.studies.lra import runs as lra
 from experiments.studies.lra_defects import __main__ as defects_command
 from experiments.studies.lra_defects import measure as defects
+from experiments.studies.lra_speed import __main__ as speed_command
+from experiments.studies.lra_speed import measure as lra_speed
 from experiments.studies.pretraining import __main__ as pretraining_command
 from experiments.studies.pretraining import runs as pretraining
 from experiments.studies.recall_state import __main__ as recall_command
@@ -58,6 +60,7 @@ COMMANDS = {
     "conversion": conversion_command,
     "pretraining": pretraining_command,
     "lra": lra_command,
+    "lra_speed": speed_command,
     "extrapolation": extrapolation_command,
     "recall_state": recall_command,
     "tasks": tasks_command,
@@ -214,6 +217,11 @@ def test_the_command_runs_from_end_to_end(name, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(lra_command, "CELLS", tmp_path / "cells")
     some = functools.partial(lra.Settings, tasks=("listops",), models=("softmax", "local", "gla"))
     monkeypatch.setattr(lra_command, "Settings", some)
+    tiny = {"layers": 1, "width": 8, "mlp_width": 8}
+    some = {"lengths": (60,), "models": ("softmax", "softmax in blocks", "local")}
+    some["fields"] = {"train.batch_size": 1} | {f"model.{k}": x for k, x in tiny.items()}
+    some = functools.partial(lra_speed.Settings, **some)
+    monkeypatch.setattr(speed_command, "Settings", some)
     monkeypatch.setattr(extrapolation_command, "CELLS", tmp_path / "cells")
     few = {"task.validation": 30, "task.test": 30, "train.batch_size": 4, "model.width": 8}
     some = {"encodings": ("rotary", "alibi"), "changes": overrides(few)}

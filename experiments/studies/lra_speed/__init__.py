@@ -1,0 +1,1 @@
+"""Are Long Range Arena's models as fast, beside one another, as in its paper?"""
