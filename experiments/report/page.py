@@ -59,7 +59,8 @@ figcaption { color: var(--soft); font-size: .88rem; margin-top: .3rem; }
 svg text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif
            !important; }
 details { margin: .3rem 0; } summary { cursor: pointer; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: .4rem 0; }
+dl { display: grid; grid-template-columns: fit-content(16rem) minmax(0, 1fr); gap: .15rem 1rem;
+     margin: .4rem 0; overflow-wrap: anywhere; }
 dt { color: var(--soft); } dd { margin: 0; max-width: 48rem; }
 @media (max-width: 40rem) {
   dl { grid-template-columns: 1fr; } dd { margin: 0 0 .4rem 1rem; }

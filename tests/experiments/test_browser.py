@@ -40,6 +40,7 @@ const right = x => x.getBoundingClientRect().right;
 const beyond = cell => { group.selectNodeContents(cell); return right(group) - right(cell); };
 seen.beyond = Math.max(...rows().map(row => beyond(row.cells[0])));
 seen.names = rows()[0].cells[0].getBoundingClientRect().width;
+seen.values = Math.min(...[...document.querySelectorAll("dd")].map(x => x.offsetWidth));
 seen.width = innerWidth; seen.page = document.documentElement.scrollWidth;
 const out = document.createElement("pre"); out.id = "probe";
 out.textContent = JSON.stringify(seen); document.body.append(out);
@@ -87,7 +88,9 @@ def page(tmp_path_factory):
     }
     sight = Sight((np.eye(8), -np.eye(8)), np.tri(8), "best checkpoint, step 3")
     sights = dict.fromkeys(accuracies, sight)
-    environment = {"hardware": {"processor": "x" * 90}}
+    # of its name, which has all fields of a task, the values beside were a letter wide
+    data = {f"RecallMixed {'lengths=(32, 64, 64), ' * 9}{'x' * 90}": "0123456789abcdef"}
+    environment = {"hardware": {"processor": "x" * 90}, "data": data}
     found = Comparison(
         "t", "a", tuple(cells), costs, {"chance": 0.1}, environment, "c", "d", sights
     )
@@ -100,6 +103,7 @@ def test_a_report_works_in_a_browser(page, width):
     assert console == []
     assert seen["width"] == width
     assert seen["page"] <= width
+    assert seen["values"] > 0.5 * min(width, 768)
     assert seen["beyond"] <= 0  # one long word of a name lay over the numbers beside it
     assert len(seen["figures"]) == page.read_text().count("<figure") == 8
     assert all(seen["figures"])
