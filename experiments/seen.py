@@ -21,7 +21,7 @@ SHORT = 2**23  # numbers in the copies for all rows, below which compiling well 
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """One example and what each layer and head sees in it."""
+    """One example and what each layer and head sees in it, without its padding."""
 
     maps: list[Float[np.ndarray, "N L L"] | None]  # of each layer, None where it has none
     why: str  # "" if each has some
@@ -52,7 +52,9 @@ def look(learner, params, split: str, example: int, *, probes: int = 64, rows: i
     lengths = None if learner.shape.full else batch.lengths
     whys: list[str] = []
     see = lambda layer, x, **context: _see(layer, x, whys, **context)
-    places = np.unique(np.linspace(0, length - 1, min(length, rows)).astype(np.int32))
+    padding = 0 if lengths is None else task.length - int(lengths[0])  # behind all else
+    shown = max(1, length - padding)
+    places = np.unique(np.linspace(0, shown - 1, min(shown, rows)).astype(np.int32))
     probes = max(4, min(probes, config.width, PROBED // (length * config.width)))
 
     def looked(params, tokens, lengths):
@@ -64,9 +66,9 @@ def look(learner, params, split: str, example: int, *, probes: int = 64, rows: i
 
     quickly = places.size * probes * length * config.width <= SHORT
     found, field, real = once(looked, params, batch.tokens, lengths, quickly=quickly)
-    maps = [None if x is None else np.asarray(x[0], np.float32) for x, _ in found]
-    field, real = np.asarray(field, np.float32), np.asarray(real)
-    errors = tuple(_error(pair, real) for _, pair in found)
+    cut = lambda x: None if x is None else np.asarray(x[0, :, :shown, :shown], np.float32)
+    maps, field = [cut(x) for x, _ in found], np.asarray(field, np.float32)[:, :shown]
+    errors = tuple(_error(pair, np.asarray(real)) for _, pair in found)
     about = {
         "attention": "; ".join(map(repr, model.attentions)),
         f"{split} example": example,
@@ -75,7 +77,8 @@ def look(learner, params, split: str, example: int, *, probes: int = 64, rows: i
     without = [str(n) for n, x in enumerate(maps, 1) if x is None]
     which = f"layer{'s' * (len(without) > 1)} {', '.join(without)}"
     why = f"{which}: {'; '.join(dict.fromkeys(whys))}" if without else ""
-    return Seen(maps, why, field, batch.tokens[0], _image(task, batch), about, errors)
+    tokens = batch.tokens[0, : task.length - padding]
+    return Seen(maps, why, field, tokens, _image(task, batch), about, errors)
 
 
 def _see(layer, x, whys: list[str], **context):

@@ -125,6 +125,21 @@ def test_a_mechanism_without_a_matrix_is_named(trained, capsys, monkeypatch):
     assert page.count("<image") == 2  # the digit and the receptive field
 
 
+def test_padding_is_not_shown():
+    """Its queries took three quarters of the picture of a row of 32 tokens among 128."""
+    model = {"layers": 1, "width": 8, "heads": 2, "mlp_width": 8, "causal": True}
+    tokens = task("induction", length=12, lengths=(5, 12), validation=4, test=4)
+    rest = {"optimizer": {"learning_rate": 1e-3}, "train": {"steps": 1, "batch_size": 4}}
+    learner = Learner(from_dict({"task": tokens, "model": model, **rest}))
+    params = learner.init().params
+    for example, n in ((0, 5), (1, 12)):
+        found = look(learner, params, "validation", example)
+        assert found.maps[0].shape == (2, n, n)
+        assert found.field.shape == (n, n)
+        assert found.tokens.shape == (n,)
+        np.testing.assert_allclose(found.maps[0].sum(-1), 1, rtol=1e-5)
+
+
 def test_beside_a_layer_without_a_matrix_the_others_are_shown(tmp_path):
     """None was: a short convolution below it hid the layer that recalls."""
     model = {"layers": 2, "width": 4, "heads": 2, "mlp_width": 0}
