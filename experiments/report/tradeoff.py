@@ -10,6 +10,7 @@ from experiments.report.axis import size_axis
 from experiments.report.palette import Look, size_for
 from experiments.report.plots import INK, Drawing, drawn, figure
 
+BEYOND = 8  # percent
 Box = tuple[float, float, float, float]  # left, low, right, high, in pixels
 
 
@@ -81,9 +82,13 @@ def _bubbles(
     span = max(high - low, 4.0)
     near = {name: x for name, x in baselines.items() if low - span < x < high + span}
     margin = 0.2 * (max([high, *near.values()]) - min([low, *near.values()])) + 1
-    ax.set_ylim(min([low, *near.values()]) - margin, max([high, *near.values()]) + margin)
+    # what lies beyond 0 and 100 is room for bubbles and names
+    bottom = max(min([low, *near.values()]) - margin, -BEYOND)
+    top = min(max([high, *near.values()]) + margin, 100 + BEYOND)
+    ax.set_ylim(bottom, top)
+    inside = max(bottom, 0), min(top, 100)
+    ax.set_yticks([y for y in ax.get_yticks() if inside[0] <= y <= inside[1]])
     ax.set_ylabel("test accuracy, %")
-    bottom, top = ax.get_ylim()
     for p in points:
         # an interval that goes on beyond the picture
         for end, marker in ((p.accuracy - (p.error or 0), "v"), (p.accuracy + (p.error or 0), "^")):

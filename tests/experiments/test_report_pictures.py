@@ -111,6 +111,22 @@ def test_a_baseline_is_named_as_of_validation_where_no_bubble_is():
     assert "Baselines, whose accuracies are those on validation, are dashed" in caption
 
 
+@pytest.mark.parametrize("accuracies", [(0, 0), (100, 100), (1, 99)])
+def test_no_accuracy_beyond_0_and_100_is_written(accuracies):
+    """Of two variants that answer nothing the axis ran from -1."""
+    points = [Point(str(n), n, x, 30.0) for n, x in enumerate(accuracies)]
+    with plots.figure() as fig:
+        ax = fig.add_subplot()
+        ax.set_xlim(-1, 2)
+        tradeoffs._bubbles(ax, points, [9, 9], {}, palette.looks(["0", "1"]))
+        ticks = ax.get_yticks()
+        assert len(ticks) > 1
+        assert 0 <= min(ticks) < max(ticks) <= 100
+        low, high = ax.get_ylim()
+    assert -10 < low < min(accuracies)
+    assert max(accuracies) < high < 110
+
+
 def test_a_line_to_a_name_ends_beside_it():
     """It went on to the middle of the word."""
     names = [f"variant {n}" for n in range(8)]
