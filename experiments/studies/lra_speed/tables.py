@@ -1,5 +1,7 @@
 """The README's numbers, from results.json alone."""
 
+from statistics import median
+
 from scipy.stats import spearmanr
 
 from experiments.studies.lra_speed.measure import BLOCKS, DRAWN
@@ -20,7 +22,13 @@ def blocks(r: dict) -> Blocks:
 def settings(r: dict) -> str:
     s = r["settings"]
     changed = ", ".join(f"{name} {value}" for name, value in s["fields"].items())
-    return f"Medians of at most {s['steps']} steps in turns; changed in the config: {changed}."
+    of = lambda row: (row["high"] - row["low"]) / row["milliseconds"]
+    spreads = [of(row) for rows in r["lengths"].values() for row in rows.values()]
+    return (
+        f"Medians of at most {s['steps']} steps in turns, of which the middle half spans "
+        f"{median(spreads):.0%} of the median, at most {max(spreads):.0%}; changed in the config: "
+        f"{changed}."
+    )
 
 
 def last(r: dict) -> dict:
