@@ -29,7 +29,7 @@ from experiments.config import Experiment, by_name
 from experiments.errors import ConfigError, nearest
 from experiments.fairness import Fairness, fairness
 from experiments.mistakes import shorten
-from experiments.validation import as_json, from_dict, without_numpy
+from experiments.validation import from_dict, plain, without_numpy
 
 Sweep = list[tuple[dict[str, Any], Experiment]]
 # what begins as a number, and what is written as one: '1_0', '010', ' 7' and '0x7' are read too
@@ -73,9 +73,7 @@ def _sweep(names: dict, raw: dict, config: str, overrides: Sequence[str]) -> Swe
         raise ConfigError(["sweep() should yield dicts of dotted field names and values"], config)
     if mistakes := [*dict.fromkeys(line for cell in cells for line in wrong(cell))]:
         raise ConfigError(mistakes, f"sweep() of {config}")
-    for cell in cells:
-        as_json(cell, f"sweep() of {config}")
-    cells = [without_numpy(cell) for cell in cells]
+    cells = [plain(cell, f"sweep() of {config}") for cell in cells]
     # its labels would be false
     problems = clashes(given(overrides), "sweep() sets", swept(cells), "--config.")
     # another record before the fields that sweep() sets in it, which would be lost with the old one
@@ -176,8 +174,7 @@ def load(config: str) -> tuple[dict[str, Any], dict[str, Any]]:
     raw = raw.to_dict() if isinstance(raw, config_dict.ConfigDict) else raw
     if not isinstance(raw, dict):
         raise ConfigError([f"get_config should return a dict, got {shorten(repr(raw))}"], path)
-    as_json(raw, path)  # refused before it is copied: what is within itself or too deep
-    return names, without_numpy(raw)
+    return names, plain(raw, path)
 
 
 def _got(function: Callable[..., Any], arguments: tuple[str, ...], names: dict[str, Any]) -> Any:

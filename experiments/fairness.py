@@ -23,7 +23,7 @@ from pydantic import Discriminator, Field, Tag
 from experiments.config import Count, Positive, record
 from experiments.errors import ConfigError
 from experiments.mistakes import describe, one_each
-from experiments.validation import as_json, without_numpy
+from experiments.validation import plain
 
 
 def _apart(values: list) -> list:
@@ -127,8 +127,7 @@ def fairness(names: dict[str, Any], where: str) -> Fairness:
     """From the names that a config file defines. Raises ConfigError with all that is wrong."""
     problems = _misspelt(names)
     given = {f.name: names[f.name] for f in dataclasses.fields(Fairness) if f.name in names}
-    as_json(given, where)  # refused before it is copied: what is within itself
-    given = without_numpy(given)
+    given = plain(given, where)
     try:
         # as JSON, for there pydantic's strict mode takes a dict for a dataclass
         rules = pydantic.TypeAdapter(Fairness).validate_json(json.dumps(given, default=repr))

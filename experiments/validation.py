@@ -52,6 +52,12 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def plain(raw: dict[str, Any], where: str) -> dict[str, Any]:
+    """A copy `without_numpy`. Raises ConfigError as `as_json` does."""
+    as_json(raw, where)  # refused before it is copied: what is within itself or too deep
+    return without_numpy(raw)
+
+
 def without_numpy(value: Any) -> Any:
     """A copy with Python's numbers in place of what `np.arange` and `np.logspace` give, which JSON
     does not know and whose arrays cannot be compared."""
