@@ -16,8 +16,12 @@ T, AT = 19, 12
 PAIRS = {"window", "global_window", "bigbird", "strided", "fixed", "sinks", "axial", "local_2d"}
 PAIRS |= {"dilated", "logsparse", "block_sparse", "luong", "synthesizer"}
 PAIRS |= {"poolingformer"}
-EXAMPLES = [m for name in sorted(MECHANISMS.keys() - PAIRS) for m in MECHANISMS[name].examples()]
-EXAMPLES = [m for m in EXAMPLES if Causal in m.honours]  # the others refuse it, by law 2
+EXAMPLES = [
+    pytest.param(mechanism, marks=[pytest.mark.slow] * (number > 0))
+    for name in sorted(MECHANISMS.keys() - PAIRS)
+    for number, mechanism in enumerate(MECHANISMS[name].examples())
+    if Causal in mechanism.honours  # the others refuse it, by law 2
+]
 
 
 @pytest.mark.parametrize("mechanism", EXAMPLES, ids=str)

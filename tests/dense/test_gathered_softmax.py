@@ -71,7 +71,11 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("lengths", [(1, 1), (1, 90), (37, 37), (130, 130), (130, 37)], ids=str)
+LENGTHS = [(1, 90), (130, 130)]
+LENGTHS += [pytest.param(x, marks=pytest.mark.slow) for x in ((1, 1), (37, 37), (130, 37))]
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("name", MASKS)
 def test_each_mask_equals_the_materialized(name, lengths):
     q, k, v, _ = inputs(attn.Softmax(), T=lengths[0], S=lengths[1])

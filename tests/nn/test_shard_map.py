@@ -75,7 +75,10 @@ def test_the_tape_of_an_lstmn():
     alike(LSTMN(8, key=KEY), jax.random.normal(KEY, (2, 5, 8)))
 
 
-@pytest.mark.parametrize("name", READERS)
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("luong", "lstmn")]
+
+
+@pytest.mark.parametrize("name", ["bahdanau", *SLOW, "seq2seq"])
 def test_from_one_sequence_to_another(name):
     model = READERS[name]()
     lengths = jnp.array([5, 3])
@@ -89,7 +92,7 @@ def test_a_decoder_that_writes():
     alike(lambda x: decoder.generate(x[:, :2], 2, temperature=0.0), TOKENS)
 
 
-@pytest.mark.parametrize("varies", range(3))
+@pytest.mark.parametrize("varies", [0, pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("name", attn.MECHANISMS)
 def test_what_all_shards_share_may_be_any_of_q_k_and_v(name, varies):
     """Learned queries, or a memory that is common to the batch; and their gradients."""
