@@ -5,6 +5,7 @@ finite is taken out when it comes in and remembered as poison: no step looks for
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -167,22 +168,30 @@ def step(
 
     Raises ValueError as `append` does, and unless q is one token too.
     """
-    *batch, K, L, H = cache.k.shape
+    *batch, K, _, H = cache.k.shape
     N = q.shape[-2]
     if list(q.shape) != [*batch, 1, N, H] or N % K:
         raise ValueError(f"q: expected one token {[*batch, 1, 'N', H]}, got {list(q.shape)}")
     cache = append(cache, k, v, pinned)
     q = scaled(q, scale).reshape(*batch, K, N // K, H)
+    there = (jnp.arange(cache.k.shape[-2]) < cache.length) & seen
+    return cache, _read(logit_cap, cache, q, bias, there, sinks, v)
+
+
+@functools.partial(jax.jit, static_argnums=0)  # for calls outside of jit
+def _read(logit_cap, cache: Cache, q, bias, there, sinks, v) -> Float[Array, "*B 1 N D"]:
+    """Softmax of the scaled q [*B, K, G, H] over what is `there` [L] in a cache that `v` is in."""
+    (*batch, K, L, _), G = cache.k.shape, q.shape[-2]
 
     def attend(cache):
         # in this order the keys are read as they lie; the other way XLA turns them first
         s = jnp.swapaxes(jnp.einsum("...klh,...kgh->...klg", cache.k.astype(q.dtype), q), -1, -2)
         if logit_cap is not None:
             s = logit_cap * jnp.tanh(s / logit_cap)
-        s = (s + cache.poison[..., None, :].astype(s.dtype)).reshape(*batch, N, 1, L)
+        s = (s + cache.poison[..., None, :].astype(s.dtype)).reshape(*batch, K * G, 1, L)
         s = s if bias is None else jnp.add(*aligned(s, bias.astype(s.dtype)))
-        w = masked_softmax(s, ((jnp.arange(L) < cache.length) & seen)[None, None], sinks)
-        w = w.reshape(*batch, K, N // K, L)
+        w = masked_softmax(s, there[None, None], sinks)
+        w = w.reshape(*batch, K, G, L)
         return jnp.einsum("...kgl,...kld->...kgd", w, cache.v.astype(w.dtype))
 
     # a branch that is always taken, but not known to be: XLA would otherwise fuse writing the token
@@ -191,7 +200,7 @@ def step(
     # as what is attended to, under shard_map
     nothing = lambda cache: vary(jnp.zeros((*q.shape[:-1], width), q.dtype), q, v)
     out = lax.cond(cache.length > 0, attend, nothing, cache)
-    return cache, out.reshape(*batch, 1, N, width)
+    return out.reshape(*batch, 1, K * G, width)
 
 
 def _clean(k, v):

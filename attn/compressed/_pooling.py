@@ -1,6 +1,7 @@
 """Blocks of tokens pooled into one each, and what decoding remembers of them."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -72,6 +73,7 @@ class PooledState:
         state = type(self)(self._after(t, own_k, own_v, kernels, stride), near)
         return state, out.astype(jnp.result_type(q))
 
+    @functools.partial(jax.jit, static_argnums=5)  # for calls outside of jit
     def _after(self, t: Int[Array, ""], k, v, kernels, stride: int) -> Cache:
         """The pooled blocks, with the present one where token t is its last."""
         seen = jnp.ones((1, k.shape[-3]), bool)

@@ -1,6 +1,7 @@
 """A state of fixed size that tokens are written to and queries read from, by chunks of tokens."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -84,6 +85,7 @@ def over_slots(s: Float[Array, "*B T M"]) -> tuple[Float[Array, "*B T M"], Float
     return jax.nn.softmax(s, axis=-1), poison
 
 
+@functools.partial(jax.jit, static_argnums=(0, 7))  # for calls outside of jit
 def _follow(
     chunk: Chunk,
     learned: Array,

@@ -1,6 +1,7 @@
 """Nystroemformer (Xiong et al. 2021, arXiv:2102.03902): softmax by M landmarks, O(T M) time."""
 
 import dataclasses
+import functools
 from typing import ClassVar
 
 import jax
@@ -103,6 +104,7 @@ def averages(seen: Bool[Array, "*B S"], landmarks: int, dtype) -> Float[Array, "
     return member / jnp.maximum(member.sum(-1, keepdims=True), 1)
 
 
+@functools.partial(jax.jit, static_argnums=1)  # for calls outside of jit
 def pseudo_inverse(a: Float[Array, "*B M L"], iterations: int) -> Float[Array, "*B L M"]:
     """Z <- Z (13 I - A Z (15 I - A Z (7 I - A Z))) / 4 from Z = A^T / |A|_1, of a softmax A."""
     most = a.sum(-2).max(-1)[..., None, None]

@@ -24,6 +24,8 @@ from attn.linearized._terms import State, Tokens, beside, empty_state, isolate_g
 from attn.masks import Causal, Padding, Segments
 
 
+# jitted also when nothing else is: a loop outside of jit is compiled anew by every call
+@functools.partial(jax.jit, static_argnums=0)
 def attend(
     form,
     q: Float[Array, "*B T N H"],
@@ -75,6 +77,7 @@ def attend(
     return out.astype(jnp.result_type(q))
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def follow(
     form, state: State, q, k, v, gates: dict[str, Array], learned: dict[str, Array]
 ) -> tuple[State, Float[Array, "*B T N D"]]:

@@ -159,6 +159,7 @@ def _earlier(k: Float[Array, "*B S K H"], ids) -> Float[Array, "*B S K H"]:
     return take(_running(x, begins), jnp.argsort(order, axis=-1))
 
 
+@jax.jit  # for calls outside of jit
 def _running(
     x: Float[Array, "*B S K H"], begins: Bool[Array, "*#B S 1 1"]
 ) -> Float[Array, "*B S K H"]:

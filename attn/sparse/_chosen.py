@@ -3,6 +3,7 @@ at once and, from a state that holds what is known, token by token."""
 
 import abc
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import ClassVar
@@ -99,6 +100,7 @@ class Chosen(Mechanism):
         poison = jnp.where(blocks.meets(chosen, each), poison, 0)
         return out.reshape(M, t, G, out.shape[-1]) + poison[..., None]
 
+    @functools.partial(jax.jit, static_argnums=(0, 4))  # for calls outside of jit
     def attend(self, q, k, v, causal: bool, padding, last) -> Float[Array, "*B T N D"]:
         """The output of queries that see keys up to `last` [M, T], of checked arguments."""
         *batch, T, N, H = q.shape

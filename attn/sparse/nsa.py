@@ -1,6 +1,7 @@
 """NSA (Yuan et al. 2025, arXiv:2502.11089): compressed, selected and near keys, mixed by gates."""
 
 import dataclasses
+import functools
 import math
 from typing import ClassVar
 
@@ -210,6 +211,7 @@ class NSA(Mechanism):
         out = sum(gate[..., n, None] * x for n, x in enumerate(clean))
         return out + jax.lax.stop_gradient(sum(poison) + gate_poison)[..., None]
 
+    @functools.partial(jax.jit, static_argnums=(0, 2))  # for calls outside of jit
     def _far(self, q, K: int, blocks: Blocks, runs: Runs, last):
         """The compressed and the selected branch."""
         (*batch, T, N, H), (_, count, _, D) = q.shape, blocks.v.shape

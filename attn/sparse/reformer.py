@@ -59,10 +59,15 @@ def reformer_attention(
     `Padding`, else NotImplementedError. ValueError for rotations of a wrong shape.
     """
     causal, padding = _checked(q, k, v, mask, bias, rotations, chunk)
+    if 0 in (*q.shape[:-2], k.shape[-3], v.shape[-1]):
+        return no_output(q, v)
+    return _attend(chunk, shared_qk, q, k, v, causal, padding, rotations)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))  # for calls outside of jit
+def _attend(chunk, shared_qk, q, k, v, causal, padding, rotations) -> Float[Array, "*B T N D"]:
     *batch, T, N, _ = q.shape
     S, K = k.shape[-3:-1]
-    if 0 in (T, S, v.shape[-1], *batch):
-        return no_output(q, v)
     choice, dtype = _choose(q, k, causal, padding, rotations, chunk, shared_qk), jnp.result_type(q)
     (q, q_poison), (k, poison) = isolate(scaled(q, None)), isolate(_keys(k, shared_qk))
     v, v_poison = isolate(wide(v))

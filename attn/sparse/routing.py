@@ -1,6 +1,7 @@
 """Routing Transformer (Roy et al. 2021, arXiv:2003.05997): tokens near one centroid attend."""
 
 import dataclasses
+import functools
 from typing import ClassVar
 
 import jax
@@ -48,10 +49,15 @@ def routing_attention(
     centroids of another shape.
     """
     padding = _checked(q, k, v, mask, bias, centroids, window)
+    if 0 in (*q.shape[:-2], k.shape[-3]):
+        return no_output(q, v)
+    return _attend(window, q, k, v, padding, centroids)
+
+
+@functools.partial(jax.jit, static_argnums=0)  # for calls outside of jit
+def _attend(window, q, k, v, padding, centroids) -> Float[Array, "*B T N D"]:
     *batch, T, N, _ = q.shape
     S, K = k.shape[-3:-1]
-    if 0 in (T, S, *batch):
-        return no_output(q, v)
     rows, columns = _choose(q, k, padding, centroids, window)
     live, seen = (x.reshape(*batch, -1) for x in _buckets.there(padding, batch, T, S))
     (x, x_poison), (y, y_poison), (z, z_poison) = (

@@ -1,6 +1,7 @@
 """Sparse Sinkhorn attention (Tay et al. 2020, arXiv:2002.11296): blocks sorted by a learned net."""
 
 import dataclasses
+import functools
 import math
 from typing import ClassVar
 
@@ -91,6 +92,7 @@ def sinkhorn_attention(
     return out.reshape(*batch, T, N, D).astype(dtype)
 
 
+@functools.partial(jax.jit, static_argnums=(5, 6, 7))  # for calls outside of jit
 def sort_matrix(
     q: Float[Array, "b T N H"],
     k: Float[Array, "b S K H"],

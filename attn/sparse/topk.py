@@ -1,6 +1,7 @@
 """Top-k attention (Gupta et al. 2021, arXiv:2106.06899): the k largest scores of each query."""
 
 import dataclasses
+import functools
 import math
 from typing import ClassVar
 
@@ -47,10 +48,15 @@ def topk_attention(
     """
     check_count("keys", keys)
     mask, bias = check_qkv(q, k, v, mask, bias)
+    if 0 in (*q.shape[:-2], k.shape[-3]):
+        return no_output(q, v)
+    return _attend(keys, q, k, v, mask, bias)
+
+
+@functools.partial(jax.jit, static_argnums=0)  # for calls outside of jit
+def _attend(keys, q, k, v, mask, bias) -> Float[Array, "*B T N D"]:
     *batch, T, N, _ = q.shape
     S = k.shape[-3]
-    if 0 in (*batch, T, S):
-        return no_output(q, v)
     (rows, q_poison), (columns, k_poison), (values, v_poison) = map(isolate, map(wide, (q, k, v)))
     poison = jnp.swapaxes(to_heads(k_poison + v_poison, N), -1, -2)[..., None, :]
 
