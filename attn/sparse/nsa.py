@@ -32,7 +32,7 @@ from attn._tokens import even_blocks, no_output
 from attn._turns import held
 from attn._varying import vary
 from attn._wide import wide, wide_dtype
-from attn.gates import Gate
+from attn.gates import Gate, Named
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _sorted
@@ -295,7 +295,7 @@ class NSA(Mechanism):
         return arrays
 
     def gates(self, *, num_heads, num_kv_heads, head_dim):
-        gate = {"gate": Gate(shape=(num_heads, 3), activation=jax.nn.sigmoid)}
+        gate = {"gate": Gate(shape=(num_heads, 3), activation=Named("sigmoid"))}
         apart = Gate(shape=(num_kv_heads, head_dim), bias=None)
         return gate | (dict.fromkeys(KEYS + VALUES, apart) if self.separate else {})
 
