@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from attn._axes import aligned
 from attn._core import isolate, masked_softmax, scaled
+from attn._inputs import check_kept
 from attn._settings import check_count
 from attn._varying import vary
 from attn._wide import wide
@@ -129,8 +130,7 @@ def check_room(cache: Cache) -> None:
 
 def check_size(cache: Cache, size: int) -> None:
     """Raise ValueError for a ring of another size than the variant's own: it is another's."""
-    if (got := cache.k.shape[-2]) != size:
-        raise ValueError(f"state: expected that of `init_state`, of {size} tokens, got {got}")
+    check_kept(cache.k.shape[-2], size)
 
 
 def check_one_token(q) -> None:

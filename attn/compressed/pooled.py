@@ -12,7 +12,7 @@ from attn._axes import conjunction
 from attn._blockwise import blockwise
 from attn._cache import check_one_token
 from attn._core import dense_attention, dots
-from attn._inputs import check_qkv, check_state, refuse_rest
+from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
 from attn._merge import merged, softmax_part
 from attn._prompt import check_prompt
 from attn._settings import check_choice, check_count
@@ -206,6 +206,9 @@ class Pooled(Mechanism):
         check_state(state, PooledState, q)
         self.check_learned(q, k, v, **kernels)
         check_one_token(q)
+        blocks, tokens = state.far.k.shape[-2], state.near.k.shape[-2]
+        most = self.stride if blocks > 1 else min(self.stride, tokens)
+        check_kept(tokens, most, f"tokens beside {blocks} blocks")
         return state.step(q, k, v, _checked(self.stride, k, v, **kernels), self.stride)
 
     def prefill(self, q, k, v, *, max_length, **kernels):

@@ -16,7 +16,7 @@ from attn import _cache
 from attn._axes import aligned
 from attn._chunks import by_chunks, chunk_size
 from attn._core import attend_materialized, dense_scores, isolate, masked_softmax
-from attn._inputs import check_qkv, check_state, refuse_rest
+from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
 from attn._prompt import check_prompt
 from attn._settings import check_count
 from attn._tokens import even_blocks, no_output
@@ -200,9 +200,11 @@ class Chosen(Mechanism):
         check_state(state, Pages, q)
         check_qkv(q, k, v, FULL)
         _cache.check_one_token(q)
+        pages = state.summary[0].shape[-2]
+        check_kept(state.cache.k.shape[-2], pages * self.size, f"tokens in {pages} blocks")
         last, cache = state.cache.length, _cache.append(state.cache, k, v)
-        *batch, K, L, _ = cache.k.shape
-        M, pages, now = math.prod(batch) * K, L // self.size, last // self.size
+        *batch, K, _, _ = cache.k.shape
+        M, now = math.prod(batch) * K, last // self.size
 
         def grown(x, new, join):
             old, new = lax.dynamic_slice_in_dim(x, now, 1, -2), new.astype(x.dtype)

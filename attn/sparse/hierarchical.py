@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from attn._axes import aligned, conjunction
 from attn._core import attend_materialized, scores
-from attn._inputs import check_qkv, check_state, refuse_rest
+from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
 from attn._merge import merged
 from attn._prompt import check_prompt
 from attn._settings import check_count
@@ -177,6 +177,7 @@ class Hierarchical(Mechanism):
 
     def step(self, state, q, k, v):
         check_state(state, _cells.Cells, q)
+        check_kept(state.k.shape[-3], 2 * self.block_size, "cells of each level")
         check_qkv(q, k, v, FULL)
         return _cells.step(state, q, k, v)
 

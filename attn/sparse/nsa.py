@@ -25,7 +25,7 @@ from attn._core import (
     scores,
 )
 from attn._forms import visited_scores
-from attn._inputs import check_qkv, check_state, refuse_rest
+from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
 from attn._prompt import check_prompt, state_for
 from attn._settings import check_count, check_flags
 from attn._tokens import even_blocks, no_output
@@ -353,6 +353,7 @@ class NSA(Mechanism):
         check_state(state, Compressed, q)
         self._checked(q, k, v, Causal(), None, gate, arrays)
         _cache.check_one_token(q)
+        self._check_kept(state)
         last, cache = state.cache.length, _cache.append(state.cache, k, v)
         state = state.after(cache, self.compression_stride, arrays)
         if self.separate:
@@ -378,6 +379,15 @@ class NSA(Mechanism):
         near = dense_attention(wide(q), token_first(near_k), token_first(near_v), mask=seen)
         out = _cache.unless_forgotten(cache, self._mixed(gate, *far, near))
         return state, out.astype(jnp.result_type(q))
+
+    def _check_kept(self, state: Compressed):
+        """Raise ValueError for a state of other blocks, runs or branches."""
+        size, runs = state.cache.k.shape[-2], state.poison.shape[-1]
+        check_kept(size, -(-size // self.selection_block) * self.selection_block)
+        check_kept(runs, run_count(size, self.compression_block, self.compression_stride), "runs")
+        check_kept(0 if state.apart is None else 2, 2 * self.separate, "branches apart")
+        if self.separate:
+            _cache.check_size(state.apart[1], min(self.window, size))
 
     @classmethod
     def examples(cls):
