@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from attn._axes import aligned
 from attn._core import isolate, masked_softmax, scaled
 from attn._inputs import check_kept
-from attn._settings import check_count
+from attn._settings import check_room_for
 from attn._varying import vary
 from attn._wide import wide
 from attn.biases import ArrayBias, Bias, as_bias
@@ -37,7 +37,7 @@ class Cache:
 def empty(batch, num_kv_heads, head_dim, value_dim, size, dtype) -> Cache:
     """Room for `size` tokens: size K (H + D + 1) numbers a batch row. Raises ValueError for a
     size that is none, TypeError for a dtype of no floats, which would cut keys to integers."""
-    check_count("max_length", size, least=0)
+    check_room_for(batch, size)
     if not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
         raise TypeError(f"dtype: expected one of floats, as q has, got {jnp.dtype(dtype).name}")
     zeros = lambda *tail: jnp.zeros((*batch, num_kv_heads, size, *tail), dtype)

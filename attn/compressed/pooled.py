@@ -15,7 +15,7 @@ from attn._core import dense_attention, dots
 from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
 from attn._merge import merged, softmax_part
 from attn._prompt import check_prompt
-from attn._settings import check_choice, check_count
+from attn._settings import check_choice, check_count, check_room_for
 from attn._tokens import (
     any_past,
     clean,
@@ -197,7 +197,7 @@ class Pooled(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
-        check_count("max_length", max_length, least=0)
+        check_room_for(batch, max_length)
         sizes = num_kv_heads, head_dim, value_dim
         how = dict(stride=self.stride, max_length=max_length, dtype=dtype)
         return PooledState.empty(batch, *sizes, **how)

@@ -25,7 +25,7 @@ from attn._core import apply_weights, seen_array
 from attn._inputs import check_qkv, check_tokens, refuse_rest
 from attn._prompt import as_tokens
 from attn._requests import check_requests
-from attn._settings import check_count, check_flags
+from attn._settings import check_count, check_flags, check_room_for
 from attn._wide import wide
 from attn.linearized import _attend, _dense, _work
 from attn.linearized._terms import Sizes, State, Terms, empty_state, sizes
@@ -149,7 +149,7 @@ class Linearized(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ) -> State:
-        check_count("max_length", max_length, least=0)
+        check_room_for(batch, max_length)
         size = self._sizes(num_heads, num_kv_heads, head_dim, value_dim)
         return empty_state(tuple(batch), size, value_dim, jnp.dtype(dtype))
 

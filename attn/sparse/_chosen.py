@@ -18,7 +18,7 @@ from attn._chunks import by_chunks, chunk_size
 from attn._core import attend_materialized, dense_scores, isolate, masked_softmax
 from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
 from attn._prompt import check_prompt
-from attn._settings import check_count
+from attn._settings import check_room_for
 from attn._tokens import even_blocks, no_output
 from attn._wide import wide
 from attn.masks import FULL, Causal, Padding
@@ -173,7 +173,7 @@ class Chosen(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
-        check_count("max_length", max_length, least=0)
+        check_room_for(batch, max_length)
         pages = -(-max_length // self.size)
         size = pages * self.size  # whole blocks, which a step finds without a copy
         cache = _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)

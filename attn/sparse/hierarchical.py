@@ -14,7 +14,7 @@ from attn._core import attend_materialized, scores
 from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
 from attn._merge import merged
 from attn._prompt import check_prompt
-from attn._settings import check_count
+from attn._settings import check_count, check_room_for
 from attn._tokens import any_past, clean, matrix_of, no_output, seen_tokens, to_heads
 from attn._wide import wide
 from attn.masks import FULL, Causal, Mask, Padding
@@ -164,7 +164,7 @@ class Hierarchical(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
-        check_count("max_length", max_length, least=0)
+        check_room_for(batch, max_length)
         kept = levels(max_length, self.block_size)
         return _cells.empty(
             batch, num_heads, num_kv_heads, head_dim, value_dim, kept, self.block_size, dtype

@@ -27,7 +27,7 @@ from attn._core import (
 from attn._forms import visited_scores
 from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
 from attn._prompt import check_prompt, state_for
-from attn._settings import check_count, check_flags
+from attn._settings import check_count, check_flags, check_room_for
 from attn._tokens import even_blocks, no_output
 from attn._turns import held
 from attn._varying import vary
@@ -318,7 +318,7 @@ class NSA(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
-        check_count("max_length", max_length, least=0)
+        check_room_for(batch, max_length)
         # whole blocks, which a step finds without a copy
         size = -(-max_length // self.selection_block) * self.selection_block
         empty = lambda size: _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)
