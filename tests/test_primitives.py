@@ -624,6 +624,27 @@ def test_a_list_in_place_of_an_array_is_named(name):
             mechanism(*wrong, mask=base_mask(mechanism), **learned)
 
 
+@pytest.mark.parametrize("name", attn.MECHANISMS)
+def test_definitions_and_weights_refuse_by_name_what_a_call_does(name):
+    """Those of `differential` took integers and `talking_heads` any values without a word."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, v, learned = inputs(mechanism, **TINY)
+    how = dict(mask=base_mask(mechanism), **learned)
+    whole, narrow = (q.astype(int), k.astype(int), v.astype(int)), jnp.float16
+    mixed = (q, k.astype(narrow), v), (q, k, v.astype(narrow)), (q, k, v[..., :1, :, :])
+    for wrong in (([[1.0]], k, v), (q, [[1.0]], v), (q, k, [[1.0]]), whole, *mixed):
+        with pytest.raises((TypeError, ValueError), match=r"^[qkv]: expected"):
+            mechanism.reference(*wrong, **how)
+    with pytest.raises(TypeError, match=r"^mask: expected a Mask"):
+        mechanism.reference(q, k, v, **how | {"mask": jnp.ones((9, 9), bool)})
+    for wrong in (([[1.0]], k), (q, [[1.0]]), whole[:2], mixed[0][:2]):
+        with (
+            contextlib.suppress(NotImplementedError),
+            pytest.raises(TypeError, match=r"^[qkv]: expected"),
+        ):
+            mechanism.weights(*wrong, **how)
+
+
 def test_an_array_of_another_library_is_named():
     """Of its dtype NumPy said that it could not interpret it."""
     q = jnp.ones((1, 3, 2, 4))

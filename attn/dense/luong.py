@@ -199,6 +199,7 @@ class Luong(Mechanism):
         )
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **a):
+        check_qkv(q, k, v, mask, bias)
         self.check_learned(q, k, v, **a)
         q, k, v = wide(q), wide(k), wide(v)
         if self.score == "concat":
