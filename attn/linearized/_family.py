@@ -78,8 +78,9 @@ class Linearized(Mechanism):
         return _attend.attend(self, q, k, v, gates, learned, **terms)
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, **arrays):
+        bound, _ = check_qkv(q, k, v, mask)
         w = self.weights(q, k, mask=mask, bias=bias, **arrays)
-        seen = seen_array(check_qkv(q, k, v, mask)[0], q.shape[-3], k.shape[-3])
+        seen = seen_array(bound, q.shape[-3], k.shape[-3])
         return apply_weights(w, wide(v), seen)
 
     def weights(self, q, k, *, mask=FULL, bias=None, **arrays):
