@@ -15,7 +15,8 @@ from jaxtyping import Array, Float, Int
 
 from attn._axes import aligned
 from attn._core import isolate, masked_softmax, scaled
-from attn._settings import check_count
+from attn._inputs import check_kept
+from attn._settings import check_room_for
 from attn._varying import vary
 from attn._wide import wide
 from attn.biases import ArrayBias, Bias, as_bias
@@ -37,7 +38,7 @@ class Cache:
 def empty(batch, num_kv_heads, head_dim, value_dim, size, dtype) -> Cache:
     """Room for `size` tokens: size K (H + D + 1) numbers a batch row. Raises ValueError for a
     size that is none, TypeError for a dtype of no floats, which would cut keys to integers."""
-    check_count("max_length", size, least=0)
+    check_room_for(batch, size)
     if not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
         raise TypeError(f"dtype: expected one of floats, as q has, got {jnp.dtype(dtype).name}")
     zeros = lambda *tail: jnp.zeros((*batch, num_kv_heads, size, *tail), dtype)
@@ -130,8 +131,7 @@ def check_room(cache: Cache) -> None:
 
 def check_size(cache: Cache, size: int) -> None:
     """Raise ValueError for a ring of another size than the variant's own: it is another's."""
-    if (got := cache.k.shape[-2]) != size:
-        raise ValueError(f"state: expected that of `init_state`, of {size} tokens, got {got}")
+    check_kept(cache.k.shape[-2], size)
 
 
 def check_one_token(q) -> None:

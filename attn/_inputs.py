@@ -90,3 +90,10 @@ def check_state(state, kind: type, q=None) -> None:
                 f"state: expected that of `init_state` with dtype={jnp.dtype(q.dtype).name!r}, as "
                 f"the tokens are, got {x.dtype}"
             )
+
+
+def check_kept(got: int, want: int, what: str = "tokens") -> None:
+    """Raise ValueError for a state that keeps other than `want` of something: it is that of a
+    variant with other settings, whose sizes would be taken for this one's."""
+    if got != want:
+        raise ValueError(f"state: expected that of `init_state`, of {want} {what}, got {got}")

@@ -20,6 +20,15 @@ def check_count(name: str, value, *, least: int = 1) -> None:
         raise ValueError(f"{name}: expected an integer from {least} to 2^30, got {value!r}")
 
 
+def check_room_for(batch, max_length) -> None:
+    """Raise TypeError for a `batch` of a state that is no tuple of sizes, numbers or symbols of
+    `jax.export`, ValueError for a `max_length` that is no number of tokens."""
+    size = lambda n: not is_number(n) or (is_integer(n) and n >= 0)
+    if not (isinstance(batch, tuple | list) and all(map(size, batch))):
+        raise TypeError(f"batch: expected a tuple of sizes, as (2,), got {batch!r}")
+    check_count("max_length", max_length, least=0)
+
+
 def check_cap(logit_cap: float | None) -> None:
     """Raise ValueError unless it is None or a positive number."""
     if logit_cap is not None and not (is_number(logit_cap) and 0 < logit_cap < 1e30):

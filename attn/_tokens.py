@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from attn._arrays import check_floats
 from attn._axes import conjunction
 from attn._core import isolate
 from attn._wide import wide
@@ -75,6 +76,7 @@ def matrix_of(
     attend: Callable[[Array], Float[Array, "*B T N S"]], k: Float[Array, "*B S K H"]
 ) -> Float[Array, "*B N T S"]:
     """The matrix of an attention linear in its values: what becomes of e_1 ... e_S."""
+    check_floats(k=k)
     S = k.shape[-3]
     ones = jnp.broadcast_to(jnp.eye(S, dtype=jnp.result_type(k))[:, None], (*k.shape[:-1], S))
     return jnp.swapaxes(attend(ones), -3, -2)

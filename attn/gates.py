@@ -9,6 +9,7 @@ is all arithmetic on narrower input: a decay is raised to powers as high as the 
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -21,7 +22,23 @@ from attn._wide import wide
 
 Initializer = Callable[..., Array]  # (key, shape, dtype), as those of jax.nn.initializers
 
-FULL_SCALE = jax.nn.initializers.lecun_normal()
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """A function of jax.nn by its name, `Named("sigmoid")`, or what one there makes of `settings`,
+    `Named("initializers.normal", (0.02,))`: a value, where pickle finds no function that jax has
+    wrapped or made anew."""
+
+    name: str
+    settings: tuple | None = None
+
+    def __call__(self, *args) -> Array:
+        function = functools.reduce(getattr, self.name.split("."), jax.nn)
+        function = function if self.settings is None else function(*self.settings)
+        return function(*args)
+
+
+FULL_SCALE = Named("initializers.lecun_normal", ())
 ZEROS = jax.nn.initializers.zeros
 
 
@@ -119,7 +136,7 @@ class StepDecay:
 def time_step(shape: tuple[int, ...], project: Dense | LowRank = Dense()) -> Gate:
     """softplus(project(x) + b), with b such that steps start log-uniform in [0.001, 0.1] (Gu &
     Dao 2023, arXiv:2312.00752)."""
-    return Gate(shape=shape, activation=jax.nn.softplus, project=project, bias=_time_steps)
+    return Gate(shape=shape, activation=Named("softplus"), project=project, bias=_time_steps)
 
 
 def _time_steps(key, shape, dtype) -> Array:
@@ -132,7 +149,7 @@ def write_strength(num_heads: int, *, negative_eigenvalues: bool = False) -> Gat
     """sigmoid(W x) for each head, how far the delta rule moves what is stored; up to 2, past what
     it stores, where eigenvalues may be negative (Grazzi et al. 2024, arXiv:2411.12537)."""
     scale = 2.0 if negative_eigenvalues else 1.0
-    return Gate(shape=(num_heads,), activation=jax.nn.sigmoid, scale=scale, bias=None)
+    return Gate(shape=(num_heads,), activation=Named("sigmoid"), scale=scale, bias=None)
 
 
 def minus_exp(x: Array) -> Array:

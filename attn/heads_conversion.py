@@ -2,6 +2,7 @@
 
 from jaxtyping import Array, Float
 
+from attn._arrays import check_floats
 from attn._settings import check_count
 
 
@@ -11,8 +12,10 @@ def pool_heads(
     """The kernel of K key or value heads with each group of K / G neighbours replaced by its mean,
     from which a grouped-query model is trained on (Ainslie et al. 2023, arXiv:2305.13245).
 
-    Raises ValueError unless `groups` divides `num_heads`, and that the kernel's width.
+    Raises ValueError unless `groups` divides `num_heads`, and that the kernel's width, TypeError
+    for a kernel that is no array of floats.
     """
+    check_floats(kernel=kernel)
     check_count("num_heads", num_heads)
     check_count("groups", groups)
     width = kernel.shape[-1]

@@ -221,6 +221,8 @@ def test_pooling_that_does_not_divide_is_named():
         attn.pool_heads(draw(W, 4 * H), num_heads=5, groups=1)
     with pytest.raises(ValueError, match="groups: expected an integer"):
         attn.pool_heads(draw(W, 4 * H), num_heads=4, groups=0)
+    with pytest.raises(TypeError, match="kernel: expected an array of floats, got list"):
+        attn.pool_heads([[1.0, 2.0]], num_heads=2, groups=1)
 
 
 @pytest.mark.filterwarnings("error")

@@ -137,3 +137,11 @@ def test_a_state_for_no_number_of_tokens_is_refused(name, max_length):
     sizes = dict(num_heads=2, num_kv_heads=2, head_dim=8, value_dim=8)
     with pytest.raises((ValueError, NotImplementedError), match=r"max_length|decode"):
         MECHANISMS[name].examples()[0].init_state((1,), **sizes, max_length=max_length)
+
+
+@pytest.mark.parametrize("batch", [2, (-1,)])
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_a_state_for_no_batch_is_refused(name, batch):
+    sizes = dict(num_heads=2, num_kv_heads=2, head_dim=8, value_dim=8, max_length=9)
+    with pytest.raises((TypeError, NotImplementedError), match=r"^batch: expected|decode"):
+        MECHANISMS[name].examples()[0].init_state(batch, **sizes)

@@ -443,6 +443,33 @@ def test_a_ring_of_another_size_is_refused_by_name(name):
     step(wider.init_state((2,), **sizes))
 
 
+NSA = attn.NSA(compression_block=4, compression_stride=2, selection_block=4)
+OTHER_BLOCKS = [
+    (attn.Hierarchical(block_size=4), dict(block_size=8)),
+    (attn.MoBA(block_size=4), dict(block_size=5)),
+    (attn.MoBA(block_size=4), dict(block_size=8)),
+    (attn.Quest(page=4), dict(page=3)),
+    (NSA, dict(compression_block=8)),
+    (NSA, dict(compression_stride=4)),
+    (NSA, dict(selection_block=10)),
+    (NSA, dict(separate=True)),
+    (attn.Pooled(stride=4), dict(stride=3)),
+    (attn.Pooled(stride=4), dict(stride=5)),
+]
+
+
+@pytest.mark.parametrize(("mechanism", "changes"), OTHER_BLOCKS, ids=str)
+def test_a_state_of_other_blocks_is_refused_by_name(mechanism, changes):
+    """Read on, it gave the numbers of neither, or jax said that an array has no such shape."""
+    sizes = dict(num_heads=4, num_kv_heads=2, head_dim=4, value_dim=3, max_length=9)
+    q, k, v, learned = inputs(mechanism, **{**TINY, "T": 1, "S": 1})
+    step = lambda state: jax.eval_shape(lambda: mechanism.step(state, q, k, v, **learned))
+    with pytest.raises(ValueError, match=r"^state: expected that of `init_state`, of \d+ "):
+        step(dataclasses.replace(mechanism, **changes).init_state((2,), **sizes))
+    for max_length in (9, 3):
+        step(mechanism.init_state((2,), **sizes | {"max_length": max_length}))
+
+
 @pytest.mark.parametrize("name", ["softmax", "forgetting", "sinks", "moba", "nsa", "pooled"])
 @pytest.mark.parametrize("dtype", ["int32", jnp.bool_, "complex64"])
 def test_a_state_of_integers_is_refused_by_name(name, dtype):
@@ -595,6 +622,27 @@ def test_a_list_in_place_of_an_array_is_named(name):
     for wrong in (([[1.0]], k, v), (q, [[1.0]], v), (q, k, [[1.0]])):
         with pytest.raises(TypeError, match=r"^[qkv]: expected an array, got list$"):
             mechanism(*wrong, mask=base_mask(mechanism), **learned)
+
+
+@pytest.mark.parametrize("name", attn.MECHANISMS)
+def test_definitions_and_weights_refuse_by_name_what_a_call_does(name):
+    """Those of `differential` took integers and `talking_heads` any values without a word."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, v, learned = inputs(mechanism, **TINY)
+    how = dict(mask=base_mask(mechanism), **learned)
+    whole, narrow = (q.astype(int), k.astype(int), v.astype(int)), jnp.float16
+    mixed = (q, k.astype(narrow), v), (q, k, v.astype(narrow)), (q, k, v[..., :1, :, :])
+    for wrong in (([[1.0]], k, v), (q, [[1.0]], v), (q, k, [[1.0]]), whole, *mixed):
+        with pytest.raises((TypeError, ValueError), match=r"^[qkv]: expected"):
+            mechanism.reference(*wrong, **how)
+    with pytest.raises(TypeError, match=r"^mask: expected a Mask"):
+        mechanism.reference(q, k, v, **how | {"mask": jnp.ones((9, 9), bool)})
+    for wrong in (([[1.0]], k), (q, [[1.0]]), whole[:2], mixed[0][:2]):
+        with (
+            contextlib.suppress(NotImplementedError),
+            pytest.raises(TypeError, match=r"^[qkv]: expected"),
+        ):
+            mechanism.weights(*wrong, **how)
 
 
 def test_an_array_of_another_library_is_named():

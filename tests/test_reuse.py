@@ -134,6 +134,9 @@ def test_a_mask_of_a_call_that_is_none_of_flaxs_is_named():
     # it was read as booleans, and so as its opposite
     with pytest.raises(ValueError, match=r"mask: expected integers from 0 to 1, got -1"):
         ours(Q, K, V, mask=jnp.where(SEEN, 0, -1e9))
+    traced = jax.jit(lambda mask: ours(Q, K, V, mask=mask))
+    assert jnp.isnan(traced(jnp.where(SEEN, 0, -1e9))).all()
+    np.testing.assert_allclose(traced(SEEN.astype(jnp.float32)), traced(SEEN), rtol=1e-6)
     with pytest.raises(TypeError, match=r"mask: expected an array of booleans, got Causal;"):
         ours(Q, K, V, mask=attn.Causal())
 

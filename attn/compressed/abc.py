@@ -13,7 +13,7 @@ from attn._axes import conjunction
 from attn._core import apply_weights, isolate, masked_softmax, seen_array
 from attn._inputs import check_qkv, refuse_rest
 from attn._prompt import as_tokens
-from attn._settings import check_count
+from attn._settings import check_count, check_room_for
 from attn._tokens import seen_tokens
 from attn._wide import inverse, wide, wide_dtype
 from attn.compressed import _scanned, _twice
@@ -169,7 +169,7 @@ class ABC(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
-        check_count("max_length", max_length, least=0)
+        check_room_for(batch, max_length)
         return _empty(tuple(batch), num_kv_heads, self.slots, head_dim, value_dim, dtype)
 
     def step(self, state, q, k, v, *, control):

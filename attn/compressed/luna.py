@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from attn._core import apply_weights, seen_array
 from attn._inputs import check_qkv, refuse_rest
 from attn._prompt import as_tokens
-from attn._settings import check_count
+from attn._settings import check_count, check_room_for
 from attn._tokens import matrix_of, seen_tokens
 from attn._wide import wide
 from attn.compressed import _luna_causal, _scanned, _twice
@@ -102,7 +102,7 @@ class Luna(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
-        check_count("max_length", max_length, least=0)
+        check_room_for(batch, max_length)
         sizes = num_kv_heads, self.length, head_dim, value_dim
         return _luna_causal.empty(tuple(batch), *sizes, dtype)
 

@@ -12,10 +12,10 @@ from attn._axes import conjunction
 from attn._blockwise import blockwise
 from attn._cache import check_one_token
 from attn._core import dense_attention, dots
-from attn._inputs import check_qkv, check_state, refuse_rest
+from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
 from attn._merge import merged, softmax_part
 from attn._prompt import check_prompt
-from attn._settings import check_choice, check_count
+from attn._settings import check_choice, check_count, check_room_for
 from attn._tokens import (
     any_past,
     clean,
@@ -197,7 +197,7 @@ class Pooled(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
-        check_count("max_length", max_length, least=0)
+        check_room_for(batch, max_length)
         sizes = num_kv_heads, head_dim, value_dim
         how = dict(stride=self.stride, max_length=max_length, dtype=dtype)
         return PooledState.empty(batch, *sizes, **how)
@@ -206,6 +206,9 @@ class Pooled(Mechanism):
         check_state(state, PooledState, q)
         self.check_learned(q, k, v, **kernels)
         check_one_token(q)
+        blocks, tokens = state.far.k.shape[-2], state.near.k.shape[-2]
+        most = self.stride if blocks > 1 else min(self.stride, tokens)
+        check_kept(tokens, most, f"tokens beside {blocks} blocks")
         return state.step(q, k, v, _checked(self.stride, k, v, **kernels), self.stride)
 
     def prefill(self, q, k, v, *, max_length, **kernels):

@@ -143,6 +143,7 @@ class Differential(Cached):
         )
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **vectors):
+        check_qkv(q, k, v, mask, bias)
         attend = lambda q, k, key: dense_attention(
             q, k, wide(v), mask=mask, bias=bias, dropout=dropout_of(self, key, q, k)
         )

@@ -17,7 +17,7 @@ from attn._core import dots, masked_softmax
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
 from attn._inputs import check_qkv, check_state
 from attn._prompt import bias_of, check_prompt
-from attn._settings import check_block, check_count
+from attn._settings import check_block, check_count, check_room_for
 from attn._wide import wide
 from attn.biases import Bias
 from attn.dense import _rows
@@ -199,6 +199,7 @@ class Luong(Mechanism):
         )
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **a):
+        check_qkv(q, k, v, mask, bias)
         self.check_learned(q, k, v, **a)
         q, k, v = wide(q), wide(k), wide(v)
         if self.score == "concat":
@@ -258,7 +259,7 @@ class Luong(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
-        check_count("max_length", max_length, least=0)
+        check_room_for(batch, max_length)
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, self._kept(max_length), dtype)
 
     def prefill(self, q, k, v, *, max_length, bias=None, **learned):

@@ -103,6 +103,7 @@ class Relu(Cached):
         )
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None):
+        check_qkv(q, k, v, mask, bias)
         n = self.length or max(1, k.shape[-3])
         # not s > 0, which a NaN is not: its row is NaN; 0 before the power: the square of -inf
         # has a gradient of -inf, which is NaN times 0

@@ -93,6 +93,7 @@ class Sigmoid(Cached):
         )
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None):
+        check_qkv(q, k, v, mask, bias)
         log_n = math.log(self.length or max(1, k.shape[-3]))
         # 1 / (1 + n exp(-s)), whose gradient at -inf would be inf / inf
         sigmoid = lambda s, seen: jnp.where(seen, jnp.exp(-jnp.logaddexp(0.0, log_n - s)), 0)

@@ -145,6 +145,7 @@ class TalkingHeads(Cached):
         )
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **mixings):
+        check_qkv(q, k, v, mask, bias)
         dropout = dropout_of(self, dropout_key, q, k[..., :1, :])
         w, seen = _dense_weights(q, k, mask, bias, **mixings, dropout=dropout)
         return apply_weights(w, wide(v), seen)

@@ -25,7 +25,7 @@ from attn._core import apply_weights, seen_array
 from attn._inputs import check_qkv, check_tokens, refuse_rest
 from attn._prompt import as_tokens
 from attn._requests import check_requests
-from attn._settings import check_count, check_flags
+from attn._settings import check_count, check_flags, check_room_for
 from attn._wide import wide
 from attn.linearized import _attend, _dense, _work
 from attn.linearized._terms import Sizes, State, Terms, empty_state, sizes
@@ -78,8 +78,9 @@ class Linearized(Mechanism):
         return _attend.attend(self, q, k, v, gates, learned, **terms)
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, **arrays):
+        bound, _ = check_qkv(q, k, v, mask)
         w = self.weights(q, k, mask=mask, bias=bias, **arrays)
-        seen = seen_array(check_qkv(q, k, v, mask)[0], q.shape[-3], k.shape[-3])
+        seen = seen_array(bound, q.shape[-3], k.shape[-3])
         return apply_weights(w, wide(v), seen)
 
     def weights(self, q, k, *, mask=FULL, bias=None, **arrays):
@@ -149,7 +150,7 @@ class Linearized(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ) -> State:
-        check_count("max_length", max_length, least=0)
+        check_room_for(batch, max_length)
         size = self._sizes(num_heads, num_kv_heads, head_dim, value_dim)
         return empty_state(tuple(batch), size, value_dim, jnp.dtype(dtype))
 

@@ -2,10 +2,9 @@
 
 import dataclasses
 
-import jax
 from jaxtyping import Array, Float
 
-from attn.gates import Gate, LowRank
+from attn.gates import Gate, LowRank, Named
 from attn.linearized._family import Linearized
 from attn.linearized._terms import Terms
 from attn.masks import FULL, Mask
@@ -32,7 +31,7 @@ def gla_attention(
 
 
 # Xavier with a gain of 2^-2.5, as in the authors' code
-SMALL = jax.nn.initializers.variance_scaling(2.0**-5, "fan_avg", "uniform")
+SMALL = Named("initializers.variance_scaling", (2.0**-5, "fan_avg", "uniform"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,7 +47,7 @@ class GLA(Linearized):
     def gates(self, *, num_heads, num_kv_heads, head_dim):
         decay = Gate(
             shape=(num_heads, head_dim),
-            activation=jax.nn.log_sigmoid,
+            activation=Named("log_sigmoid"),
             scale=1 / 16,
             project=LowRank(rank=16, down=SMALL, up=SMALL),
         )

@@ -53,15 +53,17 @@ def distillation_loss(
     `student` are a mechanism's `weights`, `teacher` those of softmax (`attn.dense_weights`), which
     gets no gradient. Least where both are equal, where it is the teacher's entropy. A weight that
     underflowed to 0 counts as the smallest normal number: its logarithm would be infinite. Raises
-    ValueError unless both have one shape.
+    ValueError unless both have one shape, TypeError for what is no array of floats.
     """
+    check_floats(student=student, teacher=teacher)
     if student.shape != teacher.shape:
         want, got = list(student.shape), list(teacher.shape)
         raise ValueError(f"teacher: expected the student's shape {want}, got {got}")
     teacher = jax.lax.stop_gradient(teacher)
     student = jnp.maximum(student, jnp.finfo(student.dtype).tiny)
-    sees = (teacher > 0).any(-1)
-    rows = -jnp.where(teacher > 0, teacher * jnp.log(student), 0).sum(-1)
+    shown = ~(teacher <= 0)  # and not > 0, which a NaN is not: all of them made a loss of 0
+    sees = shown.any(-1)
+    rows = -jnp.where(shown, teacher * jnp.log(student), 0).sum(-1)
     return rows.sum() / jnp.maximum(sees.sum(), 1)
 
 

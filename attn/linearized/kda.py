@@ -3,11 +3,10 @@
 import dataclasses
 from typing import ClassVar
 
-import jax
 from jaxtyping import Array, Float
 
 from attn._tokens import to_heads
-from attn.gates import Gate, LowRank, StepDecay, time_step, write_strength
+from attn.gates import Gate, LowRank, Named, StepDecay, time_step, write_strength
 from attn.linearized._family import Linearized
 from attn.linearized._terms import Terms
 from attn.linearized.feature_maps import unit
@@ -36,7 +35,7 @@ def kda_attention(
     return KDA(chunk=chunk)(q, k, v, mask=mask, bias=bias, log_decay=log_decay, beta=beta)
 
 
-SMALL = jax.nn.initializers.normal(0.02)
+SMALL = Named("initializers.normal", (0.02,))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +57,7 @@ class KDA(Linearized):
 
     def gating(self, *, num_heads, head_dim):
         # of a low rank and with a bias, as in the authors' layer in fla
-        activation, project = getattr(jax.nn, self.output_gate), LowRank(rank=head_dim)
+        activation, project = Named(self.output_gate), LowRank(rank=head_dim)
         return Gate(shape=(num_heads * head_dim,), activation=activation, project=project)
 
     def terms(self, q, k, log_decay, beta) -> Terms:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from attn._axes import aligned
 from attn._core import isolate
 from attn._tokens import to_heads
-from attn.gates import ZEROS, Fading, Gate, LowRank, Ramp, Uniform, minus_exp
+from attn.gates import ZEROS, Fading, Gate, LowRank, Named, Ramp, Uniform, minus_exp
 from attn.linearized._depth import OfLayer, rwkv_norm
 from attn.linearized._terms import Terms
 from attn.masks import FULL, Mask
@@ -73,7 +73,7 @@ class RWKV6(OfLayer):
         decay = Gate(
             shape=(num_heads, head_dim),
             activation=minus_exp,
-            project=LowRank(rank=64, between=jnp.tanh, down=ZEROS, up=Uniform(0.01)),
+            project=LowRank(rank=64, between=Named("tanh"), down=ZEROS, up=Uniform(0.01)),
             bias=Ramp(low=-6.0, high=-1.0, bend=0.7 + 1.3 * self.depth),
         )
         return {"log_decay": decay}

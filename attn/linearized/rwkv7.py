@@ -4,14 +4,13 @@ import dataclasses
 import math
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._axes import aligned
 from attn._core import isolate
 from attn._tokens import to_heads
-from attn.gates import ZEROS, Fading, Gate, LowRank, Ramp, identity
+from attn.gates import ZEROS, Fading, Gate, LowRank, Named, Ramp, identity
 from attn.linearized._depth import OfLayer, rwkv_norm
 from attn.linearized._terms import Terms
 from attn.linearized.feature_maps import unit
@@ -45,7 +44,7 @@ def rwkv7_attention(
     return RWKV7(chunk=chunk)(q, k, v, mask=mask, bias=bias, **arrays)
 
 
-TENTH = jax.nn.initializers.orthogonal(0.1)
+TENTH = Named("initializers.orthogonal", (0.1,))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,7 +81,7 @@ class RWKV7(OfLayer):
 
     def gating(self, *, num_heads, head_dim):
         # what bends it stands inside
-        width, between = num_heads * head_dim, getattr(jax.nn, self.output_gate)
+        width, between = num_heads * head_dim, Named(self.output_gate)
         rank = max(32, 32 * round(5 * math.sqrt(width) / 32))
         project = LowRank(rank=rank, between=between, down=ZEROS, up=TENTH)
         return Gate(shape=(width,), project=project, bias=None)
@@ -94,7 +93,7 @@ class RWKV7(OfLayer):
         rank = max(32, 32 * round(1.7 * math.sqrt(width) / 32))
         return Gate(
             shape=shape,
-            activation=jax.nn.sigmoid,
+            activation=Named("sigmoid"),
             project=LowRank(rank=rank, down=ZEROS, up=TENTH),
             bias=Ramp(low=0.93, high=0.53),
         )
@@ -106,14 +105,14 @@ class RWKV7(OfLayer):
         return {
             "log_decay": Gate(
                 shape=shape,
-                activation=jax.nn.sigmoid,
+                activation=Named("sigmoid"),
                 scale=-math.exp(-0.5),
-                project=low_rank(jnp.tanh),
+                project=low_rank(Named("tanh")),
                 bias=Ramp(low=-5.5, high=0.5, bend=1 + self.depth**0.3, zigzag=2.5),
             ),
             "a": Gate(
                 shape=shape,
-                activation=jax.nn.sigmoid,
+                activation=Named("sigmoid"),
                 project=low_rank(identity),
                 bias=Ramp(low=-0.39, high=0.01, zigzag=0.3),
             ),

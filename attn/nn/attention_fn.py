@@ -25,10 +25,11 @@ def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Ar
 
     Raises TypeError for what is no Mechanism, ValueError for one with learned arrays, gates or a
     norm that its own layer holds, or a dropout rate of its own. What is returned raises ValueError
-    for dropout without a key and, while they are known, for numbers of an additive mask, TypeError
-    for a mask that is no array, and NotImplementedError for what it cannot honour: masks that
-    differ by head, dropout that is the same in every row, weights to be sown, a precision, a single
-    query of many keys (`decode=True`) where its place counts, and what the mechanism refuses.
+    for dropout without a key and for numbers of an additive mask (where they are traced the output
+    is NaN), TypeError for a mask that is no array, and NotImplementedError for what it cannot
+    honour: masks that differ by head, dropout that is the same in every row, weights to be sown, a
+    precision, a single query of many keys (`decode=True`) where its place counts, and what the
+    mechanism refuses.
     """
     if not isinstance(mechanism, Mechanism):
         name = getattr(mechanism, "__name__", repr(mechanism))
@@ -85,14 +86,15 @@ def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Ar
         q, k, v = (x.astype(dtype) for x in (query, key, value))
         seen = own & Causal() if is_causal else own
         seen = seen if mask is None else seen & _term(mask, q, k)
+        told = lambda out: out if mask is None else _unless_additive(out, mask)
         if not dropping:
-            return mechanism(q, k, v, mask=seen, bias=bias)
+            return told(mechanism(q, k, v, mask=seen, bias=bias))
         if "dropout_rate" not in {f.name for f in dataclasses.fields(mechanism)}:
             raise NotImplementedError(f"dropout_rate: {mechanism.name} drops no weights; set it 0")
         if dropout_rng is None:
             raise ValueError(f"dropout_rng: expected a key with {dropout_rate=}, got None")
         dropped = dataclasses.replace(mechanism, dropout_rate=dropout_rate)
-        return dropped(q, k, v, mask=seen, bias=bias, dropout_key=dropout_rng)
+        return told(dropped(q, k, v, mask=seen, bias=bias, dropout_key=dropout_rng))
 
     return attend
 
@@ -129,6 +131,13 @@ def _term(mask: Bool[Array, "..."], q: Array, k: Array) -> Mask:
         keys = jnp.broadcast_to(mask[..., 0, :], (*mask.shape[:-2], S))
         return Padding(keys=keys)
     return masks.Array(jnp.broadcast_to(mask, (*mask.shape[:-2], T, S)))
+
+
+def _unless_additive(out: Array, mask: Bool[Array, "..."]) -> Array:
+    """out, or NaN if the mask is one to be added: its numbers are not known while traced."""
+    if mask.dtype == bool:
+        return out
+    return jnp.where(((mask >= 0) & (mask <= 1)).all(), out, jnp.nan)
 
 
 def _refuse(*rules: tuple[str, bool, str]) -> None:

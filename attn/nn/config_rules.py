@@ -13,6 +13,7 @@ from attn.mechanism import Mechanism
 from attn.nn.mixers.base import Mixer
 from attn.positions import Rotary
 
+MOST_LAYERS = 10_000  # each is looked at, here and when it is made
 TURNED = ("rotary", "xpos")  # positions that turn queries and keys
 # half of it on either side of the centre scales by up to (1.4 / 0.4)^(half / 512)
 XPOS_LONGEST = {"float32": 70_000, "bfloat16": 70_000, "float16": 8_000}
@@ -38,14 +39,16 @@ def _values(c) -> list[str]:
         if not ok:
             found.append(f"{name}: expected {what}, got {getattr(c, name)!r}")
 
-    least = dict.fromkeys(("max_length", "classes", "layers", "width", "heads"), 1)
-    for name, low in {**least, "mlp_width": 0}.items():
+    sizes = dict.fromkeys(("max_length", "classes", "width", "heads"), (1, 2**30))
+    sizes |= {"layers": (1, MOST_LAYERS), "mlp_width": (0, 2**30)}
+    for name, (low, high) in sizes.items():
         value = getattr(c, name)
-        expect(is_integer(value) and value >= low, name, f"an integer >= {low}")
+        what = f"an integer from {low} to {'2^30' if high == 2**30 else high}"
+        expect(is_integer(value) and low <= value <= high, name, what)
     for name in ("vocab_size", "token_width", "columns", "kv_heads", "head_dim", "head_width"):
         value = getattr(c, name)
-        fits = value is None or (is_integer(value) and value >= 1)
-        expect(fits, name, "an integer >= 1, or None")
+        fits = value is None or (is_integer(value) and 1 <= value <= 2**30)
+        expect(fits, name, "an integer from 1 to 2^30, or None")
     for name, allowed in choices(c).items():
         expect(getattr(c, name) in allowed, name, f"one of {', '.join(allowed)}")
     for name in ("embedding_norm", "bias", "qk_norm", "tied", "scan", "remat"):

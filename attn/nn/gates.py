@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from attn.gates import Gate, StepDecay, identity
+from attn.gates import Gate, Named, StepDecay, identity
 from attn.mechanism import Mechanism
 from attn.nn.keys import fold
 from attn.nn.rows import of_rows
@@ -16,8 +16,8 @@ from attn.nn.rows import of_rows
 # A bare shape is a linear projection. Gates arrive activated: these names have one meaning in
 # every mechanism, any other name gets the projection as it is.
 RANGES = {
-    "log_decay": jax.nn.log_sigmoid,  # a natural logarithm, at most 0
-    "beta": jax.nn.sigmoid,  # in [0, 1]
+    "log_decay": Named("log_sigmoid"),  # a natural logarithm, at most 0
+    "beta": Named("sigmoid"),  # in [0, 1]
 }
 
 

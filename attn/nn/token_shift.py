@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from attn._axes import aligned
 from attn._wide import wide
-from attn.gates import ZEROS, Initializer, LowRank, Uniform
+from attn.gates import ZEROS, Initializer, LowRank, Named, Uniform
 from attn.masks import Mask
 from attn.mechanism import Mechanism
 from attn.nn.earlier import back, documents, latest, shown
@@ -66,7 +66,7 @@ class DataDependentShift(TokenShift):
         named = {name: start for name, start in starts.items() if name != "shares"}
         super().__init__(width, named, key=key)
         self.mu_x = nnx.Param(starts["shares"](fold(key, "mu", "shares"), (width,), jnp.float32))
-        self.low_rank = LowRank(rank=rank, between=jnp.tanh, down=ZEROS, up=Uniform(0.01))
+        self.low_rank = LowRank(rank=rank, between=Named("tanh"), down=ZEROS, up=Uniform(0.01))
         drawn = {name: self.low_rank.init(fold(key, name), width, width) for name in named}
         parameters = lambda arrays: nnx.Dict({name: nnx.Param(x) for name, x in arrays.items()})
         self.more = nnx.Dict({name: parameters(arrays) for name, arrays in drawn.items()})

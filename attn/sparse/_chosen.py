@@ -17,9 +17,9 @@ from attn import _cache
 from attn._axes import aligned
 from attn._chunks import by_chunks, chunk_size
 from attn._core import attend_materialized, dense_scores, isolate, masked_softmax
-from attn._inputs import check_qkv, check_state, refuse_rest
+from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
 from attn._prompt import check_prompt
-from attn._settings import check_count
+from attn._settings import check_room_for
 from attn._tokens import even_blocks, no_output
 from attn._wide import wide
 from attn.masks import FULL, Causal, Padding
@@ -175,7 +175,7 @@ class Chosen(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
-        check_count("max_length", max_length, least=0)
+        check_room_for(batch, max_length)
         pages = -(-max_length // self.size)
         size = pages * self.size  # whole blocks, which a step finds without a copy
         cache = _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)
@@ -202,9 +202,11 @@ class Chosen(Mechanism):
         check_state(state, Pages, q)
         check_qkv(q, k, v, FULL)
         _cache.check_one_token(q)
+        pages = state.summary[0].shape[-2]
+        check_kept(state.cache.k.shape[-2], pages * self.size, f"tokens in {pages} blocks")
         last, cache = state.cache.length, _cache.append(state.cache, k, v)
-        *batch, K, L, _ = cache.k.shape
-        M, pages, now = math.prod(batch) * K, L // self.size, last // self.size
+        *batch, K, _, _ = cache.k.shape
+        M, now = math.prod(batch) * K, last // self.size
 
         def grown(x, new, join):
             old, new = lax.dynamic_slice_in_dim(x, now, 1, -2), new.astype(x.dtype)

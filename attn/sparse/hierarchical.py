@@ -11,10 +11,10 @@ from jaxtyping import Array, Float
 
 from attn._axes import aligned, conjunction
 from attn._core import attend_materialized, scores
-from attn._inputs import check_qkv, check_state, refuse_rest
+from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
 from attn._merge import merged
 from attn._prompt import check_prompt
-from attn._settings import check_count
+from attn._settings import check_count, check_room_for
 from attn._tokens import any_past, clean, matrix_of, no_output, seen_tokens, to_heads
 from attn._wide import wide
 from attn.masks import FULL, Causal, Mask, Padding
@@ -164,7 +164,7 @@ class Hierarchical(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
-        check_count("max_length", max_length, least=0)
+        check_room_for(batch, max_length)
         kept = levels(max_length, self.block_size)
         return _cells.empty(
             batch, num_heads, num_kv_heads, head_dim, value_dim, kept, self.block_size, dtype
@@ -177,6 +177,7 @@ class Hierarchical(Mechanism):
 
     def step(self, state, q, k, v):
         check_state(state, _cells.Cells, q)
+        check_kept(state.k.shape[-3], 2 * self.block_size, "cells of each level")
         check_qkv(q, k, v, FULL)
         return _cells.step(state, q, k, v)
 

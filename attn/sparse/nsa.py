@@ -26,14 +26,14 @@ from attn._core import (
     scores,
 )
 from attn._forms import visited_scores
-from attn._inputs import check_qkv, check_state, refuse_rest
+from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
 from attn._prompt import check_prompt, state_for
-from attn._settings import check_count, check_flags
+from attn._settings import check_count, check_flags, check_room_for
 from attn._tokens import even_blocks, no_output
 from attn._turns import held
 from attn._varying import vary
 from attn._wide import wide, wide_dtype
-from attn.gates import Gate
+from attn.gates import Gate, Named
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _sorted
@@ -297,7 +297,7 @@ class NSA(Mechanism):
         return arrays
 
     def gates(self, *, num_heads, num_kv_heads, head_dim):
-        gate = {"gate": Gate(shape=(num_heads, 3), activation=jax.nn.sigmoid)}
+        gate = {"gate": Gate(shape=(num_heads, 3), activation=Named("sigmoid"))}
         apart = Gate(shape=(num_kv_heads, head_dim), bias=None)
         return gate | (dict.fromkeys(KEYS + VALUES, apart) if self.separate else {})
 
@@ -320,7 +320,7 @@ class NSA(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
-        check_count("max_length", max_length, least=0)
+        check_room_for(batch, max_length)
         # whole blocks, which a step finds without a copy
         size = -(-max_length // self.selection_block) * self.selection_block
         empty = lambda size: _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)
@@ -355,6 +355,7 @@ class NSA(Mechanism):
         check_state(state, Compressed, q)
         self._checked(q, k, v, Causal(), None, gate, arrays)
         _cache.check_one_token(q)
+        self._check_kept(state)
         last, cache = state.cache.length, _cache.append(state.cache, k, v)
         state = state.after(cache, self.compression_stride, arrays)
         if self.separate:
@@ -380,6 +381,15 @@ class NSA(Mechanism):
         near = dense_attention(wide(q), token_first(near_k), token_first(near_v), mask=seen)
         out = _cache.unless_forgotten(cache, self._mixed(gate, *far, near))
         return state, out.astype(jnp.result_type(q))
+
+    def _check_kept(self, state: Compressed):
+        """Raise ValueError for a state of other blocks, runs or branches."""
+        size, runs = state.cache.k.shape[-2], state.poison.shape[-1]
+        check_kept(size, -(-size // self.selection_block) * self.selection_block)
+        check_kept(runs, run_count(size, self.compression_block, self.compression_stride), "runs")
+        check_kept(0 if state.apart is None else 2, 2 * self.separate, "branches apart")
+        if self.separate:
+            _cache.check_size(state.apart[1], min(self.window, size))
 
     @classmethod
     def examples(cls):

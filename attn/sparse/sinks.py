@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from attn import _cache
 from attn._inputs import check_qkv, check_state
 from attn._prompt import bias_of, check_prompt
-from attn._settings import check_count
+from attn._settings import check_count, check_room_for
 from attn.biases import Bias
 from attn.masks import FULL, Causal, Mask, Prefix, Window
 from attn.sparse._patterned import Patterned
@@ -52,7 +52,7 @@ class Sinks(Patterned):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
-        check_count("max_length", max_length, least=0)
+        check_room_for(batch, max_length)
         size = self.sinks + self.window
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)
 

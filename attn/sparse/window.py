@@ -9,7 +9,7 @@ from attn import _cache
 from attn._dropout import as_dropout
 from attn._inputs import check_qkv, check_state
 from attn._prompt import bias_of, check_prompt
-from attn._settings import check_count
+from attn._settings import check_count, check_room_for
 from attn.biases import Bias
 from attn.masks import FULL, Causal, Mask, Strided, Window
 from attn.sparse._parts import attend_parts
@@ -72,7 +72,7 @@ class SlidingWindow(Patterned):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
-        check_count("max_length", max_length, least=0)
+        check_room_for(batch, max_length)
         # not capped by max_length: a shorter ring would forget keys that are still in the window
         size = self.left * self.rate + 1
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)

@@ -228,6 +228,14 @@ def test_rows_that_see_nothing_do_not_count():
     assert loss(Padding(jnp.array([0, 0]))) == 0
 
 
+def test_a_teacher_that_is_nan_is_not_silent():
+    w = jnp.full((2, 3, 4, 5), 0.2)
+    assert jnp.isnan(distillation_loss(w, w * jnp.nan))
+    assert jnp.isnan(distillation_loss(w, w.at[0, 0, 0, 1].set(jnp.nan)))
+    with pytest.raises(TypeError, match=r"^student: expected an array of floats, got int32"):
+        distillation_loss(w.astype(int), w)
+
+
 def test_a_teacher_of_another_shape_is_refused():
     # of one row for a batch of two the mean was twice what it is
     w = jnp.full((2, 3, 4, 5), 0.2)

@@ -1,5 +1,7 @@
 """attn.gates: each published form against its equation, and where it starts."""
 
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,7 @@ from attn.linearized.kda import KDA
 from attn.linearized.mamba2 import Mamba2
 from attn.linearized.rwkv6 import RWKV6
 from attn.linearized.rwkv7 import RWKV7
+from attn.nn.attention import Attention
 from attn.nn.gates import Gates
 from attn.nn.keys import fold
 
@@ -136,6 +139,23 @@ def test_gates_are_values():
     for name, record in RECORDS.items():
         again = record.gates(**SIZES)[name.split()[1]]
         assert (again, hash(again)) == (FORMS[name], hash(FORMS[name]))
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_gates_can_be_pickled(name):
+    for record in MECHANISMS[name].examples():
+        asked = [record.gates(**SIZES), record.blending(num_kv_heads=N, head_dim=H)]
+        if record.output_gate is not None:
+            asked.append(record.gating(num_heads=N, head_dim=H))
+        assert pickle.loads(pickle.dumps(asked)) == asked
+
+
+@pytest.mark.parametrize("name", ["forgetting", "rwkv6"])
+def test_a_layer_with_gates_can_be_pickled(name):
+    layer = Attention(W, num_heads=N, mechanism=MECHANISMS[name](), max_length=7, key=KEY)
+    (graph, params), (again, held) = map(nnx.split, (layer, pickle.loads(pickle.dumps(layer))))
+    assert (again, hash(again)) == (graph, hash(graph))
+    jax.tree.map(np.testing.assert_array_equal, held, params)
 
 
 def test_time_steps_start_log_uniform_between_a_thousandth_and_a_tenth():
