@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from experiments import cells, compare, evaluate, records, slurm, train, workers
 from experiments.config import mechanism, task
 from experiments.config_file import read
 from experiments.errors import (
+    CheckpointError,
     ConfigError,
     DataError,
     Interrupted,
@@ -240,6 +242,20 @@ def test_a_machine_without_its_device_fails_no_run(tmp_path, monkeypatch, capsys
     assert "expected a platform that JAX can start here" in told
     assert not [*folder.glob("cells/*/failure.json")]
     assert train.main([f"--config={path}", f"--workdir={tmp_path / 'run'}"]) == 1
+
+
+def test_a_full_disk_ends_the_comparison_and_fails_no_run(tmp_path):
+    """Each later run was marked as failed, and left out when there was room again."""
+    full = OSError(28, "No space left on device")
+    orbax = CheckpointError("checkpoint 5: RESOURCE_EXHAUSTED: Disk quota exceeded")
+    for error in (full, orbax):
+        trainer = Trainer(softmax_1=error)
+        with pytest.raises(type(error), match=re.escape(str(error))):
+            run(trainer, tmp_path)
+        assert trainer.ran[-1] == SWEEP[1].name
+    found = run(again := Trainer(), tmp_path)
+    assert again.ran == [p.name for p in SWEEP[1:]]
+    assert not any(cell.error for cell in found.cells)
 
 
 def test_metrics_that_cannot_be_read_do_not_lose_the_report(tmp_path):
