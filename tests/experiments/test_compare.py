@@ -34,9 +34,11 @@ from experiments.fairness import Fairness, Range
 from experiments.kept import Kept
 from experiments.launch import launch_of
 from experiments.lock import held
-from experiments.quantities import Step, flops, in_turns, layers, tokens
+from experiments.quantities import Step, flops, in_turns, layers, state_bytes, tokens
 from experiments.report import costs as report_costs
 from experiments.report.costs import costs
+from experiments.report.pictures import STATE
+from experiments.report.table import NOTES
 from experiments.signals import Signals
 from experiments.sweep import Planned, plan, variants
 from experiments.validation import from_dict, to_dict
@@ -613,10 +615,14 @@ def test_one_of_a_thing_is_not_many():
 
 
 def test_the_length_that_is_timed_is_the_one_that_is_trained_on():
+    """And that of a state is the longest, where the report said "as long as in training"."""
     x = read(str(Path(__file__).parents[2] / "configs/extrapolation.py"))
     assert "16 (64 where held out, and for a state), batch" in compare._shape(x)
     assert {shape.T for _, shape, _ in layers(x)} == {16}
     assert tokens(x) == 16 * x.train.batch_size
+    longest = from_dict(to_dict(x) | {"task": task("induction", length=64)})
+    assert state_bytes(x) == state_bytes(longest) > 0
+    assert all("of the task's length" in told for told in (NOTES["decoding"], STATE))
 
 
 def test_cores_are_dealt_out():
