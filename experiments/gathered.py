@@ -121,6 +121,9 @@ def machine(environment: dict[str, Any]) -> str:
     if hardware.get("platform") in (None, "cpu"):
         used = hardware.get("cores_used", hardware.get("cores"))  # not in the first records
         what, count = hardware.get("processor", ""), plural(used, "core")
+        # of one processor JAX makes as many as it is asked for, which share a batch
+        if (devices := hardware.get("devices", 1)) != 1:
+            count += f" as {plural(devices, 'device')}"
     else:
         what, count = hardware.get("device", ""), plural(hardware.get("devices"), "device")
     return f"{what}, {count}" if hardware else ""

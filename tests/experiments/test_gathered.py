@@ -829,6 +829,9 @@ def test_machines_are_told_apart_by_what_times_depend_on():
     assert gathered.machine({"hardware": pinned}) == "EPYC, 1 core"
     assert gathered.machine({"hardware": pinned | {"cores_used": 2}}) == "EPYC, 2 cores"
     assert gathered.machine({}) == ""
+    # of which those of one seed, with other times and rounding, were averaged with the others
+    several = HARDWARE | {"devices": 2}
+    assert gathered.machine({"hardware": several}) == "EPYC, 2 cores as 2 devices"
 
 
 def test_layers_of_their_own_are_named_one_by_one():
