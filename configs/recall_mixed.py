@@ -4,8 +4,9 @@ al. 2024, arXiv:2402.18668; at its own size in configs/mqar_mixed.py), reduced t
 python -m experiments.compare --config=configs/recall_mixed.py --workdir=runs/recall_mixed
 
 Trained on 4 pairs in 32 tokens and on 4 and 8 in 64, asked also about 16 and 32 in 128. A model has
-its best of three rates (a fourth, 0.03, is searched now) by a trial of another seed. Two CPU cores (AMD EPYC, shared, 27 November
-2026, beside other work), half a minute to nine a run on one core; stopped for time after two of the
+its best of three rates (a fourth, 0.03, is searched now) by a trial of another seed.
+Two CPU cores (AMD EPYC, shared, 27 November 2026, beside other work), half a minute to nine a run
+on one core; stopped for time after two of the
 three seeds, of "based 16" and "window 32" after one. Test accuracy in %, mean of the seeds (chance
 0.8, any value of the prefix 6.7, the k-th value for the k-th question 9.2), of all questions and by
 pairs:

@@ -188,11 +188,19 @@ def _attempt(run: Run, planned: Planned, folder: Path, command: str) -> str | No
         run(planned.experiment, folder, command=command)
     except (Interrupted, InUseError, DeviceError):  # of every run that would come after it
         raise
-    except LabError as error:
-        return f"{type(error).__name__}: {error}"
+    except (LabError, OSError) as error:
+        if disk.is_full(error):  # for those that would come after it too
+            raise
+        return _told(error)
     except Exception as error:
-        return redacted(f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}")
+        return _told(error)
     return None
+
+
+def _told(error: Exception) -> str:
+    """With where it came from, if nobody foresaw it."""
+    told = f"{type(error).__name__}: {error}"
+    return told if isinstance(error, LabError) else redacted(f"{told}\n\n{traceback.format_exc()}")
 
 
 class Pace:

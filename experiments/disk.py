@@ -1,6 +1,7 @@
 """Files and folders that are on the disk, whole, once these return, and never there in part."""
 
 import contextlib
+import errno
 import glob
 import json
 import os
@@ -40,6 +41,12 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def as_json(value: Any) -> str:
     return json.dumps(value, indent=1) + "\n"
+
+
+def is_full(error: Exception) -> bool:
+    """Whether it is of a disk, or a share of it, that has no room left: by its text, as Orbax's
+    errors have no number."""
+    return any(os.strerror(x) in str(error) for x in (errno.ENOSPC, errno.EDQUOT))
 
 
 def make(folder: Path) -> None:

@@ -139,6 +139,14 @@ def fairness(names: dict[str, Any], where: str) -> Fairness:
     return rules
 
 
+def kept(rules: dict[str, Any]) -> Fairness:
+    """Those that a comparison was begun with; none where they were edited since."""
+    try:
+        return fairness(rules, "sweep.json")
+    except ConfigError:
+        return Fairness()
+
+
 def _misspelt(names: dict[str, Any]) -> list[str]:
     """A line for each value whose name is nearly that of a rule: left out, it would be unfair."""
     rules, found = [f.name for f in dataclasses.fields(Fairness)], []

@@ -10,6 +10,7 @@ from typing import Any
 from experiments import records
 from experiments.cells import begun, failure
 from experiments.errors import ConfigError, RunDirectoryError
+from experiments.fairness import Fairness, kept
 from experiments.manifest import digest
 from experiments.placed import labelled, placed, seed, without_trials
 from experiments.records import read_object
@@ -19,6 +20,7 @@ from experiments.report.sight import Sight
 from experiments.report.table import plural
 from experiments.results_file import MEND, Costs, Said, read
 from experiments.rundir import RESULT
+from experiments.search import setting
 from experiments.sweep import HASH, unlike
 from experiments.validation import flat, from_dict
 
@@ -61,18 +63,20 @@ def gathered(workdir: Path) -> Comparison:
             f"{workdir}/results.json calls runs of different settings one variant: {several}\n"
             f"  {MEND}"
         )
-    notes = {name: cell.notes for name, cell in planned.items()}
+    rules = kept(sweep["rules"])
+    notes = {name: _searched(config, rules) for name, config in intact.items()}
+    notes |= {name: cell.notes for name, cell in planned.items()}
     cells = [
         _cell(folder / name, labels.get(name, name), config, notes.get(name, {}))
         for name, config in zip(names, configs)
     ]
     left = len(runs) - len({run_of[name] for name in names if name in run_of})
-    about = [said.about, _not_begun(left, len(runs)), _others(len({*environments} - {*names}))]
+    more = [_not_begun(left, len(runs)), _others(len({*environments} - {*names}))]
     costs = read(workdir / "costs.json", Costs) or Costs()
     first = next((environments[name] for name in there if environments[name]), {})
     return Comparison(
         title=said.title or f"Comparison: {workdir}",
-        about=" ".join(filter(None, about)),
+        about=" ".join(filter(None, (said.about or rules.told, *more))),
         cells=on_machines(cells, folder),
         costs=_of_decoders(costs.costs, {labels[n]: x for n, x in intact.items()}),
         baselines=said.baselines or baselines(cells),
@@ -81,6 +85,12 @@ def gathered(workdir: Path) -> Comparison:
         dates=said.dates or dates(folder, cells, until=_newest(folder)),
         sights=sights(cells, folder, Sight.load),
     )
+
+
+def _searched(config: dict[str, Any], rules: Fairness) -> dict[str, str]:
+    """What was chosen for a run, whose comparison has yet to tell so itself; {} if nothing was."""
+    known = rules.search and rules.search.keys() <= flat(config).keys()
+    return {"searched": setting(config, rules)} if known else {}
 
 
 def _of_decoders(costs: dict[str, Any], configs: dict[str, Any]) -> dict[str, Any]:
@@ -111,6 +121,9 @@ def machine(environment: dict[str, Any]) -> str:
     if hardware.get("platform") in (None, "cpu"):
         used = hardware.get("cores_used", hardware.get("cores"))  # not in the first records
         what, count = hardware.get("processor", ""), plural(used, "core")
+        # of one processor JAX makes as many as it is asked for, which share a batch
+        if (devices := hardware.get("devices", 1)) != 1:
+            count += f" as {plural(devices, 'device')}"
     else:
         what, count = hardware.get("device", ""), plural(hardware.get("devices"), "device")
     return f"{what}, {count}" if hardware else ""

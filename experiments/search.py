@@ -106,9 +106,15 @@ def chosen(planned: Sequence[Planned], tried: Cells, rules: Fairness) -> list[Pl
         best, most = max(ended, key=lambda x: x[1], default=own[0])  # of equal ones the first
         equal = sum(accuracy == most for _, accuracy in ended)
         values = {name: at(best.config, name) for name in rules.search}
-        told = _told(values, lambda name: _end(values[name], rules.search[name]))
-        made.append(p.having(values, searched=f"{told}, {_of(len(ended), len(own), equal)}"))
+        told = f"{setting(best.config, rules)}, {_of(len(ended), len(own), equal)}"
+        made.append(p.having(values, searched=told))
     return made
+
+
+def setting(config: dict[str, Any], rules: Fairness) -> str:
+    """What a run has of the fields that are searched, and whether that is an end of them."""
+    values = {name: at(config, name) for name in rules.search}
+    return _told(values, lambda name: _end(values[name], rules.search[name]))
 
 
 def _accuracy(cells: Cells, trial: Planned) -> float | None:

@@ -23,14 +23,20 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
+KEPT_BACK = 1  # seconds; with 0 tensorboardX keeps a core busy
+
+
 class TensorBoard:
     """Event files in DIR/tensorboard."""
 
     def __init__(self, workdir: Path, first: int) -> None:
         from tensorboardX import SummaryWriter
 
-        # hides what a session that was killed wrote of later steps
-        self.writer = SummaryWriter(str(workdir / "tensorboard"), purge_step=first)
+        # the first step hides what a session that was killed wrote of later ones; what it had kept
+        # back, by itself for two minutes, would be missing before it
+        self.writer = SummaryWriter(
+            str(workdir / "tensorboard"), purge_step=first, flush_secs=KEPT_BACK
+        )
         self.close = self.writer.close
 
     def write(self, step: int, numbers: dict[str, float]) -> None:

@@ -18,9 +18,9 @@ TRADEOFF = (
 TURNS = "measured in turns within each comparison (1 / the median of a step)"
 TRAINING = "while training (beside whatever else ran)"
 STATE = (
-    "Accuracy against the bytes that all layers hold to decode one sequence as long as in "
-    "training, logarithmic; what does not decode is not here, nor a model that is not causal, "
-    "whose accuracy is that of no decoder."
+    "Accuracy against the bytes that all layers hold to decode one sequence of the task's length, "
+    "that of the longest asked, logarithmic; what does not decode is not here, nor a model that is "
+    "not causal, whose accuracy is that of no decoder."
 )
 SLICES = (
     "Test accuracy, %, by slice of the task, mean over seeds; from 0 (dark blue) to 100 (yellow)."

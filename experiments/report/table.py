@@ -179,8 +179,9 @@ NOTES = {
     "attention to softmax": "|y - softmax| / |softmax|, in Frobenius' norm, of what a layer makes "
     "of its own q, k and v at the first test example of one run, mean over layers; 100 is that of "
     "answering 0. A dash where a variant does not stand in for softmax: recurrences, other scores.",
-    "decoding": "The state of all layers for decoding one sequence as long as in training; a dash "
-    "where a layer does not decode, or the model is not causal, its accuracy that of none.",
+    "decoding": "The state of all layers for decoding one sequence of the task's length, which is "
+    "that of the longest asked; a dash where a layer does not decode, or the model is not causal, "
+    "its accuracy that of none.",
 }
 
 

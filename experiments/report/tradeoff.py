@@ -186,18 +186,22 @@ def _touches(box: Box, taken: Sequence[Box]) -> bool:
 
 def _label_lines(ax, baselines: dict[str, float], taken: Sequence[Box]) -> list[Box]:
     """Names on the baselines, as far to the right as they touch no bubble, pushed up where two
-    would collide; the boxes around them."""
+    would collide, or another's line would cross one out; the boxes around them."""
     boxes, least, last = [], 0.05 * np.ptp(ax.get_ylim()), -math.inf
     renderer = ax.figure.canvas.get_renderer()
+    left = ax.get_window_extent(renderer).x0
     for name, value in sorted(baselines.items(), key=lambda item: item[1]):
         last = max(value + 0.1 * least, last + least)
+        for line in sorted(baselines.values()):
+            if last <= line < last + least:
+                last = line + 0.1 * least
         word = f"{name} {value:.1f} (validation)"
         text = ax.text(1, last, word, ha="right", va="bottom", fontsize=7.5)
         text.set_transform(ax.get_yaxis_transform())  # x from 0 to 1, y an accuracy
         for end in (*np.linspace(1, 0.4, 25), 1):
             text.set_x(end)
             box = tuple(text.get_window_extent(renderer).extents)
-            if not _touches(box, taken):
+            if box[0] >= left and not _touches(box, taken):
                 break
         boxes.append(box)
     return boxes

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from experiments import cells, compare, evaluate, records, slurm, train, workers
 from experiments.config import mechanism, task
 from experiments.config_file import read
 from experiments.errors import (
+    CheckpointError,
     ConfigError,
     DataError,
     Interrupted,
@@ -32,9 +34,11 @@ from experiments.fairness import Fairness, Range
 from experiments.kept import Kept
 from experiments.launch import launch_of
 from experiments.lock import held
-from experiments.quantities import Step, flops, in_turns, layers, tokens
+from experiments.quantities import Step, flops, in_turns, layers, state_bytes, tokens
 from experiments.report import costs as report_costs
 from experiments.report.costs import costs
+from experiments.report.pictures import STATE
+from experiments.report.table import NOTES
 from experiments.signals import Signals
 from experiments.sweep import Planned, plan, variants
 from experiments.validation import from_dict, to_dict
@@ -240,6 +244,20 @@ def test_a_machine_without_its_device_fails_no_run(tmp_path, monkeypatch, capsys
     assert "expected a platform that JAX can start here" in told
     assert not [*folder.glob("cells/*/failure.json")]
     assert train.main([f"--config={path}", f"--workdir={tmp_path / 'run'}"]) == 1
+
+
+def test_a_full_disk_ends_the_comparison_and_fails_no_run(tmp_path):
+    """Each later run was marked as failed, and left out when there was room again."""
+    full = OSError(28, "No space left on device")
+    orbax = CheckpointError("checkpoint 5: RESOURCE_EXHAUSTED: Disk quota exceeded")
+    for error in (full, orbax):
+        trainer = Trainer(softmax_1=error)
+        with pytest.raises(type(error), match=re.escape(str(error))):
+            run(trainer, tmp_path)
+        assert trainer.ran[-1] == SWEEP[1].name
+    found = run(again := Trainer(), tmp_path)
+    assert again.ran == [p.name for p in SWEEP[1:]]
+    assert not any(cell.error for cell in found.cells)
 
 
 def test_metrics_that_cannot_be_read_do_not_lose_the_report(tmp_path):
@@ -597,10 +615,14 @@ def test_one_of_a_thing_is_not_many():
 
 
 def test_the_length_that_is_timed_is_the_one_that_is_trained_on():
+    """And that of a state is the longest, where the report said "as long as in training"."""
     x = read(str(Path(__file__).parents[2] / "configs/extrapolation.py"))
     assert "16 (64 where held out, and for a state), batch" in compare._shape(x)
     assert {shape.T for _, shape, _ in layers(x)} == {16}
     assert tokens(x) == 16 * x.train.batch_size
+    longest = from_dict(to_dict(x) | {"task": task("induction", length=64)})
+    assert state_bytes(x) == state_bytes(longest) > 0
+    assert all("of the task's length" in told for told in (NOTES["decoding"], STATE))
 
 
 def test_cores_are_dealt_out():

@@ -123,7 +123,15 @@ def test_trials_are_no_seeds_of_a_comparison_without_its_results(tmp_path, capsy
     found = gathered.gathered(tmp_path)
     assert [cell.name for cell in found.cells] == [p.name for p in runs]
     assert means(found) == {"softmax": 0.5}
-    assert found.about == f"Also there, trials of a search or runs of another time: {len(trials)}."
+    others = f"Also there, trials of a search or runs of another time: {len(trials)}."
+    # nor was it told that something was searched, and what each variant got
+    assert found.about == f"{rules.told} {others}"
+    told = [cell.notes for cell in found.cells]
+    assert told == [{"searched": "learning_rate=0.001 (smallest tried)"}] * 2
+    # not as it was written: no rule is made up
+    sweep = json.loads((tmp_path / "sweep.json").read_text())
+    (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"rules": {"search": "x"}}))
+    assert gathered.gathered(tmp_path).about == others
     # of a sweep without a search, whatever is there is shown
     (tmp_path / "sweep.json").unlink()
     assert len(gathered.gathered(tmp_path).cells) == 4
@@ -168,7 +176,7 @@ def test_an_interrupted_comparison_is_told_as_its_sweep_has_it(solved, tmp_path)
     found = gathered.gathered(tmp_path)
     told = [(cell.variant, cell.seed) for cell in found.cells]
     assert told == [("exact", 0), ("sums", 0), ("sums", 1)]
-    assert found.about == "Of the 4 runs of its sweep 1 not begun yet."
+    assert found.about == f"{rules.told} Of the 4 runs of its sweep 1 not begun yet.".strip()
 
 
 def test_runs_that_were_added_since_a_report_are_in_the_next(tmp_path):
@@ -821,6 +829,9 @@ def test_machines_are_told_apart_by_what_times_depend_on():
     assert gathered.machine({"hardware": pinned}) == "EPYC, 1 core"
     assert gathered.machine({"hardware": pinned | {"cores_used": 2}}) == "EPYC, 2 cores"
     assert gathered.machine({}) == ""
+    # of which those of one seed, with other times and rounding, were averaged with the others
+    several = HARDWARE | {"devices": 2}
+    assert gathered.machine({"hardware": several}) == "EPYC, 2 cores as 2 devices"
 
 
 def test_layers_of_their_own_are_named_one_by_one():

@@ -111,6 +111,26 @@ def test_a_baseline_is_named_as_of_validation_where_no_bubble_is():
     assert "Baselines, whose accuracies are those on validation, are dashed" in caption
 
 
+def test_no_line_goes_through_the_name_of_a_baseline():
+    """That of the majority class crossed out the chance that is just below it, and a long name left
+    of an interval began beyond the axis, across its numbers."""
+    baselines = {"chance": 10.0, "majority": 10.4, f"most {'very ' * 5}frequent": 11.2}
+    with plots.figure() as fig:
+        ax = fig.add_subplot()
+        ax.set_xlim(0, 12)
+        points = [Point("softmax", 6, 30.0, 40.0), Point("linear", 2, 8.0, None)]
+        tradeoffs._bubbles(ax, points, [9, 9], baselines, palette.looks(["softmax", "linear"]))
+        renderer = fig.canvas.get_renderer()
+        named = [t for t in ax.texts if t.get_text().endswith("(validation)")]
+        boxes = [t.get_window_extent(renderer) for t in named]
+        left, _ = ax.transData.transform((0, 0))
+        lines = [ax.transData.transform((0, y))[1] for y in baselines.values()]
+    assert [t.get_text().split(" 1")[0] for t in named] == [*baselines]
+    assert not any(box.y0 < y < box.y1 for box in boxes for y in lines)
+    assert all(box.x0 >= left for box in boxes)
+    assert not any(a.overlaps(b) for n, a in enumerate(boxes) for b in boxes[:n])
+
+
 @pytest.mark.parametrize("accuracies", [(0, 0), (100, 100), (1, 99)])
 def test_no_accuracy_beyond_0_and_100_is_written(accuracies):
     """Of two variants that answer nothing the axis ran from -1."""

@@ -3,6 +3,7 @@
 import json
 import struct
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -48,6 +49,20 @@ def test_tensorboard_reads_what_was_measured(tmp_path: Path, monkeypatch):
         ("validation/accuracy", 5): 0.5,
         ("validation/slices/1_pair", 5): 0.25,
     }
+
+
+def test_tensorboard_has_what_a_run_that_is_killed_had_measured(tmp_path: Path, monkeypatch):
+    """The score of a checkpoint was lost: the session after the kill goes on with the next step."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    pytest.importorskip("tensorboardX", reason="the extra [log]")
+    monkeypatch.setattr(sinks, "KEPT_BACK", 0.1)
+    with Sinks(["tensorboard"], tmp_path, warn=pytest.fail) as found:
+        found.write(ROWS)
+        end = time.monotonic() + 10
+        last = ("validation/accuracy", 5)
+        while last not in events(tmp_path / "tensorboard") and time.monotonic() < end:
+            time.sleep(0.05)
+        assert last in events(tmp_path / "tensorboard")
 
 
 def test_wandb_gets_what_was_measured_offline(tmp_path: Path, monkeypatch):
