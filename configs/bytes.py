@@ -5,8 +5,9 @@ python -m experiments.train --config=configs/bytes.py:softmax --workdir=runs/byt
 python -m experiments.compare --config=configs/bytes.py --workdir=runs/bytes-variants \\
     --config.task.path=tinyshakespeare.txt --processes=2
 
-Two CPU cores (AMD EPYC), seed 0, 2,000 steps; loss in nats a byte on the last tenth, which is what
-nanoGPT calls validation (the mean of our two halves of it); chance after the last byte 26.9%:
+Two CPU cores (AMD EPYC), seed 0, 2,000 steps; loss in nats per byte on the last tenth, which is
+what nanoGPT calls validation (the mean of our two halves of it); the most frequent byte after the
+last one is right in 26.9%:
 
 | variant | first half | second half | mean | accuracy, % |
 |---|---|---|---|---|
@@ -15,19 +16,19 @@ nanoGPT calls validation (the mean of our two halves of it); chance after the la
 | linear | 1.978 | 2.012 | 1.995 | 41.1 |
 | gated_delta_net (9% more parameters) | 1.673 | 1.756 | 1.714 | 49.2 |
 
-nanoGPT's own code under torch 2.13 comes to 1.886; ours scores all of the text and does not tie the
-weights of the output. Whole commands with compilation, in turns, four pairs: softmax 59 to 68 s,
-nanoGPT 75 to 83, so 0.74 to 0.91 times its time (37 to 44 steps/s); on another machine of the kind
-(25 November 2026) three pairs, 56 to 61 s and 63 to 66, 0.85 to 0.96. On two cores of an Intel Xeon
-with AVX-512 (26 November 2026) ours is the slower: two pairs, 124 and 134 s (17 to 19 steps/s) and
-87 and 88, 1.41 to 1.54; most of a step are the matrix products of XLA, without whose library for
-them (YNNPACK) a step takes 72 ms for 53. The table is of before steps were made faster; seed 0 of
-softmax came to 1.817 and 1.873 again, on the Intel too.
+nanoGPT's own code under torch 2.13 reaches 1.886; ours scores all of the text and does not tie the
+output weights to the embedding. Whole commands with compilation, run in turns, four pairs: softmax
+59 to 68 s, nanoGPT 75 to 83, so 0.74 to 0.91 times its time (37 to 44 steps/s); on another machine
+of the kind (25 November 2026) three pairs, 56 to 61 s and 63 to 66, 0.85 to 0.96. On two cores of
+an Intel Xeon with AVX-512 (26 November 2026) ours is slower: two pairs, 124 and 134 s (17 to 19
+steps/s) against 87 and 88, 1.41 to 1.54; most of a step is XLA's matrix products, and without its
+library for them (YNNPACK) a step takes 72 ms instead of 53. The table is from before steps were
+made faster; seed 0 of softmax then came to 1.817 and 1.873 again, on the Intel machine too.
 tinyshakespeare.txt is what nanoGPT trains on: data/tinyshakespeare/input.txt of
 https://github.com/karpathy/char-rnn. Without a path the text is Python's own documentation.
 
-Classes here are bytes and tokens are bytes + 1. A model that writes text is trained with
---config.objective=causal, whose classes are the tokens: docs/reuse.md, "A trained run".
+Here classes are bytes and tokens are bytes + 1. A model that is to write text is trained with
+--config.objective=causal, where the classes are the tokens: docs/reuse.md, "A trained run".
 """
 
 from experiments.config import mechanism, task

@@ -1,4 +1,4 @@
-"""nanoGPT's large setting for Shakespeare's characters: a GPU's three minutes.
+"""nanoGPT's large setting for Shakespeare's characters: three minutes on a GPU.
 
 python -m experiments.train --config=configs/bytes_large.py:softmax --workdir=runs/bytes-large \\
     --config.task.path=tinyshakespeare.txt
@@ -6,9 +6,9 @@ python -m experiments.compare --config=configs/bytes_large.py --workdir=runs/byt
     --config.task.path=tinyshakespeare.txt
 
 Published by nanoGPT (https://github.com/karpathy/nanoGPT): best validation loss 1.4697 nats a
-character after 5,000 steps, three minutes on an A100. Beside that setting: bytes are tokens, ours
-scores all of the last tenth and does not tie the weights of the output (as configs/bytes.py, which
-says where the text is from). Not run: it wants an accelerator.
+character after 5,000 steps, three minutes on an A100. Differences from that setting: bytes are
+tokens, ours scores all of the last tenth and does not tie the output weights to the embedding (as
+in configs/bytes.py, which says where the text is from). Not run: it needs an accelerator.
 """
 
 from experiments.config import mechanism, task

@@ -1,10 +1,11 @@
-"""The complexity table of Vaswani et al. 2017 for every mixer: work, steps in a row, paths.
+"""The complexity table of Vaswani et al. 2017 for every mixer: work, sequential steps, paths.
 
     python -m experiments.studies.complexity --config=configs/complexity.py --out=DIR
 
-What came out: experiments/studies/complexity/README.md. Work is counted at lengths at which the
-settings that mechanisms are registered with are sparse; paths are computed at lengths at which they
-would see everything, with small ones. Squares, for axial, strided, fixed and local_2d.
+Results: experiments/studies/complexity/README.md. Work is counted at lengths at which the
+registered settings of the mechanisms are sparse; paths are computed at lengths at which those
+settings would see everything, so with small ones. Lengths are squares, for axial, strided, fixed
+and local_2d.
 """
 
 import math

@@ -15,12 +15,12 @@ Two CPU cores (AMD EPYC, shared with other work), seed 0, test exact match:
     luong        100.0%   146 s ( 78 s compiling)   25.7 steps/s   100,749 parameters
     lstmn        99.97%   223 s ( 39 s compiling)    3.5 steps/s   125,517 parameters
 
-The load of the other work differed between them, so the times are no comparison. Afterwards
+The load of the other work differed between the runs, so the times cannot be compared. Afterwards
 
 python -m experiments.align --workdir=runs/dates-bahdanau --example=2
 
-draws the alignment: three blocks, the year's, the month's and the day's, each read from left to
-right; the dashes and the end between them look where the next or the last block is.
+draws the alignment: three blocks, for the year, the month and the day, each read from left to
+right; the dashes between them and the end attend to where the next or the last block is.
 """
 
 from experiments.config import task

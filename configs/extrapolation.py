@@ -4,7 +4,7 @@ python -m experiments.train --config=configs/extrapolation.py:alibi --workdir=ru
 python -m experiments.evaluate --workdir=runs/alibi
 
 Two CPU cores (AMD EPYC, shared with other work, which made 300 steps take 50 to 280 s), seed 0
-only. Test accuracy in % at the step best in validation, which has all three lengths (chance 7.1):
+only. Test accuracy in % at the step best on validation, which has all three lengths (chance 7.1):
 
                   16 tokens      32      64
     t5                100.0    98.5    66.7
@@ -17,12 +17,12 @@ only. Test accuracy in % at the step best in validation, which has all three len
     sinusoidal        100.0    53.0    30.7
     learned           100.0    54.8    24.2
 
-None carries over to four times the length. "yarn" and "ntk" (factor 4) are trained with the rates
-stretched, which is not what they are published for. Put into the model trained as "rotary", whose
-parameters do not change (`dataclasses.replace` of its `model.rotary`), they give 91.7, 80.0, 71.4
-and 100.0, 92.1, 61.2; linear interpolation gives 46.1, 42.2, 41.2. Learned positions from 16 on
-are in the table, for its length is that of the longest, but stay as they were drawn.
-Three seeds, and nothing chosen by longer rows: experiments/studies/extrapolation.
+None carries over fully to four times the length. "yarn" and "ntk" (factor 4) are trained here with
+the frequencies already stretched, which is not what they are published for. Put into the model
+trained as "rotary" with unchanged parameters (`dataclasses.replace` of its `model.rotary`), they
+give 91.7, 80.0, 71.4 and 100.0, 92.1, 61.2; linear interpolation gives 46.1, 42.2, 41.2. Learned
+positions from 16 on exist, as their table is as long as the longest row, but keep their initial
+values. Three seeds, and nothing chosen by longer rows: experiments/studies/extrapolation.
 """
 
 from experiments.config import mechanism, task

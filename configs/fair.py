@@ -1,4 +1,4 @@
-"""Six ways to attend on real 8x8 digits with the same parameters and each its own learning rate.
+"""Six ways to attend on real 8x8 digits, with equal parameters and a learning rate for each.
 
 python -m experiments.compare --config=configs/fair.py --workdir=runs/fair --processes=2
 """

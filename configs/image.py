@@ -4,7 +4,7 @@
         --config.task.data_dir=FOLDER
 
 FOLDER is cifar-10-batches-bin of https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz, unpacked.
-Not run: it wants those files and an accelerator. These are the sizes that the published models
+Not run: it needs those files and an accelerator. These are the sizes that the published models
 start from; most have their own, which `experiments.compare` gives them
 (`experiments.studies.lra.published.SIZES`).
 

@@ -2,11 +2,11 @@
 
 python -m experiments.train --config=configs/listops.py:linear --workdir=runs/listops
 
-Not run in full here: it wants an accelerator; a small sign of it is experiments/studies/lra.
+Not run in full here: it needs an accelerator; experiments/studies/lra is a small version of it.
 Reading the root operator alone gives 36.3%.
 
-Weight decay spares embeddings, norms and biases (`experiments.optimizer`); the published code's
-shrinks every parameter.
+Weight decay spares embeddings, norms and biases (`experiments.optimizer`); that of the published
+code shrinks every parameter.
 
 `experiments.compare` in place of `experiments.train` runs the paper's eleven models and modern
 ones. Accuracies in % published there, one seed (README of google-research/long-range-arena): 36.37

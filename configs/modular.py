@@ -1,4 +1,4 @@
-"""The parity so far at each of forty bits: a state that only decays cannot tell it, one with
+"""The running parity at each of forty bits: a state that only decays cannot track it, one with
 negative eigenvalues can (Grazzi et al. 2024, arXiv:2411.12537).
 
 python -m experiments.train --config=configs/modular.py:negative --workdir=runs/modular
@@ -12,9 +12,9 @@ eigenvalues:
     softmax     62.3%    38 s (17 s compiling)   28.1 steps/s    66,882 parameters
     lstm       100.0%    50 s (16 s compiling)   19.8 steps/s   108,354 parameters
 
-Those of softmax and positive are of 24 November 2026 (of earlier runs 61.6 and 71.6, 62.1 and
-71.1). negative and lstm had it at step 200. The load of the other work differed between them, so
-the times are no comparison.
+softmax and positive are from 24 November 2026 (earlier runs gave 61.6 and 71.6, 62.1 and 71.1).
+negative and lstm were there at step 200. The load of the other work differed between the runs, so
+the times cannot be compared.
 """
 
 from experiments.config import mechanism, task

@@ -5,13 +5,13 @@
 
 The argument is the length: 64 with 4 pairs, 128 with 8, 256 with 16. Published in figure 2: softmax
 solves all three at every width; models with a fixed state need a width that grows with the length
-(a figure, no table). The k-th value for the k-th question, without reading a key, is right in 28.1,
-15.0 and 7.9%. Beside that setting: rows are drawn afresh where it has 100,000 of them 64
-times over, so no dropout (.1 there); the output's weights are not the embedding's; weight decay
-spares embeddings, norms and biases; there is nothing in place of an MLP, where its blocks add a
-norm of what they hold; and mixers without a short convolution of their own have one in the layer
-before, as its Based has; `based` has heads of width 16, whose features are the paper's, each with
-values of its own, and a window of 16 keys. Not run: it wants an accelerator.
+(a figure, no table). Answering the k-th question with the k-th value, without reading a key, is
+right in 28.1, 15.0 and 7.9%. Differences from that setting: rows are drawn afresh, where it has
+100,000 rows 64 times over, so there is no dropout (.1 there); the output weights are not tied to
+the embedding; weight decay spares embeddings, norms and biases; nothing takes the place of an MLP,
+where its blocks add a norm of what they hold; mixers without a short convolution of their own have
+one in the layer before, as its Based has; `based` has heads of width 16, whose features are the
+paper's, each with values of its own, and a window of 16 keys. Not run: it needs an accelerator.
 """
 
 from experiments.config import mechanism, task

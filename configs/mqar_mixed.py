@@ -1,18 +1,18 @@
 """Recall against the size of the state at Based's own size (Arora et al. 2024, arXiv:2402.18668,
-figure 2): trained on up to 256 tokens with 64 pairs, asked about up to 1,024 with 256.
+figure 2): trained on up to 256 tokens with 64 pairs, tested on up to 1,024 with 256.
 
     python -m experiments.train --config=configs/mqar_mixed.py --workdir=runs/mqar-mixed
     python -m experiments.compare --config=configs/mqar_mixed.py --workdir=runs/mqar-mixed-all
 
-Published is a figure, no table: attention is right throughout, `based` comes nearer to it the more
-features its state has, a window the wider it is, each on a curve over the bytes of its state; the
-report draws accuracy against them and, by slice, against pairs and tokens. Sizes are those of
-Zoology's code, of which the first layer is a gated convolution, here a short one, and `based` one
-head whose features are of 8, 16 or 24 numbers, here as many heads of that width as fit, each with
-values of its own, beside a window of 16 keys; gla, delta_net and gated_delta_net are from its later
-list. Rows are drawn afresh, where it has 180,000 of them 32 times over and one size a batch: here
-sizes are mixed, so rows are padded to the longest, 256 tokens in training. Not run: it wants an
-accelerator.
+The published result is a figure, no table: attention is right throughout; `based` comes closer to
+it with more features in its state, and a window with more width, each on a curve over the bytes of
+its state. The report draws accuracy against those bytes and, by slice, against pairs and tokens.
+Sizes are those of Zoology's code. There the first layer is a gated convolution, here a short one;
+there `based` is one head whose features are made of 8, 16 or 24 numbers, here as many heads of that
+width as fit, each with values of its own, and a window of 16 keys. gla, delta_net and
+gated_delta_net are from its later list. Rows are drawn afresh, where it has 180,000 rows 32 times
+over; it has one size per batch, here sizes are mixed, so rows are padded to the longest, 256 tokens
+in training. Not run: it needs an accelerator.
 """
 
 from experiments.config import mechanism, task

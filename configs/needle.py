@@ -1,4 +1,4 @@
-"""One fact in 32 tokens, asked at the end, by how deep it lies (after Kamradt 2023).
+"""One fact in 32 tokens, asked for at the end, by how deep it lies (after Kamradt 2023).
 
 python -m experiments.train --config=configs/needle.py:softmax --workdir=runs/needle
 

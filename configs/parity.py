@@ -1,5 +1,5 @@
-"""Parity of 20 to 40 bits, asked once at the end: none of four models finds it by itself (Hahn
-2020), and what can hold it has it at once after `configs/modular.py`, which asks at every bit.
+"""Parity of 20 to 40 bits, asked once at the end: none of four models learns it from scratch (Hahn
+2020); those that can hold it learn it after `configs/modular.py`, which asks at every bit.
 
 python -m experiments.train --config=configs/parity.py:lstm --workdir=runs/parity
 python -m experiments.train --config=configs/modular.py:lstm --workdir=runs/parity-each-bit
@@ -16,9 +16,9 @@ negative eigenvalues:
     negative       50.1           100.0            100.0       86,130
     lstm           50.3           100.0            100.0      116,802
 
-A run of lstm takes 20 s, of softmax 37, of negative 157 (3.1 steps/s). With
-rows from 1 bit on (min_length=1) those of up to 10 came to 68.4% (lstm) and 84.0 (negative) in 400
-steps, longer ones to chance.
+A run of lstm takes 20 s, of softmax 37, of negative 157 (3.1 steps/s). With rows of 1 bit and more
+(min_length=1), those of up to 10 bits reached 68.4% (lstm) and 84.0 (negative) in 400 steps, longer
+ones stayed at chance.
 """
 
 from experiments.config import mechanism, task

@@ -5,34 +5,36 @@
 
 These are the sizes that the published models start from; most have their own, which
 `experiments.compare` gives them (`experiments.studies.lra.published.SIZES`). Not run in full here:
-it wants an accelerator, and to draw its 62,400 batches of 512 afresh takes one core half a day (660
+it needs an accelerator, and drawing its 62,400 batches of 512 afresh takes one core half a day (660
 images/s); data_dir reads the published ones instead.
 
-small is for a core: 32 x 32 pixels as 64 patches of 4 x 4, curves of 6 dashes among distractors,
-softmax in four layers. Seed 0, 142,658 parameters, five minutes on one shared core (AMD EPYC),
-half of it to draw the 100,000 images: validation 51.3, 51.8, 50.4, 53.4, 62.4, 67.8, 72.1, 73.0,
-75.3 and 75.0% at steps 250 to 2,500, test 74.7%. On a core of an Intel Xeon it took off later:
-54.2% at step 1,500, 65.7 at the last, test 64.2. With fresh images at each step and 3,000 of them
-73.8. Twins in one batch matter: with images in an order that parts them it was at 50.0 after 2,000
-steps (60,000 images, a rate of 0.002; of 32 a step at 0.001, after 3,000), as were two layers.
+small is for one core: 32 x 32 pixels as 64 patches of 4 x 4, curves of 6 dashes among distractors,
+softmax in four layers. Seed 0, 142,658 parameters, five minutes on one shared core (AMD EPYC), half
+of which go into drawing the 100,000 images: validation 51.3, 51.8, 50.4, 53.4, 62.4, 67.8, 72.1,
+73.0, 75.3 and 75.0% at steps 250 to 2,500, test 74.7%. On a core of an Intel Xeon it took off
+later: 54.2% at step 1,500, 65.7 at the last, test 64.2. With fresh images at each step and 3,000
+steps it reached 73.8. Twins in one batch matter: with images in an order that separates them it was
+at 50.0 after 2,000 steps (60,000 images, a rate of 0.002; also with 32 per step at 0.001, after
+3,000), as were two layers.
 
-What is had without following a curve from dot to dot (scikit-learn's boosted trees, 200 rounds,
-10,000 images, tested on 2,000; studies/lra/trees.py): on the sizes of the pieces of connected ink,
+Accuracy without following a curve from dot to dot (scikit-learn's boosted trees, 200 rounds, 10,000
+images, tested on 2,000; studies/lra/trees.py): on the sizes of the pieces of connected ink,
 wherever the dots lie, 85.3%, above any model here (83.5 with 9 dashes, 68.5 with the 14 of Long
-Range Arena); on each patch's mean, largest number and deviation 62.0 (56.4 and 51.9). Without
-distractors trees on patches come to 85.4% (69.5 on the pixels, 40 rounds), where two layers of
-softmax at a rate of 0.002 had 74.0 after 800 steps and 88 s; with 16 x 16 pixels to 76.1 on the
-pixels, and to 66.1 among distractors.
+Range Arena); on each patch's mean, maximum and deviation 62.0 (56.4 and 51.9). Without distractors
+trees on patches reach 85.4% (69.5 on pixels, 40 rounds), where two layers of softmax at a rate of
+0.002 had 74.0 after 800 steps and 88 s; with 16 x 16 pixels trees on pixels reach 76.1, and 66.1
+among distractors.
 
-What else was tried, test accuracy in % of one seed each, of 1,000 images and so +- 3 (two layers of
-width 64, fresh images, 64 a step and learned positions unless said):
+What else was tried, test accuracy in % of one seed each, on 1,000 images and so +- 3 (two layers of
+width 64, fresh images, 64 per step and learned positions unless stated):
 
 * pixel by pixel, few and small steps: 32 x 32, linear of width 32, 240 steps of 32, 48.0; 16 x 16,
-  softmax of width 32, 224 steps of 32, validation 49.8. Neither more of them nor no distractors;
+  softmax of width 32, 224 steps of 32, validation 49.8. More steps were not tried, nor were images
+  without distractors;
 * patches of 16 x 16, with distractors: rate 0.001, 600 steps, 58.9; 0.003, 800 steps, 59.6; 0.002
-  with 32 a step, 1,500 steps, 60.8; 0.002 with four layers, 600 steps, 62.1; 0.002 with positions
-  of a grid, 500 steps, 63.4;
-* the same without distractors, positions of a grid: rate 0.002, 500 steps, 76.7;
+  with 32 per step, 1,500 steps, 60.8; 0.002 with four layers, 600 steps, 62.1; 0.002 with positions
+  on a grid, 500 steps, 63.4;
+* the same without distractors, positions on a grid: rate 0.002, 500 steps, 76.7;
 * patches of 32 x 32 with 14 dashes and distractors, four layers: 50 at step 200, stopped.
 
 `experiments.compare` in place of `experiments.train` runs the paper's eleven models and modern

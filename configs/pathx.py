@@ -3,10 +3,10 @@
     python -m experiments.train --config=configs/pathx.py:linear --workdir=runs/pathx
 
 They are those of pathfinder128 in lra_benchmarks/image/configs of google-research/long-range-arena,
-where every model is at chance. Images are of our own generator, fresh at each step, where theirs
-are 160,000; data_dir reads the published ones. Not run: it wants an accelerator.
+where every model is at chance. Images are from our own generator, fresh at each step, where theirs
+are 160,000; data_dir reads the published ones. Not run: it needs an accelerator.
 
-Unlike there nothing is dropped inside the MLPs.
+Unlike there, there is no dropout inside the MLPs.
 """
 
 from experiments.config import task

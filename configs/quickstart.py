@@ -2,8 +2,8 @@
 
     python -m experiments.compare --config=configs/quickstart.py --workdir=runs/quickstart
 
-Some minutes on two CPU cores; what came out, with what each takes, is README's first table: two
-seeds do not tell the variants apart. The learning rate was tried on softmax and linear only.
+Some minutes on two CPU cores. Results and costs are README's first table: two seeds cannot separate
+the variants. The learning rate was tried on softmax and linear only.
 """
 
 from experiments.config import mechanism, task

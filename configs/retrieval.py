@@ -1,14 +1,14 @@
-"""Do two papers belong together, by bytes: Long Range Arena's setting (Tay et al. 2020).
+"""Do two papers belong together? Read by bytes, in Long Range Arena's setting (Tay et al. 2020).
 
     python -m experiments.train --config=configs/retrieval.py:linear --workdir=runs/retrieval \
         --config.task.data_dir=FOLDER
 
 FOLDER is tsv_data of https://storage.googleapis.com/long-range-arena/lra_release.gz, unpacked. Not
-run: it wants those files and an accelerator.
+run: it needs those files and an accelerator.
 
-Weight decay spares embeddings, norms and biases (`experiments.optimizer`); the published code's
-shrinks every parameter. Its head reads the two vectors alone, this one their product and difference
-too, as those who came later have it (`attn.nn.head.pair`).
+Weight decay spares embeddings, norms and biases (`experiments.optimizer`); that of the published
+code shrinks every parameter. Its head reads the two vectors alone, this one also their product and
+difference, as in later work (`attn.nn.head.pair`).
 
 `experiments.compare` in place of `experiments.train` runs the paper's eleven models and modern
 ones. Accuracies in % published there, one seed (README of google-research/long-range-arena): 57.46

@@ -1,4 +1,4 @@
-"""What is popped from a stack of up to two, four or eight symbols (after Deletang et al. 2022).
+"""Which symbol is popped from a stack of up to two, four or eight (after Deletang et al. 2022).
 
 python -m experiments.train --config=configs/stack.py:softmax --workdir=runs/stack
 

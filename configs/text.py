@@ -3,14 +3,14 @@
     python -m experiments.train --config=configs/text.py:linear --workdir=runs/text \
         --config.task.data_dir=FOLDER
 
-FOLDER is aclImdb of https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz, unpacked,
-or holds train.tsv and test.tsv: lines of a label (0, neg, 1 or pos), a tab and a text, in UTF-8.
-The paper trains on all 25,000 reviews and chooses on the test set; here 2,500 are held out for it.
-A folder with other numbers of reviews is refused, for it may be half unpacked; for data of your own
-set `train`, `validation` and `test`. Not run: it wants those files and an accelerator.
+FOLDER is aclImdb of https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz, unpacked, or
+holds train.tsv and test.tsv: lines of a label (0, neg, 1 or pos), a tab and a text, in UTF-8. The
+paper trains on all 25,000 reviews and selects on the test set; here 2,500 are held out for that. A
+folder with another number of reviews is refused, as it may be only partly unpacked; for data of
+your own set `train`, `validation` and `test`. Not run: it needs those files and an accelerator.
 
-Weight decay spares embeddings, norms and biases (`experiments.optimizer`); the published code's
-shrinks every parameter.
+Weight decay spares embeddings, norms and biases (`experiments.optimizer`); that of the published
+code shrinks every parameter.
 
 `experiments.compare` in place of `experiments.train` runs the paper's eleven models and modern
 ones. Accuracies in % published there, one seed (README of google-research/long-range-arena): 64.27

@@ -2,25 +2,25 @@
 
 python -m experiments.compare --config=configs/zoo.py --workdir=runs/zoo
 
-Settings made for thousands of tokens are cut down to 64, so that no sparse pattern sees all of
-them. One seed and one learning rate: this tells what works, not what is best.
+Settings made for thousands of tokens are reduced to suit 64, so that no sparse pattern sees all of
+them. One seed and one learning rate: this shows what works, not what is best.
 
 One CPU core of two (Intel Xeon, shared; experiments/studies/tasks). Test accuracy in %, 270 images
 of which each is 0.4 (chance 10; a binomial standard error is 1.2 to 3.0, so neighbours in this list
-are not told apart): fnet 58.5, average 68.9, conv 77.4, depthwise_conv 81.5; linear 84.4, rfa 84.8,
-routing 87.4, quest 87.8, luong and performer 88.5, softmax, efficient, moba and gru 88.9, cosformer
-90.0, hgrn2 and reformer 90.4, hedgehog and gated_delta_net 90.7, additive, lightning, delta_net,
-bigbird, axial and logsparse 91.1, local_2d, sinkhorn and luna 91.5, sinks and set 91.8,
+cannot be separated): fnet 58.5, average 68.9, conv 77.4, depthwise_conv 81.5; linear 84.4, rfa
+84.8, routing 87.4, quest 87.8, luong and performer 88.5, softmax, efficient, moba and gru 88.9,
+cosformer 90.0, hgrn2 and reformer 90.4, hedgehog and gated_delta_net 90.7, additive, lightning,
+delta_net, bigbird, axial and logsparse 91.1, local_2d, sinkhorn and luna 91.5, sinks and set 91.8,
 talking_heads, forgetting, based, hierarchical, pooled and abc 92.2, strided 92.6, retention, topk
 and linformer 93.0, synthesizer, gla and fixed 93.3, rwkv6, global_window, dilated, nystrom,
 poolingformer and lstm 93.7, differential, window and block_sparse 94.1, sigmoid and nsa 94.4,
-mamba2, kda and rwkv7 94.8, relu 95.6. On an AMD machine, and by the code of 24 November, 20 of
-these 58 had been others, by 3.7 points at most (lightning 94.8). None failed. Since their
-norms are their authors' (26 November; of heads by groups, or of all heads together), and rwkv7 has
-its share of the first layer's values, rwkv6 comes to 95.6, rwkv7 to 92.2, hgrn2 to 92.6, lightning
-to 91.9 (one seed each, within the noise of what they were).
-Routing's centroids stay as they were drawn here (`attn.updated_centroids` is for loops of one's
-own), as reformer's rotations do by definition; neither counts as learned.
+mamba2, kda and rwkv7 94.8, relu 95.6. On an AMD machine with the code of 24 November 20 of these 58
+had differed, by 3.7 points at most (lightning 94.8). None failed. Since their norms follow their
+authors (26 November; of heads by groups, or over all heads) and rwkv7 has its share of the first
+layer's values, rwkv6 reaches 95.6, rwkv7 92.2, hgrn2 92.6 and lightning 91.9 (one seed each, within
+noise of what they were). Routing's centroids keep their initial values here
+(`attn.updated_centroids` is for training loops of your own), as reformer's rotations do by
+definition; neither counts as learned.
 """
 
 from attn import MECHANISMS, Causal
