@@ -41,6 +41,22 @@ def _compiled_quickly(request, monkeypatch):
     jax.config.update("jax_disable_most_optimizations", before)
 
 
+@pytest.fixture
+def replaced(monkeypatch):
+    """replaced(engine, ...) is `monkeypatch.setattr(...)` of what the jitted `engine` reads while
+    it is traced: what was traced before is forgotten, and what is traced now afterwards."""
+    engines = []
+
+    def replace(engine, *args):
+        engines.append(engine)
+        monkeypatch.setattr(*args)
+        engine.clear_cache()
+
+    yield replace
+    for engine in engines:
+        engine.clear_cache()
+
+
 TESTS = itertools.count()
 LOWERED = ((pxla, "_cached_lowering_to_hlo"), (pjit, "_pjit_lower"))  # as jax 0.10 calls them
 

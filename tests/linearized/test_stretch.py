@@ -11,6 +11,7 @@ import pytest
 import attn
 from attn import Causal, Padding, Segments
 from attn.linearized import _stretch, _work
+from attn.linearized._attend import attend
 from attn.testing import assert_close, check, inputs
 
 # of each kind of state: sums, sums with weights, decays by head and by channel, what is erased
@@ -27,9 +28,9 @@ FAST = ("linear", "gla", "gated_delta_net")
 
 
 @pytest.fixture
-def side_by_side(monkeypatch):
+def side_by_side(replaced):
     """Three chunks at once, so that there are turns too."""
-    monkeypatch.setattr(_work, "at_once", lambda chunk, count: min(3, count))
+    replaced(attend, _work, "at_once", lambda chunk, count: min(3, count))
 
 
 def named(names):
@@ -38,7 +39,7 @@ def named(names):
 
 
 @pytest.mark.parametrize("mechanism", named(KINDS))
-def test_equals_one_chunk_after_another(mechanism, monkeypatch):
+def test_equals_one_chunk_after_another(mechanism, replaced):
     q, k, v, arrays = inputs(mechanism, T=29, S=29)
     ids = jnp.repeat(jnp.array([0, 1, 2, 5]), np.array([3, 15, 6, 5]))[None]
     mask = Causal() & Segments(ids, ids) & Padding(jnp.array([29, 24]))
@@ -48,7 +49,7 @@ def test_equals_one_chunk_after_another(mechanism, monkeypatch):
         return jnp.sin(out).sum(), out
 
     def both(chunks):
-        monkeypatch.setattr(_work, "at_once", chunks)
+        replaced(attend, _work, "at_once", chunks)
         run = jax.jit(jax.grad(lambda *x: loss(*x, mask), argnums=(0, 1, 2, 3), has_aux=True))
         return run(q, k, v, arrays)
 
@@ -68,14 +69,14 @@ def test_what_overflows_stays_where_it_is_seen(mechanism, law, side_by_side):
 
 @pytest.mark.parametrize("bad", [np.nan, 3e38])
 @pytest.mark.parametrize("mechanism", named(["linear", "retention", "gla"]))
-def test_what_is_not_finite_goes_back_as_far_as_one_after_another(mechanism, bad, monkeypatch):
+def test_what_is_not_finite_goes_back_as_far_as_one_after_another(mechanism, bad, replaced):
     q, k, v, arrays = inputs(mechanism, T=29, S=29)
     ids = jnp.repeat(jnp.arange(4), np.array([4, 8, 12, 5]))[None]
     mask = Causal() & Segments(ids, ids)
     loss = lambda *x: jnp.sin(mechanism(*x, mask=mask, **arrays)).sum()
     found = []
     for chunks in (1, 3):
-        monkeypatch.setattr(_work, "at_once", lambda chunk, count, n=chunks: min(n, count))
+        replaced(attend, _work, "at_once", lambda chunk, count, n=chunks: min(n, count))
         grads = jax.jit(jax.grad(lambda *x: loss(*x), argnums=(0, 1, 2)))(q, k, v.at[0, 9].set(bad))
         found.append([np.isnan(x) for x in grads])
     for one, side in zip(*found):
@@ -88,14 +89,14 @@ def test_what_is_not_finite_goes_back_as_far_as_one_after_another(mechanism, bad
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mechanism", named(["retention", "gated_delta_net"]))
-def test_derivatives_of_gradients(mechanism, monkeypatch):
+def test_derivatives_of_gradients(mechanism, replaced):
     q, k, v, arrays = inputs(mechanism, T=13, S=13)
     ids = jnp.repeat(jnp.arange(3), np.array([4, 8, 1]))[None]
     mask = Causal() & Segments(ids, ids)
     slope = jax.grad(lambda k: jnp.sin(mechanism(q, k, v, mask=mask, **arrays)).sum())
     made = []
     for chunks in (1, 3):
-        monkeypatch.setattr(_work, "at_once", lambda chunk, count, n=chunks: min(n, count))
+        replaced(attend, _work, "at_once", lambda chunk, count, n=chunks: min(n, count))
         made.append(jax.jit(lambda k: jax.jvp(slope, (k,), (jnp.cos(k),))[1])(k))
     assert_close(made[1], made[0], dtype="float32", kind="gradient", what="hvp")
 

@@ -9,6 +9,7 @@ import pytest
 
 import attn
 from attn import Causal, Padding
+from attn.sparse import _chosen
 from attn.sparse.moba import MoBA, moba_attention
 from attn.testing import inputs
 
@@ -85,12 +86,12 @@ def test_choosing_gives_no_gradient_and_what_is_not_chosen_gets_none():
     np.testing.assert_array_equal(np.any(grad[0, :, 0] != 0, -1), seen)
 
 
-def test_chunks_equal_one_chunk(monkeypatch):
+def test_chunks_equal_one_chunk(replaced):
     m = MoBA(block_size=4, top=3)
     q, k, v, _ = inputs(m, T=37, S=37)
     run = lambda: jax.jit(lambda q, k, v: m(q, k, v, mask=Causal()))(q, k, v)
     whole = run()
-    monkeypatch.setattr("attn.sparse._chosen.chunk_size", lambda numbers, T: 8)
+    replaced(MoBA.attend, _chosen, "chunk_size", lambda numbers, T: 8)
     np.testing.assert_allclose(run(), whole, rtol=0, atol=1e-6)
 
 

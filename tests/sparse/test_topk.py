@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from attn import Causal, Padding
+from attn.sparse import topk
 from attn.sparse.topk import TopK, topk_attention
 from attn.testing import inputs
 
@@ -53,10 +54,10 @@ def test_exactly_so_many_keys_matter_and_get_a_gradient():
         assert ((grad != 0).any(-1).sum()) == 5
 
 
-def test_chunks_equal_one_chunk(monkeypatch):
+def test_chunks_equal_one_chunk(replaced):
     q, k, v, _ = inputs(TopK(), T=37, S=23)
     whole = topk_attention(q, k, v, keys=4, mask=Causal())
-    monkeypatch.setattr("attn.sparse.topk.chunk_size", lambda numbers: 8)
+    replaced(topk._attend, topk, "chunk_size", lambda numbers: 8)
     parts = topk_attention(q, k, v, keys=4, mask=Causal())
     np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-6)
 
