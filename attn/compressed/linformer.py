@@ -44,12 +44,18 @@ def linformer_attention(
     mask, bias = check_qkv(q, k, v, mask, bias)
     (padding,), rest = mask.take(*HONOURS)
     refuse_rest("linformer", rest, bias, HONOURS)
+    both = _projections(*k.shape[-3:-1], key_projection, value_projection)
+    return _attend(q, k, v, padding, *both)
+
+
+@jax.jit  # for calls outside of jit
+def _attend(q, k, v, padding, e, f) -> Float[Array, "*B T N D"]:
     (*batch, T, N, _), S = q.shape, k.shape[-3]
     asks, seen = seen_tokens(padding, tuple(batch), T, S)
     (rows, q_poison), (k, k_poison), (v, v_poison) = (
         clean(x, there) for x, there in ((q, asks), (k, seen), (v, seen))
     )
-    keys, f = _keys(k, key_projection, value_projection)
+    keys, f = _keys(k, e, f)
     values = jnp.einsum("krs,...skd->...rkd", f, v)
     if T == 0:
         return no_output(q, v)

@@ -9,6 +9,7 @@ everything between is finite, and so are all gradients that do not come from tho
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -45,17 +46,18 @@ class Tile:
     bias: Float[Array, "*#B N b c"] | float
 
 
-@dataclasses.dataclass(frozen=True)
 class Form:
-    """A variant: what queries and keys bring, of finite q and k (None: themselves); and the weights
-    where they meet, of what is finite.
+    """A variant, a pytree of its learned arrays: what queries and keys bring, of finite q and k
+    (None: themselves); and the weights where they meet, of what is finite.
 
     `near(rows, j)` is what it hides by itself, [*B, N, b, c] from rows [..., b, N, *].
     """
 
-    weigh: Callable[[Tile], Float[Array, "*#B N b c"]]
     features: Callable[[Array, Array], tuple[Any, Any]] | None = None
     near: Callable[[Any, Array], Bool[Array, "*#B N b c"]] | None = None
+
+    def weigh(self, tile: Tile) -> Float[Array, "*#B N b c"]:
+        raise NotImplementedError
 
 
 def attend(
@@ -71,10 +73,15 @@ def attend(
 ) -> Float[Array, "*B T N D"]:
     """w v of arguments that `check_qkv` passed, in q's dtype; `block` rows at a time."""
     check_block(block)
+    if 0 in (*q.shape[:-2], v.shape[-3]):
+        return no_output(q, v)
+    return _attend(block, form, q, k, v, mask, bias, dropout)
+
+
+@functools.partial(jax.jit, static_argnums=0)  # for calls outside of jit
+def _attend(block, form, q, k, v, mask, bias, dropout) -> Float[Array, "*B T N D"]:
     *batch, T, N, _ = q.shape
     S, D = v.shape[-3], v.shape[-1]
-    if 0 in (*batch, T, S):
-        return no_output(q, v)
     count, b = _row_blocks(T, math.prod(batch) * N * S, block)
     clean, v_poison = isolate(wide(v))
     rows, columns = _meeting(form, q, k, v_poison)

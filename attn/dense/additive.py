@@ -53,15 +53,23 @@ def _form(q, k, query_projection, key_projection, score_vector):
     }
     shapes = {"query_projection": (N, H, A), "key_projection": (K, H, A), "score_vector": (N, A)}
     _rows.check_arrays(arrays, shapes)
-    w, u, a = (x.astype(wide(q).dtype) for x in arrays.values())
+    return _Scores(*(x.astype(wide(q).dtype) for x in arrays.values()))
 
-    def features(q, k):
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Scores(_rows.Form):
+    w: Float[Array, "N H A"]
+    u: Float[Array, "K H A"]
+    a: Float[Array, "N A"]
+
+    def features(self, q, k):
+        w, u = self.w, self.u
         return jnp.einsum("...tnh,nha->...tna", q, w), jnp.einsum("...skh,kha->...ska", k, u)
 
-    def weigh(tile):
-        return masked_softmax(_rows.tanh_scores(tile.rows, tile.columns, a) + tile.bias, tile.seen)
-
-    return _rows.Form(weigh, features)
+    def weigh(self, tile):
+        s = _rows.tanh_scores(tile.rows, tile.columns, self.a)
+        return masked_softmax(s + tile.bias, tile.seen)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -81,33 +81,58 @@ def luong_attention(
 def _form(q, k, mask, score, local, window, arrays):
     _check_arrays(q, k, score, local, arrays)
     a = {n: x.astype(wide(q).dtype) for n, x in arrays.items() if x is not None}
+    if local != "p":
+        return _Global(a, score)
     first, real = (x.astype(wide(q).dtype) for x in _real_keys(mask, k.shape[-3]))
+    return _Predictive(a, score, first, real, window)
 
-    def features(q, k):
-        p = _position(q, first, real, **a) if local == "p" else None
-        if score == "general":
-            q = jnp.einsum("...tnh,nhg->...tng", q, a["score_projection"])
-        elif score == "concat":
-            q = jnp.einsum("...tnh,nha->...tna", q, a["query_projection"])
-            k = jnp.einsum("...skh,kha->...ska", k, a["key_projection"])
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Global(_rows.Form):
+    a: dict[str, Array]
+    score: str = dataclasses.field(metadata={"static": True})
+
+    def features(self, q, k):
+        if self.score == "general":
+            q = jnp.einsum("...tnh,nhg->...tng", q, self.a["score_projection"])
+        elif self.score == "concat":
+            q = jnp.einsum("...tnh,nha->...tna", q, self.a["query_projection"])
+            k = jnp.einsum("...skh,kha->...ska", k, self.a["key_projection"])
+        return q, k
+
+    def _softmax(self, q, tile):
+        k, concat = tile.columns, self.score == "concat"
+        s = _rows.tanh_scores(q, k, self.a["score_vector"]) if concat else dots(q, k)
+        return masked_softmax(s + tile.bias, tile.seen)
+
+    def weigh(self, tile):
+        return self._softmax(tile.rows, tile)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Predictive(_Global):
+    first: Float[Array, "*#B"]
+    real: Float[Array, "*#B"]
+    window: int = dataclasses.field(metadata={"static": True})
+
+    def features(self, q, k):
+        p = _position(q, self.first, self.real, **self.a)
+        q, k = super().features(q, k)
         return (q, p), k
 
-    def distance(rows, j):
+    def _distance(self, rows, j):
         p = jnp.swapaxes(rows[1], -3, -2)
         return jnp.subtract(*aligned(j.astype(p.dtype), p))  # [*B, N, b, c]
 
-    def weigh(tile):
-        (q, _), k = tile.rows, tile.columns
-        s = _rows.tanh_scores(q, k, a["score_vector"]) if score == "concat" else dots(q, k)
-        w = masked_softmax(s + tile.bias, tile.seen)
-        if local != "p":
-            return w
-        # 0 where hidden: what comes back there is as large as the values, and 0 * inf
-        share = _gaussian(distance(tile.rows, tile.j), window)
-        return w * jnp.where(tile.seen, share, 0)
+    def near(self, rows, j):
+        return jnp.abs(self._distance(rows, j)) <= self.window
 
-    near = lambda rows, j: jnp.abs(distance(rows, j)) <= window
-    return _rows.Form(weigh, features, near if local == "p" else None)
+    def weigh(self, tile):
+        # 0 where hidden: what comes back there is as large as the values, and 0 * inf
+        share = _gaussian(self._distance(tile.rows, tile.j), self.window)
+        return self._softmax(tile.rows[0], tile) * jnp.where(tile.seen, share, 0)
 
 
 def _position(q, first, real, position_projection, position_vector, **_):

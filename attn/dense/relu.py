@@ -49,16 +49,22 @@ def relu_attention(
 
 def _form(k, power, length):
     _check(power, length)
-    n = length or max(1, k.shape[-3])
+    return _Power(power, length or max(1, k.shape[-3]))
 
-    def weigh(tile):
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class _Power(_rows.Form):
+    power: int
+    n: int
+
+    def weigh(self, tile):
+        power, n = self.power, self.n
         s = dots(tile.rows * tile.rows.shape[-1] ** -0.5, tile.columns) + tile.bias
         # what overflows is NaN only at the end: in a row that nobody asks about, 0 * inf
         fine = s < float(jnp.finfo(s.dtype).max) ** (1 / power)
         w = jax.nn.relu(jnp.where(tile.seen & fine, s, 0)) ** power / n
         return jnp.where(fine | ~tile.seen, w, jnp.nan)
-
-    return _rows.Form(weigh)
 
 
 def _check(power, length):

@@ -46,13 +46,17 @@ def sigmoid_attention(
 def _form(k, length):
     if length is not None:
         check_count("length", length)
-    shift = math.log(length or max(1, k.shape[-3]))
+    return _Shifted(math.log(length or max(1, k.shape[-3])))
 
-    def weigh(tile):
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class _Shifted(_rows.Form):
+    shift: float
+
+    def weigh(self, tile):
         s = dots(tile.rows * tile.rows.shape[-1] ** -0.5, tile.columns) + tile.bias
-        return _sigmoid(s, tile.seen, shift)
-
-    return _rows.Form(weigh)
+        return _sigmoid(s, tile.seen, self.shift)
 
 
 def _sigmoid(s, seen, shift):

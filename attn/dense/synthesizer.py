@@ -77,28 +77,46 @@ def _form(q, k, *, w1=None, b1=None, w2=None, b2=None, logits=None):
                 f"{length}; build the layer with a larger max_length for longer inputs"
             )
     dtype = wide(q).dtype
+    if logits is not None:
+        return _Random(logits[:, :T, :S].astype(dtype))
+    w2, b2 = w2[..., :S], b2[:, :S]
+    return _Dense(*(x.astype(dtype) for x in (w1, b1, w2, b2)))
 
-    def random(q, k):
-        return jnp.moveaxis(logits[:, :T, :S].astype(dtype), 0, 1), ()  # [T, N, S]
 
-    def dense(q, k):
-        hidden = jnp.einsum("...tnh,nha->...tna", q, w1.astype(dtype))
-        hidden = jnp.add(*aligned(hidden, b1.astype(dtype)))
-        # to the hidden layer, W2 and b2 are a key for each position
-        keys = jnp.moveaxis(w2[..., :S].astype(dtype), -1, 0)  # [S, N, A]
-        return jax.nn.relu(hidden), (keys, b2[:, :S].astype(dtype).T[..., None])
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Random(_rows.Form):
+    logits: Float[Array, "N T S"]
 
-    def weigh(tile):
-        if logits is not None:
-            e = jnp.swapaxes(jnp.take(tile.rows, tile.j, axis=-1), -3, -2)  # [N, b, c]
-            e = jnp.broadcast_to(e, (*tile.seen.shape[:-3], *e.shape))
-        else:
-            keys, offset = tile.columns
-            offset = jnp.moveaxis(offset, -3, -1)  # [N, 1, c]
-            e = jnp.add(*aligned(dots(tile.rows, keys), offset))
+    def features(self, q, k):
+        return jnp.moveaxis(self.logits, 0, 1), ()  # [T, N, S]
+
+    def weigh(self, tile):
+        e = jnp.swapaxes(jnp.take(tile.rows, tile.j, axis=-1), -3, -2)  # [N, b, c]
+        e = jnp.broadcast_to(e, (*tile.seen.shape[:-3], *e.shape))
         return masked_softmax(e + tile.bias, tile.seen)
 
-    return _rows.Form(weigh, dense if logits is None else random)
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Dense(_rows.Form):
+    w1: Float[Array, "N H A"]
+    b1: Float[Array, "N A"]
+    w2: Float[Array, "N A S"]
+    b2: Float[Array, "N S"]
+
+    def features(self, q, k):
+        hidden = jnp.einsum("...tnh,nha->...tna", q, self.w1)
+        hidden = jnp.add(*aligned(hidden, self.b1))
+        # to the hidden layer, W2 and b2 are a key for each position
+        keys = jnp.moveaxis(self.w2, -1, 0)  # [S, N, A]
+        return jax.nn.relu(hidden), (keys, self.b2.T[..., None])
+
+    def weigh(self, tile):
+        keys, offset = tile.columns
+        offset = jnp.moveaxis(offset, -3, -1)  # [N, 1, c]
+        e = jnp.add(*aligned(dots(tile.rows, keys), offset))
+        return masked_softmax(e + tile.bias, tile.seen)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

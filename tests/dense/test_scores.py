@@ -13,7 +13,7 @@ import attn
 from attn import FULL, Causal, Padding, Prefix, Segments, Window
 from attn._core import dots
 from attn._tokens import blocks_first
-from attn.dense import luong
+from attn.dense import _rows, luong
 from attn.testing import inputs, rms
 from attn.testing.trying import buffer_shapes, with_gradients
 
@@ -315,7 +315,11 @@ def mutated(mechanism, name, wrong):
         def __call__(self, *args, **kwargs):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(name, wrong)
-                return super().__call__(*args, **kwargs)
+                _rows._attend.clear_cache()  # neither what was traced before, nor this afterwards
+                try:
+                    return super().__call__(*args, **kwargs)
+                finally:
+                    _rows._attend.clear_cache()
 
     return Mutant(**{f.name: getattr(mechanism, f.name) for f in dataclasses.fields(mechanism)})
 
