@@ -1,1 +1,1 @@
-"""What do a layer's work, its steps in a row and its paths cost, as claimed and as measured?"""
+"""How do a layer's work, sequential steps and paths grow, as claimed and as measured?"""

@@ -103,8 +103,8 @@ def counted(r: dict) -> str:
     ]
     held = sum(len(judged(r, name)) for name in r["mixers"])
     first = (
-        f"Of {held} claims that can be held against a measurement, by more than T^{TOLERANCE} and "
-        "by more than the interval of the fit:"
+        f"Of {held} claims that can be compared with a measurement, these differ by more than "
+        f"T^{TOLERANCE} and by more than the interval of the fit:"
     )
     unknown = ", ".join(
         f"`{name}` ({column})"
@@ -112,14 +112,14 @@ def counted(r: dict) -> str:
         for column, held in judged(r, name).items()
         if untold(*held)
     )
-    last = f"Not to be told, for the interval holds the claim and more: {unknown or 'none'}."
+    last = f"Undecided, as the interval holds the claim and much else: {unknown or 'none'}."
     sums = [f"`{name}`" for name in r["mixers"] if len({*growths(CLAIMS[name].work, 4)}) > 1]
-    between = f"Of a sum, and held to grow between its terms: {', '.join(sums) or 'none'} (work)."
+    between = f"Claimed as a sum, held to grow between its terms: {', '.join(sums) or 'none'}."
     return "\n".join([first, "", *lines, "", last, "", between])
 
 
 COLUMNS = {
-    "work": "work grows otherwise",
-    "steps": "steps of the definition grow otherwise",
-    "path": "paths grow otherwise",
+    "work": "work",
+    "steps": "sequential steps of the definition",
+    "path": "path length",
 }

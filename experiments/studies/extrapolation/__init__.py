@@ -1,1 +1,1 @@
-"""Which encodings of positions carry over to sequences longer than those trained on?"""
+"""Which position encodings carry over to longer sequences?"""

@@ -1,1 +1,1 @@
-"""Are Long Range Arena's models as fast, beside one another, as in its paper?"""
+"""Do the relative speed and memory of Long Range Arena's models agree with its paper?"""

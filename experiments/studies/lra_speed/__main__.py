@@ -1,6 +1,6 @@
 """python -m experiments.studies.lra_speed [--out=DIR] [--steps=7]
 
-Are Long Range Arena's models as fast and as small, beside one another, as in its paper? Times as
+Do the relative speed and memory of Long Range Arena's models agree with its paper? Times as
 many train steps of each on texts of 1,000 to 4,000 bytes; writes results.json, README.md and the
 figure; --out=experiments/studies/lra_speed renews the study itself. Wants an idle machine.
 """

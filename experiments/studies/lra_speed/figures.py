@@ -15,7 +15,7 @@ def figures(r: dict) -> Figures:
         axes = fig.subplots(1, 3, sharey=True)
         panels = {
             "paper: against its Transformer": (LENGTHS, SPEED),
-            "here: against softmax drawn whole": (at, against(r, names, lengths, DRAWN)),
+            "here: against materialized softmax": (at, against(r, names, lengths, DRAWN)),
             "here: against softmax in blocks": (at, against(r, names, lengths, BLOCKS)),
         }
         for ax, (title, (x, lines)) in zip(axes, panels.items()):

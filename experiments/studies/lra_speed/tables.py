@@ -52,7 +52,7 @@ def paper(name: str, length: str) -> float | None:
 
 
 def speed(r: dict) -> str:
-    """Against the Transformer that draws its matrix, the paper's in brackets; last, at the longest,
+    """Against the Transformer that makes its matrix, the paper's in brackets; last, at the longest,
     against the one in blocks."""
     lengths = list(r["lengths"])
     head = ["steps a second", *(f"{int(n):,} bytes" for n in lengths), "against blocks"]
@@ -90,10 +90,13 @@ def answer(r: dict) -> str:
         )
     beyond = lambda than: [name for name in names if faster(r, name, length, than) > 1]
     before, still = (", ".join(beyond(than)) or "none" for than in (DRAWN, BLOCKS))
-    lines.append(f"* Faster there than softmax drawn whole: {before}; than in blocks: {still}.")
+    lines.append(
+        f"* Faster there than softmax that materializes its matrix: {before}; than softmax in "
+        f"blocks: {still}."
+    )
     memory = last(r)[BLOCKS]["peak bytes"] / last(r)[DRAWN]["peak bytes"]
     lines.append(
         f"* Exact softmax in blocks takes {1 / faster(r, BLOCKS, length):.2f} of the time and "
-        f"{memory:.2f} of the memory of the same drawn whole."
+        f"{memory:.2f} of the memory of softmax that materializes its matrix."
     )
     return "\n".join(lines)
