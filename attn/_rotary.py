@@ -1,4 +1,4 @@
-"""Rotary positions: which rates turn which channels, and by what they are scaled."""
+"""Rotary positions: which channels rotate at which rates, and how they are scaled."""
 
 import dataclasses
 import math
@@ -24,13 +24,13 @@ def rotary(
     rates: Float[Any, " half"] | None = None,
     scale: float | Float[Array, "*#B T 1 half"] = 1.0,
 ) -> Float[Array, "*B T N H"]:
-    """Turn the pairs (x_c, x_{c + R/2}) by the angles positions rates_c, and multiply them by
+    """Rotate the pairs (x_c, x_{c + R/2}) by the angles positions rates_c, and multiply them by
     `scale` (Su et al. 2021, arXiv:2104.09864, half-split layout).
 
     `rates` [R/2] are base^(-2c/H) with R = H by default; with fewer, the channels from R on stay as
     they are. Angles in at least float32, the result in x's dtype. Raises ValueError if H is odd and
     there are no rates, for more rates than pairs and for positions that do not fit, TypeError for x
-    that is not of floats and for positions that are no array.
+    that is not of floats and for positions that are not an array.
     """
     check_floats(x=x)
     check_positions(positions, x.shape[:-2])
@@ -67,12 +67,12 @@ def xpos_scale(
 class Rotary:
     """Rotary positions, and how they are stretched to sequences `factor` times as long.
 
-    The first `fraction` of each head is turned. `scaling` "linear" divides every rate by `factor`
+    The first `fraction` of each head is rotated. `scaling` "linear" divides every rate by `factor`
     (Chen et al. 2023, arXiv:2306.15595); "ntk" multiplies `base` by factor^(R / (R - 2)), R the
-    channels turned; "yarn" divides the rates that turn less than `beta_slow` times within
-    `original_length`, keeps those that turn more than `beta_fast` times, a ramp over the channels
-    between, and multiplies what is turned of q and of k by 0.1 ln(factor) + 1 (Peng et al. 2023,
-    arXiv:2309.00071, and its code). Raises ValueError that names every mistake.
+    channels rotated; "yarn" divides the rates that turn less than `beta_slow` times within
+    `original_length`, keeps those that turn more than `beta_fast` times, with a ramp over the
+    channels between, and multiplies the rotated channels of q and of k by 0.1 ln(factor) + 1 (Peng
+    et al. 2023, arXiv:2309.00071, and its code). Raises a ValueError that names every mistake.
     """
 
     base: float = 10000.0
@@ -88,7 +88,7 @@ class Rotary:
             raise ValueError("\n".join(mistakes))
 
     def width(self, head_dim: int) -> int:
-        """R, how many channels of a head are turned. Raises ValueError unless it is even, at least
+        """R, how many channels of a head are rotated. Raises ValueError unless it is even, at least
         2, and more than 2 for "ntk"."""
         width, least = round(self.fraction * head_dim), 4 if self.scaling == "ntk" else 2
         if abs(width - self.fraction * head_dim) > 1e-6 or width % 2 or width < least:
@@ -100,7 +100,7 @@ class Rotary:
         return width
 
     def rates(self, head_dim: int) -> Float[np.ndarray, " half"]:
-        """Angle a position of each pair, float32. Raises as `width`."""
+        """The angle per position of each pair, float32. Raises as `width`."""
         R = self.width(head_dim)
         if self.scaling == "ntk":
             return geometric(R, self.base * self.factor ** (R / (R - 2)))
@@ -123,7 +123,7 @@ class Rotary:
 
     @property
     def temperature(self) -> float:
-        """What is turned is multiplied by this."""
+        """The factor on the rotated channels."""
         return 0.1 * math.log(self.factor) + 1 if self.scaling == "yarn" else 1.0
 
     def __call__(
@@ -134,9 +134,9 @@ class Rotary:
         *,
         xpos_centre: float | None = None,
     ) -> tuple[Float[Array, "*B T N H"], Float[Array, "*B T K H"]]:
-        """q and k, turned; with `xpos_centre` also scaled by `xpos_scale` and by its inverse, so
-        that scores fall with distance. Keys after a query would rise: mask with `Causal`. Raises
-        as `rotary`."""
+        """q and k, rotated; with `xpos_centre` also scaled by `xpos_scale` and by its inverse, so
+        that scores fall with distance. For keys after the query they would grow: mask with
+        `Causal`. Raises as `rotary`."""
         check_positions(positions, q.shape[:-2])
         rates = self.rates(q.shape[-1])
         scale = inverse = self.temperature
@@ -148,7 +148,7 @@ class Rotary:
 
 
 def geometric(width: int, base: float) -> Float[np.ndarray, " half"]:
-    """base^(-2c / width), in float64 where numpy computes."""
+    """base^(-2c / width), in float64 unless `base` is a JAX array."""
     return base ** (-np.arange(0, width, 2) / width)
 
 

@@ -1,4 +1,4 @@
-"""Additive biases on the scores, computed from indices: never T x S in memory unless given so.
+"""Additive biases on the scores, computed from indices: T x S in memory only if given as an array.
 
 A bias is a pytree with one method, `at(i, j) -> [*B, N, *broadcast(i, j)]`; its arrays are
 differentiable. The blockwise engine evaluates it on the visited block only.
@@ -24,7 +24,7 @@ from attn.positions import t5_bucket
 class Bias:
     """A number added to the score of (query i, key j), per head.
 
-    One of your own is a class with fields and `at`, under `term`, its arrays by `array_field`:
+    To write your own, put `term` on a class with fields and `at`, its arrays by `array_field`:
 
         @attn.biases.term
         class Distance(attn.Bias):
@@ -36,11 +36,11 @@ class Bias:
 
     def at(self, i: Int[Any, "..."], j: Int[Any, "..."]) -> Float[Array, "..."]:
         """The bias at integer indices that broadcast: [*B, N, *broadcast(i, j)], with 1 for N where
-        all heads have the same."""
+        all heads share it."""
         raise NotImplementedError(f"{type(self).__name__} must define at(i, j)")
 
     def check(self, batch: tuple[int, ...], N: int, T: int, S: int) -> None:
-        """Raise ValueError unless it fits [*batch, N, T, S]. (Here: of one without batch axes.)"""
+        """Raise ValueError unless it fits [*batch, N, T, S]. (This one: without batch axes.)"""
         index = np.zeros((1, 1), np.int32)
         got = jax.eval_shape(lambda: self.at(jnp.asarray(index), jnp.asarray(index))).shape
         if got not in ((N, 1, 1), (1, 1, 1)):
@@ -54,26 +54,26 @@ class Bias:
         return self.at(jnp.arange(T)[:, None], jnp.arange(S)[None, :])
 
     def reordered(self, queries: Places, keys: Places) -> "Bias":
-        """That of tokens in another order: (i, j) is (queries[i], keys[j]) of this one."""
+        """The bias of tokens in another order: (i, j) is (queries[i], keys[j]) of this one."""
         return Reordered(self, queries, keys)
 
     def of_heads(self, heads: Int[np.ndarray, " n"]) -> "Bias":
-        """That of some of the heads."""
+        """The bias of some of the heads."""
         return OfHeads(self, Places.of(heads))
 
-    # What the blockwise engine asks, with answers for a bias without batch axes:
+    # what the blockwise engine calls, with defaults for a bias without batch axes:
 
     def prepare(self, batch: tuple[int, ...], T: int, S: int, block: tuple[int, int]) -> "Bias":
-        """What is read tile by tile, of at most `block`: batch axes merged into one, of 1 or all
-        rows; lengths padded to T and S."""
+        """The bias to be read by tiles of at most `block`: batch axes merged into one, of size 1 or
+        the whole batch; lengths padded to T and S."""
         return self
 
     def rows(self, start, count: int) -> "Bias":
-        """That of `count` batch rows."""
+        """The bias of `count` batch rows from `start`."""
         return self
 
     def with_rows(self, part: "Bias", start) -> "Bias":
-        """This one with those rows put back."""
+        """This bias with the rows from `start` replaced by `part`."""
         return part
 
     def tile(self, i: Int[Any, "b 1"], j: Int[Any, "1 c"]) -> Float[Array, "#R #N b c"]:
@@ -82,7 +82,7 @@ class Bias:
         return jnp.broadcast_to(x, (x.shape[0], i.size, j.size))[None]
 
     def add_tile(self, total: "Bias", d: Float[Array, "R N b c"], i, j) -> "Bias":
-        """`total` (a gradient of this bias) plus what the gradient d of a tile gives."""
+        """`total` (a gradient of this bias) plus what the gradient d of a tile adds."""
         of_heads = lambda bias: jnp.broadcast_to(bias.at(i, j), d.shape[1:]).astype(d.dtype)
         _, pull = jax.vjp(of_heads, self)
         return jax.tree.map(jnp.add, total, pull(d.sum(0))[0])
@@ -93,8 +93,8 @@ _FIELDS = (dataclasses.field, array_field)  # for type checkers
 
 @dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=_FIELDS)
 def term(cls: type[Bias]) -> type[Bias]:
-    """A class of biases as a frozen dataclass and pytree; its arrays, of floats, are fields by
-    `array_field`. Raises TypeError for what is no Bias."""
+    """Make a Bias class a frozen dataclass and pytree; its arrays, of floats, are fields by
+    `array_field`. Raises TypeError for anything but a subclass of Bias."""
     if not (isinstance(cls, type) and issubclass(cls, Bias)):
         raise TypeError(f"term: expected a subclass of Bias, got {cls!r}")
     cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
@@ -108,8 +108,8 @@ def term(cls: type[Bias]) -> type[Bias]:
 class Alibi(Bias):
     """-slope_n |i - j| (Press et al. 2021, arXiv:2108.12409), symmetric for encoders.
 
-    From i, whatever the offset of a `Causal` mask: the last T of S queries take the rows
-    `alibi.array(S, S)[None, :, -T:]`.
+    Distances count from i, whatever the offset of a `Causal` mask: for the last T of S queries,
+    pass the rows `alibi.array(S, S)[None, :, -T:]`.
     """
 
     slopes: Float[Array, " N"] = array_field(1)
@@ -129,7 +129,7 @@ class Alibi(Bias):
 @term
 class Relative(Bias):
     """table[bucket(j - i), n]: T5's learned relative position (Raffel et al. 2019,
-    arXiv:1910.10683). From i, whatever the offset of a `Causal` mask."""
+    arXiv:1910.10683). Counted from i, whatever the offset of a `Causal` mask."""
 
     table: Float[Array, "buckets N"] = array_field(2)
     max_distance: int = 128
@@ -153,7 +153,7 @@ class Relative(Bias):
         return dataclasses.replace(self, table=self.table[:, heads])
 
     def prepare(self, batch, T, S, block):
-        # all distances that differ, drawn once for the rows of a block: each tile is a slice
+        # all distances that differ, computed once for the rows of a block: each tile is a slice
         near = min(self.max_distance, max(T, S)) + sum(block)  # no other distance occurs
         vector = self.at(near - jnp.arange(2 * near), jnp.zeros(2 * near, jnp.int32))
         return Strip(_strip(vector, block[0])[None], near)
@@ -161,8 +161,8 @@ class Relative(Bias):
 
 @term
 class Strip(Bias):
-    """A bias that depends on i - j alone and changes no more from `near` on, for the rows of one
-    block: what `Relative` becomes in the blockwise engine."""
+    """A bias that depends on i - j alone and is constant from a distance of `near` on, for the rows
+    of one block: what `Relative` becomes in the blockwise engine."""
 
     values: Float[Array, "1 N b X"] = array_field(3)
     near: int = 0
@@ -190,7 +190,7 @@ def _strip(x: Float[Array, "N X"], rows: int) -> Float[Array, "N rows X-rows"]:
 
 @term
 class Reordered(Bias):
-    """`bias` of tokens that stand in another order."""
+    """`bias` for tokens in another order."""
 
     bias: Bias = array_field(0)
     queries: Places

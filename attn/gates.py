@@ -1,11 +1,11 @@
-"""Gates: how a per-token input of a mechanism is projected from x, started and activated.
+"""Gates: how a per-token input of a mechanism is projected from x, initialised and activated.
 
 `Mechanism.gates` returns these by name. A gate is
 
     scale * activation(W x + b)            W one matrix, or two of a low rank
 
-and a `StepDecay` is one of them at a rate that each head learns. The arrays are float32, and so
-is all arithmetic on narrower input: a decay is raised to powers as high as the sequence is long.
+and a `StepDecay` is a gate times a rate that each head learns. The arrays are float32, and so is
+all arithmetic on narrower input: a decay is raised to powers as high as the sequence is long.
 """
 
 import dataclasses
@@ -25,9 +25,9 @@ Initializer = Callable[..., Array]  # (key, shape, dtype), as those of jax.nn.in
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-    """A function of jax.nn by its name, `Named("sigmoid")`, or what one there makes of `settings`,
-    `Named("initializers.normal", (0.02,))`: a value, where pickle finds no function that jax has
-    wrapped or made anew."""
+    """A function of jax.nn by name, `Named("sigmoid")`, or what such a function returns for
+    `settings`, `Named("initializers.normal", (0.02,))`: comparable and picklable, unlike functions
+    that jax has wrapped or returned."""
 
     name: str
     settings: tuple | None = None
@@ -53,7 +53,7 @@ class Dense:
     kernel: Initializer = FULL_SCALE
 
     def init(self, key: Array, width: int, size: int) -> dict[str, Array]:
-        # 0 for the projection, 1 for the bias (of a Gate), 2 for the rates: no draw is met twice
+        # 0 for the projection, 1 for the bias (of a Gate), 2 for the rates: all draws differ
         return {"kernel": self.kernel(jax.random.fold_in(key, 0), (width, size), jnp.float32)}
 
     def __call__(self, x: Float[Array, "*B W"], *, kernel: Array) -> Float[Array, "*B size"]:
@@ -82,8 +82,8 @@ class LowRank:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gate:
-    """scale * activation(project(x) + b), of `shape` after the axes of tokens; `bias` says how b
-    starts, None leaves it out."""
+    """scale * activation(project(x) + b), of `shape` after the token axes; `bias` initialises b,
+    None leaves it out."""
 
     shape: tuple[int, ...]
     activation: Callable[[Array], Array] = identity
@@ -108,9 +108,9 @@ class Gate:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepDecay:
-    """-exp(a_log) step(x): a log decay from how long the token's `step` is (Dao & Gu 2024,
-    arXiv:2405.21060). Each head, the first axis, learns a rate exp(a_log), which starts uniform
-    in `rates`, its lower end left out."""
+    """-exp(a_log) step(x): a log decay from the size of the token's `step` (Dao & Gu 2024,
+    arXiv:2405.21060). Each head, the first axis, learns a rate exp(a_log), initialised uniformly in
+    `rates`, the lower end excluded."""
 
     step: Gate
     rates: tuple[float, float] = (1.0, 16.0)
@@ -146,8 +146,8 @@ def _time_steps(key, shape, dtype) -> Array:
 
 
 def write_strength(num_heads: int, *, negative_eigenvalues: bool = False) -> Gate:
-    """sigmoid(W x) for each head, how far the delta rule moves what is stored; up to 2, past what
-    it stores, where eigenvalues may be negative (Grazzi et al. 2024, arXiv:2411.12537)."""
+    """sigmoid(W x) for each head: how far the delta rule moves the stored value towards the new
+    one; up to 2, past it, with `negative_eigenvalues` (Grazzi et al. 2024, arXiv:2411.12537)."""
     scale = 2.0 if negative_eigenvalues else 1.0
     return Gate(shape=(num_heads,), activation=Named("sigmoid"), scale=scale, bias=None)
 
@@ -168,9 +168,9 @@ class Uniform:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ramp:
-    """A bias that grows from `low` to `high` over all channels, evenly or by the power `bend`, plus
-    `zigzag` times s |s| with s from -1 to 1 over the channels of each head: as RWKV starts its
-    gates."""
+    """An initializer of a bias that grows from `low` to `high` over all channels, linearly or as
+    the power `bend`, plus `zigzag` times s |s| with s from -1 to 1 over the channels of each head:
+    RWKV's for its gates."""
 
     low: float
     high: float
@@ -186,8 +186,8 @@ class Ramp:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fading:
-    """1 - (c / C)^power - less in channel c of C: as RWKV starts the share of the token before in
-    what a projection reads, from that token alone to almost the token alone."""
+    """1 - (c / C)^power - less in channel c of C: RWKV's initial share of the previous token in
+    what a projection reads, from the previous token alone to almost the current token alone."""
 
     power: float
     less: float = 0.0

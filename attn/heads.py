@@ -85,9 +85,10 @@ def multi_head_by_head(
     """`multi_head` as its definition: a loop over heads, each with its own slices of the weights,
     for reading and for testing. A bias is drawn whole, O(T S) memory.
 
-    Raises NotImplementedError for a mechanism that knows its heads by their number or mixes them
-    (`Mechanism.heads_alike`), which one head alone cannot show; a function of your own says so by
-    an attribute of that name: False, or a function of the settings bound by `functools.partial`.
+    Raises NotImplementedError for a mechanism that distinguishes heads by their index or mixes them
+    (see `Mechanism.heads_alike`), of which one head alone would differ; a function of your own says
+    so by an attribute of that name: False, or a function of the settings bound by
+    `functools.partial`.
     """
     _check_alike(attend)
     N, K = _check(x, wq, wk, wv, wo, num_heads, num_kv_heads, context)
@@ -107,7 +108,7 @@ def multi_head_by_head(
 def _check_alike(attend):
     settings = {}
     while isinstance(attend, functools.partial):
-        settings = attend.keywords | settings  # the outer partial is what the call hears
+        settings = attend.keywords | settings  # the outer partial's settings win
         attend = attend.func
     alike = getattr(attend, "heads_alike", True)
     if not (alike(**settings) if callable(alike) else alike):

@@ -10,10 +10,10 @@ def pool_heads(
     kernel: Float[Array, "*L KH"], *, num_heads: int, groups: int
 ) -> Float[Array, "*L GH"]:
     """The kernel of K key or value heads with each group of K / G neighbours replaced by its mean,
-    from which a grouped-query model is trained on (Ainslie et al. 2023, arXiv:2305.13245).
+    from which training continues as a grouped-query model (Ainslie et al. 2023, arXiv:2305.13245).
 
-    Raises ValueError unless `groups` divides `num_heads`, and that the kernel's width, TypeError
-    for a kernel that is no array of floats.
+    Raises ValueError unless `groups` divides `num_heads` and `num_heads` the kernel's width,
+    TypeError for a kernel that is not an array of floats.
     """
     check_floats(kernel=kernel)
     check_count("num_heads", num_heads)

@@ -1,4 +1,4 @@
-"""Mechanism: the record beside every variant, which configs, encoders, tests and tables hold."""
+"""Mechanism: the record of an attention variant, held by configs, encoders, tests and tables."""
 
 import abc
 import dataclasses
@@ -19,44 +19,44 @@ from attn.norms import HeadNorm
 class Mechanism(abc.ABC):
     """One attention variant with its settings: hashable, comparable, made of plain values.
 
-    Calling it maps q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D] to [*B, T, N, D] in q's
-    dtype; N is a multiple of K. What is not in `honours` (a mask term, a bias) is refused with
-    NotImplementedError, as is what it does not offer (`weights`, decoding). Learned arrays (`init`)
-    and per-token gates (`gates`) come back as keyword arguments under the names they were given
-    out; a variant with a `dropout_rate` above 0 takes a `dropout_key` too, None for none. Subclass
-    it once per variant, never deeper.
+    Calling it maps q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D] to [*B, T, N, D] in q's dtype;
+    N is a multiple of K. A mask term or bias that is not in `honours` raises NotImplementedError,
+    as do methods that it does not offer (`weights`, decoding). Learned arrays (of `init`) and
+    per-token gates (of `gates`) are passed as keyword arguments under their names there; a variant
+    with a `dropout_rate` above 0 also takes a `dropout_key`, None to drop nothing. A variant's
+    record is not subclassed further.
     """
 
     honours: ClassVar[tuple[type[Mask] | type[Bias], ...]] = ()
-    # mask terms without which it is not defined, and refused
+    # mask terms that it needs: a mask without them is refused
     requires: ClassVar[tuple[type[Mask], ...]] = ()
-    # how much more room than the contract of numbers it needs, with the reason beside it
+    # a factor on the bounds of the numerical contract, with the reason beside it
     room: ClassVar[float] = 1.0
-    # the share of weights dropped while training: a field of the variants that can
+    # the share of weights dropped in training: a field of the variants that support it
     dropout_rate: ClassVar[float] = 0.0
-    # what the layer adds where the paper has it, fields of the variants that do: taps of a causal
-    # convolution with SiLU on q, k and v; "silu" or "sigmoid" of a projection of x on the output
+    # what a layer adds, as fields of the variants whose papers have it: the taps of a causal
+    # convolution with SiLU on q, k and v; an output gate, "silu" or "sigmoid" of a projection of x
     short_conv: ClassVar[int] = 0
     output_gate: ClassVar[str | None] = None
-    # whether that convolution has a bias, and the gate comes before the norm
+    # whether that convolution has a bias; whether that gate is applied before the norm
     conv_bias: ClassVar[bool] = False
     gates_first: ClassVar[bool] = False
-    # a layer adds a token's `own` share of its value to each head's output, after the norm, by
-    # learned weights that start at this number; None adds nothing
+    # the initial value of learned weights by which a layer adds each token's `own` share of its
+    # value to each head's output, after the norm; None adds nothing
     bonus: ClassVar[float | None] = None
-    # the rank of the networks by which the shares of `shifts` follow the token, 0 for shares that
-    # are the same for every token
+    # the rank of the networks by which the shares of `shifts` depend on the token, 0 for shares
+    # that are the same for every token
     shift_rank: ClassVar[int] = 0
-    # how many vectors a head's q and k hold side by side: a layer rotates each by itself
+    # how many vectors a head's q and k hold side by side: a layer rotates each separately
     parts: ClassVar[int] = 1
-    # learned arrays that all layers of a stack have in common
+    # learned arrays that all layers of a stack share
     shared_by_layers: ClassVar[tuple[str, ...]] = ()
-    # whether an output depends on its query and the keys alone: not on where the query stands, nor
-    # on other queries, which in a decoder would be tokens that are not written yet
+    # whether an output depends on its query and the keys alone: not on the query's position, nor on
+    # other queries, which in a decoder are not generated yet
     crosses: ClassVar[bool] = False
     # whether a layer projects one array for q and k
     shared_qk: ClassVar[bool] = False
-    # whether every head does the same: one alone gives what it gives beside the others
+    # whether all heads compute the same function: one alone gives what it gives among others
     heads_alike: ClassVar[bool] = True
     # whether the query heads of one key head choose keys together
     shares_selection: ClassVar[bool] = False
@@ -85,8 +85,8 @@ class Mechanism(abc.ABC):
 
     @abc.abstractmethod
     def flops(self, T: int, S: int, N: int, K: int, H: int, D: int) -> int:
-        """Operations of the matrix products of one forward pass as it runs, batch 1: visited blocks
-        count whole. Without any mask but what it `requires`."""
+        """Operations of the matrix products of one forward pass as it runs, for batch 1 and no mask
+        but what it `requires`: visited blocks count whole."""
 
     @property
     def linear_memory(self) -> bool:
@@ -95,30 +95,30 @@ class Mechanism(abc.ABC):
 
     @property
     def shifts(self) -> dict[str, Initializer]:
-        """What the layer projects from a mixture of a token and the one before it, of "q", "k",
-        "v", the names of `gates` and "output_gate": how the share of the token before starts in
-        each channel, as `attn.gates.Fading` does. {} mixes nothing. With a `shift_rank`, "shares"
-        is what the networks of the shares read."""
+        """Token shift: which of "q", "k", "v", the `gates` and "output_gate" a layer projects from
+        a mixture of each token and the previous one, with an initializer (as `attn.gates.Fading`)
+        of the previous token's share in each channel. {} mixes nothing. With a `shift_rank`,
+        "shares" is the mixture that the networks of the shares read."""
         return {}
 
     @property
     def gates_like(self) -> dict[str, str]:
-        """Those of `gates` that are queries [*B, T, N, H] or keys [*B, S, K, H], by "q" or "k": a
-        layer normalises and rotates them as it does that one."""
+        """Those of `gates` that are queries [*B, T, N, H] or keys [*B, S, K, H], as "q" or "k": a
+        layer normalises and rotates them as it does q or k."""
         return {}
 
     def gating(self, *, num_heads: int, head_dim: int) -> Gate | None:
-        """The output gate of a layer, if it is made otherwise than `output_gate` of one product."""
+        """A layer's output gate, if it is not simply `output_gate` of one linear projection."""
         return None
 
     def blending(self, *, num_kv_heads: int, head_dim: int) -> Gate | None:
-        """How much of the first layer's value each value takes, by a gate of the token; None takes
+        """The per-token gate for how much of the first layer's value each value takes; None takes
         nothing."""
         return None
 
     @property
     def head_norm(self) -> HeadNorm | None:
-        """The norm that a layer puts on the output, None for none."""
+        """The norm that a layer applies to the output, None for none."""
         return None
 
     def init(
@@ -131,17 +131,18 @@ class Mechanism(abc.ABC):
         value_dim: int,
         max_length: int,
     ) -> dict[str, Array]:
-        """Learned arrays, float32, passed back as keyword arrays. {} if there are none."""
+        """Learned arrays, float32, to be passed as keyword arguments. {} if there are none."""
         return {}
 
     def own(self, q, k, **arrays: Array) -> Float[Array, "*B T N"]:
-        """How much of its own value a token adds to each head's output, in the recurrence or, with
-        a `bonus`, in the layer after the norm, which gives its weights [N, H] as `bonus` too."""
+        """How much of its own value a token adds to each head's output: in the recurrence or, with
+        a `bonus`, in the layer after the norm, which passes its weights [N, H] as `bonus` too."""
         raise NotImplementedError(f"{self.name} adds nothing of its own value")
 
     def check_learned(self, q, k, v, /, **learned: Array) -> None:
         """Raise ValueError or TypeError, by name, unless `learned` is what `init` makes for the
-        heads and widths of q, k and v; how far an axis of `max_length` must reach is not asked."""
+        heads and widths of q, k and v; the length of an axis that grows with `max_length` is not
+        checked."""
         check_qkv(q, k, v, FULL)
         heads = {"num_heads": q.shape[-2], "num_kv_heads": k.shape[-2]}
         widths = {"head_dim": q.shape[-1], "value_dim": v.shape[-1]}
@@ -150,12 +151,12 @@ class Mechanism(abc.ABC):
     def gates(
         self, *, num_heads: int, num_kv_heads: int, head_dim: int
     ) -> dict[str, Gate | StepDecay | tuple[int, ...]]:
-        """Per-token inputs that the layer projects from x, by name: how, or their bare shapes after
-        [*B, T]."""
+        """Per-token inputs that the layer projects from x, by name: the gate that does so, or only
+        the shape after [*B, T]."""
         return {}
 
     def gate_shapes(self, *, num_heads, num_kv_heads, head_dim) -> dict[str, tuple[int, ...]]:
-        """The shapes alone of `gates`."""
+        """The shapes of `gates`, after [*B, T]."""
         gates = self.gates(num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
         return {name: tuple(getattr(gate, "shape", gate)) for name, gate in gates.items()}
 
@@ -178,14 +179,15 @@ class Mechanism(abc.ABC):
         raise NotImplementedError(f"{self.name} does not decode token by token")
 
     def step(self, state: Any, q, k, v, **learned) -> tuple[Any, Float[Array, "*B 1 N D"]]:
-        """One token, q [*B, 1, N, H] and so on: equals `__call__` with `mask=Causal()` there. This
-        and `prefill` take a `bias` too, that of the whole, where the mechanism honours one."""
+        """Decode one token, q [*B, 1, N, H] and so on: equals `__call__` with `mask=Causal()`
+        there. This and `prefill` also take the `bias` of the whole sequence, where the mechanism
+        honours one."""
         raise NotImplementedError(f"{self.name} does not decode token by token")
 
     def prefill(self, q, k, v, *, max_length: int, **learned) -> tuple[Any, Float[Array, "..."]]:
-        """(state, out) after the T tokens of a prompt at once: `out` is that of `mask=Causal()`,
-        and `step` goes on from `state` up to `max_length` tokens. ValueError for more than that in
-        the prompt, also where a state would not be full, and for other than T keys."""
+        """(state, out) after a prompt of T tokens, processed at once: `out` is that of
+        `mask=Causal()`, and `step` goes on from `state` up to `max_length` tokens. Raises
+        ValueError for a longer prompt, even where the state has room, and for other than T keys."""
         raise NotImplementedError(f"{self.name} does not decode token by token")
 
     @property

@@ -1,4 +1,4 @@
-"""Norms: what a layer normalises in the outputs of a mechanism's heads."""
+"""Norms: how a layer normalises the outputs of a mechanism's heads."""
 
 import dataclasses
 
@@ -9,9 +9,8 @@ class HeadNorm:
     token side by side if `together` (Zhang & Sennrich 2019, arXiv:1910.07467).
 
     `centred` makes it a group norm (Wu & He 2018, arXiv:1803.08494), times * (scale * (y - mean) /
-    sqrt(var + 1e-5 H) + shift) of each head, H numbers wide, with a scale and a shift for each of
-    its numbers: RWKV's, whose epsilon is 64e-5 for heads of 64. The learned scale starts at
-    `start`.
+    sqrt(var + 1e-5 H) + shift) of each head of width H, with a scale and a shift for each of its
+    channels: RWKV's, whose epsilon is 64e-5 for heads of 64. The learned scale starts at `start`.
     """
 
     times: float = 1.0

@@ -40,8 +40,8 @@ def sinusoidal_grid(length: int, columns: int, width: int) -> Float[np.ndarray, 
 
 
 def alibi_slopes(num_heads: int) -> Float[np.ndarray, " num_heads"]:
-    """2^(-8 n / N) for n = 1..N; for N not a power of two, those of the power below and every
-    other one of the power above (Press et al. 2021, arXiv:2108.12409, and its code). Raises
+    """2^(-8 n / N) for n = 1..N; for N not a power of two, the slopes of the power below, then
+    every other one of the power above (Press et al. 2021, arXiv:2108.12409, and its code). Raises
     ValueError for no heads."""
     check_count("num_heads", num_heads)
     below = 2 ** int(math.log2(num_heads))
@@ -60,9 +60,9 @@ def t5_bucket(
 ) -> Int[Array, "..."]:
     """The bucket of the distance j - i: exact up to half of a side's buckets, then logarithmic up
     to max_distance (Raffel et al. 2019, arXiv:1910.10683). With `bidirectional`, the upper half of
-    the buckets is the side of keys after the query; without, those share bucket 0. Raises
-    ValueError for fewer than 2 buckets a side, an odd number of them for two, and a `max_distance`
-    within what is exact."""
+    the buckets is for keys after the query; without, those keys share bucket 0. Raises ValueError
+    for fewer than 2 buckets a side, an odd number of them for two sides, and a `max_distance`
+    within the exact distances."""
     least = 4 if bidirectional else 2
     if num_buckets < least or (bidirectional and num_buckets % 2):
         what = "an even number" if bidirectional else "a number"

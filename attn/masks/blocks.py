@@ -1,4 +1,4 @@
-"""Terms that hold a layout of blocks: given, drawn, or another mask's."""
+"""Terms that are layouts of blocks: given, drawn at random, or another mask's."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ class Blocks(Mask):
     def __post_init__(self):
         try:
             layout = np.asarray(self.layout) if len(self.layout) else np.zeros((0, 0), bool)
-        except (TypeError, ValueError):  # no rows, or of different lengths
+        except (TypeError, ValueError):  # not rows, or of different lengths
             what = "rows of booleans, all as long"
             raise TypeError(f"layout: expected {what}, got {self.layout!r}") from None
         if layout.ndim != 2:
@@ -44,7 +44,7 @@ class Blocks(Mask):
 
 @term
 class Coarse(Mask):
-    """Blocks of `size` queries and keys as `mask` has them: (i, j) is (i // size, j // size)."""
+    """`mask` over blocks of `size` queries and keys: (i, j) is (i // size, j // size) of it."""
 
     mask: Mask = dataclasses.field(metadata={"child": True})
     size: int
@@ -119,7 +119,7 @@ def _draw_blocks(term: Random) -> Bool[np.ndarray, "rows columns"]:
         drawn = _hash(term.seed, np.arange(rows)[:, None], np.arange(columns)[None, :])
         least = np.argpartition(drawn, term.per_row, axis=1)[:, : term.per_row]
         np.put_along_axis(layout, least, True, axis=1)
-    layout.flags.writeable = False  # it is kept, and everyone gets the same
+    layout.flags.writeable = False  # it is cached: every caller gets the same array
     return layout
 
 
@@ -137,7 +137,7 @@ def _hash(seed, a, b):
 
 
 def _look_up(layout, size, i, j):
-    """layout[i // size, j // size]; a rim of False stands for everything outside."""
+    """layout[i // size, j // size], False outside of the layout (by padding it)."""
     xp = namespace(i, j)
     layout = xp.asarray(np.pad(layout, 1))
     row = xp.clip(i // size + 1, 0, layout.shape[0] - 1)
@@ -152,7 +152,7 @@ def _sums(layout):
 
 
 def _layout_tiles(total, size, i0, i1, j0, j1):
-    """Blocks of a layout under a rectangle, counted by its integral image."""
+    """`tiles` of a layout: its True blocks in a rectangle, counted by its integral image."""
     rows, cols = total.shape[0] - 1, total.shape[1] - 1
     a, b = np.minimum(i0 // size, rows), np.minimum(i1 // size + 1, rows)
     c, d = np.minimum(j0 // size, cols), np.minimum(j1 // size + 1, cols)

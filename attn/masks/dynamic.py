@@ -16,8 +16,8 @@ from attn.masks.language import Mask, array_field, term
 
 @term
 class Padding(Mask):
-    """Keys at or past `lengths` are unseen; or, in boolean form, keys where `keys` is False are
-    unseen and queries where `queries` is False see nothing."""
+    """Keys at or past `lengths` are hidden; or, in boolean form, keys where `keys` is False are
+    hidden and queries where `queries` is False see nothing."""
 
     lengths: Int[JaxArray, "*B"] | None = array_field(0, default=None)
     keys: Bool[JaxArray, "*B S"] | None = array_field(1, default=None, kw_only=True)
@@ -31,7 +31,7 @@ class Padding(Mask):
         _as_array(self, "queries", np.bool_)
 
     def _meet(self, other):
-        """Shorter lengths, keys and queries that both show."""
+        """The shorter lengths; the keys and queries that both masks show."""
         if not isinstance(other, Padding):
             return None
         if not all(_alike(self, other, field) for field in dataclasses.fields(self)):
@@ -61,7 +61,7 @@ class Padding(Mask):
         return conjunction(*seen)
 
     def seen_keys(self, S: int) -> Bool[JaxArray, "*B S"]:
-        """Which of S keys are real."""
+        """Which of S keys are not padding."""
         seen = [jnp.ones(S, bool)]
         if self.lengths is not None:
             keys = jnp.arange(S, dtype=self.lengths.dtype)
@@ -76,7 +76,7 @@ class Padding(Mask):
 
 
 def _alike(one: Padding, other: Padding, field: dataclasses.Field) -> bool:
-    """Whether their arrays, where both have one, go together: with the same batch axes, or none."""
+    """Whether their arrays, where both have one, can be joined: same batch axes, or none."""
     a, b = getattr(one, field.name), getattr(other, field.name)
     if a is None or b is None:
         return True
@@ -89,9 +89,9 @@ def _alike(one: Padding, other: Padding, field: dataclasses.Field) -> bool:
 class Segments(Mask):
     """query_ids[i] == key_ids[j]: packed documents see only themselves.
 
-    An id that returns later in the row is one document, to attention, sums, states of linear
-    attention and the taps of convolutions; only recurrent layers (`attn.nn.LSTM`, `attn.nn.GRU`)
-    start anew at each change of id.
+    All tokens with one id are one document, even if not adjacent, to attention, sums, states of
+    linear attention and the taps of convolutions; only recurrent layers (`attn.nn.LSTM`,
+    `attn.nn.GRU`) restart at each change of id.
     """
 
     query_ids: Int[JaxArray, "*B T"] = array_field(1)

@@ -20,7 +20,7 @@ def fits(name, x, batch, event):
 
 
 def natural(name: str, value: Any, least: int = 0) -> int:
-    """Python's integer for one of any kind. Raises TypeError or ValueError by name."""
+    """An integer of any kind as a Python int. Raises TypeError or ValueError by name."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -33,6 +33,6 @@ def natural(name: str, value: Any, least: int = 0) -> int:
 
 
 def keep(mask, **least: int) -> None:
-    """Makes these fields Python's integers; raises unless each is at least the number given."""
+    """Makes these fields Python ints; raises unless each is at least the number given."""
     for name, value in least.items():
         object.__setattr__(mask, name, natural(name, getattr(mask, name), value))

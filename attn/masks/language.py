@@ -1,4 +1,4 @@
-"""Mask: the base class, its composition by `&`, `|`, `~`, and what is done with a whole mask."""
+"""Mask: the base class, its composition by `&`, `|`, `~`, and operations on a whole mask."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ from attn.masks.fields import fits, natural
 class Mask:
     """A predicate on (i, j): True where query i may see key j.
 
-    One of your own is a class with fields and `sees`, under `term`:
+    To write your own, put `term` on a class with fields and `sees`:
 
         @attn.masks.term
         class EveryOther(attn.Mask):
@@ -45,27 +45,28 @@ class Mask:
         # unsigned and short integers would wrap around in i - j
         i, j = (x if x.dtype in (np.int32, np.int64) else x.astype(np.int32) for x in (i, j))
         seen = self.sees(i, j)
-        if not hasattr(seen, "dtype") or seen.dtype != np.bool_:  # & and ~ of numbers are others
+        if not hasattr(seen, "dtype") or seen.dtype != np.bool_:  # & and ~ of numbers are bitwise
             got = getattr(seen, "dtype", type(seen).__name__)
             raise TypeError(f"{type(self).__name__}.sees: expected booleans, got {got}")
         xp = jnp if isinstance(seen, jax.Array) else np
         return xp.broadcast_to(seen, np.broadcast_shapes(seen.shape, i.shape, j.shape))
 
     def sees(self, i, j):
-        """Whether query i sees key j, of integer indices with as many axes each that broadcast:
-        booleans [*B, *broadcast(i, j)]. By operators and `abs` alone: the indices are NumPy's or
-        JAX's arrays."""
+        """Whether query i sees key j, for integer indices of equal rank that broadcast: booleans
+        [*B, *broadcast(i, j)]. Use operators and `abs` only: the indices are NumPy or JAX
+        arrays."""
         raise NotImplementedError(f"{type(self).__name__} must define sees(i, j)")
 
     def tiles(self, i0, i1, j0, j1):
         """(some, every): whether any, and whether all, of rows i0..i1 x columns j0..j1 is seen.
 
-        Inclusive NumPy bounds. It may err only to the side of work: some=True, every=False.
+        The bounds are inclusive NumPy arrays. When in doubt, some=True and every=False: that only
+        costs work.
         """
         return np.broadcast_arrays(np.bool_(True), np.bool_(False), i0 + j0)[:2]
 
     def _meet(self, other: "Mask") -> "Mask | None":
-        """`self & other` as one term of the same kind, where there is one."""
+        """`self & other` as one term of the same kind, None where it is not one."""
         return None
 
     def __post_init__(self):
@@ -93,7 +94,7 @@ class Mask:
             term._check(tuple(batch), T, S)
 
     def _check(self, batch, T, S):
-        """Here: of a mask of one's own, whose arrays may be as long as they like."""
+        """By default, as for user-defined masks, only the batch axes of arrays must fit."""
         for field in dataclasses.fields(self):
             if "rank" in field.metadata and (x := getattr(self, field.name)) is not None:
                 name = f"{type(self).__name__}.{field.name}"
@@ -114,14 +115,14 @@ class Mask:
         return self._build(values)
 
     def array(self, T: int, S: int) -> Bool[Any, "*B T S"]:
-        """The whole mask, drawn: O(T S) memory. NumPy if static, else a JAX array."""
+        """The whole mask as an array: O(T S) memory. NumPy if static, else a JAX array."""
         T, S = natural("T", T), natural("S", S)
         return self.sized(T, S).at(np.arange(T)[:, None], np.arange(S)[None, :])
 
     def blocks(self, T: int, S: int, block_q: int, block_k: int, rows=slice(None)):
-        """(some, every), each bool[ceil(T/block_q), ceil(S/block_k)]: blocks to visit, and to
-        visit unmasked; of these `rows`, an index. Arrays inside the mask are unknown here, so they
-        only clear `every`."""
+        """(some, every), each bool[ceil(T/block_q), ceil(S/block_k)]: blocks to visit, and to visit
+        unmasked, in the block rows that `rows` indexes. The values of arrays in the mask are
+        unknown here, so they only clear `every`."""
         i0 = np.arange(0, T, block_q)[rows, None]
         j0 = np.arange(0, S, block_k)[None, :]
         i1 = np.minimum(i0 + block_q, T) - 1
@@ -148,7 +149,8 @@ class Mask:
         return self.pairs(T, S) / (T * S) if T and S else 0.0
 
     def draw(self, T: int, S: int) -> str:
-        """A picture in text, one row a query: `#` seen, `.` hidden; batch rows apart."""
+        """A picture in text, one line a query: `#` seen, `.` hidden; blank lines between batch
+        rows."""
         full = np.asarray(self.array(T, S))
         full = full.reshape(math.prod(full.shape[:-2]), T, S)
         rows = lambda m: "\n".join(" ".join(".#"[int(x)] for x in row) for row in m)
@@ -158,7 +160,7 @@ class Mask:
         """Split a conjunction into the first term of each kind (None if absent) and the rest.
 
         `(causal, padding), rest = mask.take(Causal, Padding)`: a kernel that knows these two
-        natively must refuse, or evaluate with `at`, whatever `rest` is not FULL.
+        natively must refuse any `rest` but FULL, or evaluate it with `at`.
         """
         found: dict[type[Mask], Mask] = {}
         rest: Mask = FULL
@@ -223,7 +225,7 @@ class Mask:
         return self
 
 
-KINDS: dict[str, type[Mask]] = {}  # by the name that JSON has
+KINDS: dict[str, type[Mask]] = {}  # by their names in JSON
 
 
 def array_field(rank: int, **kwargs):
@@ -237,10 +239,11 @@ _FIELDS = (dataclasses.field, array_field)  # for type checkers
 
 @dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=_FIELDS)
 def term(cls: type[Mask]) -> type[Mask]:
-    """A class of masks as a frozen dataclass and pytree; JSON knows the last one of a name.
+    """Make a Mask class a frozen dataclass and pytree; JSON knows the last one of each name.
 
-    Its fields are plain values, or arrays as `array_field`: with none it is static, hashable and
-    known at trace time. Raises TypeError for what is no Mask, ValueError for a name of the library.
+    Its fields are plain values, or arrays by `array_field`: without arrays it is static, hashable
+    and known at trace time. Raises TypeError for anything but a subclass of Mask, ValueError for
+    the name of a mask of the library.
     """
     if not (isinstance(cls, type) and issubclass(cls, Mask)):
         raise TypeError(f"term: expected a subclass of Mask, got {cls!r}")
@@ -253,7 +256,7 @@ def term(cls: type[Mask]) -> type[Mask]:
 
 @dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=_FIELDS)
 def frozen(cls: type[Mask]) -> type[Mask]:
-    """`term` of what stays inside of the library, and out of JSON."""
+    """`term` for internal classes, which JSON does not know."""
     cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
     child = [bool(f.metadata.get("child")) for f in dataclasses.fields(cls)]
     keys = [f.name for f in dataclasses.fields(cls)]
@@ -281,7 +284,7 @@ def _mask(op: str, other: Any) -> Mask:
 
 
 def spelled(mask: Mask) -> str:
-    """The expression, its terms by their kinds alone, for a message: `Causal | ~Prefix`."""
+    """The expression with each term as its class name, for messages: `Causal | ~Prefix`."""
     inner = lambda m: f"({spelled(m)})" if isinstance(m, Joined) else spelled(m)
     if isinstance(mask, Not):
         return f"~{inner(mask.mask)}"
@@ -296,7 +299,7 @@ def _flat(kind, mask):
 
 def _same(a, b) -> bool:
     if hasattr(a, "dtype") or hasattr(b, "dtype"):
-        # what is traced is equal to itself alone: its numbers are not known yet
+        # a traced array is equal to itself alone: its numbers are not known yet
         both = hasattr(a, "dtype") and hasattr(b, "dtype")
         return a is b or (both and np.array_equal(a, b))
     return a == b
@@ -304,7 +307,8 @@ def _same(a, b) -> bool:
 
 @frozen
 class Joined(Mask):
-    """Several masks as one flat tuple, as & and | make it. Raises for what is none or no mask."""
+    """Several masks as one flat tuple, as & and | make it. Raises if there are none, or not all are
+    masks."""
 
     mask_terms: tuple[Mask, ...] = dataclasses.field(metadata={"child": True})
 
@@ -327,7 +331,7 @@ class Joined(Mask):
 
 @term
 class And(Joined):
-    """Seen by every one of `mask_terms`."""
+    """Seen under all of `mask_terms`."""
 
     def sees(self, i, j):
         return conjunction(*(m.sees(i, j) for m in self.mask_terms))
@@ -339,7 +343,7 @@ class And(Joined):
 
 @term
 class Or(Joined):
-    """Seen by any one of `mask_terms`."""
+    """Seen under any of `mask_terms`."""
 
     def sees(self, i, j):
         return functools.reduce(operator.or_, aligned(*(m.sees(i, j) for m in self.mask_terms)))

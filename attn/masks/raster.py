@@ -1,4 +1,4 @@
-"""Terms of an image, whose pixels are tokens row by row."""
+"""Terms for an image whose pixels are tokens, row by row."""
 
 import numpy as np
 
@@ -9,8 +9,8 @@ from attn.masks.strided import has_multiple, same_block
 
 @term
 class Local2D(Mask):
-    """At most `reach` rows and columns away in a height x width raster (Parmar et al. 2018,
-    arXiv:1802.05751, in squares); positions past the raster see nothing."""
+    """Pixels at most `reach` rows and columns apart in a height x width raster (Parmar et al. 2018,
+    arXiv:1802.05751, in squares); positions past the raster see nothing and are hidden."""
 
     height: int
     width: int

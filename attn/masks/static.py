@@ -13,9 +13,9 @@ from attn.masks.language import Mask, term
 class Causal(Mask):
     """j <= i + offset. Top-left aligned at offset 0; `Causal(S - T)` is bottom-right aligned.
 
-    It moves the edge and no query: `Window`, other patterns, biases and Luong's local "m" count
-    from i. In a variant with an order of its own (decays, cells, chunks) query i stands at
-    i + offset.
+    The offset moves the mask's edge, not the queries: `Window`, other patterns, biases and Luong's
+    local "m" count from i. In variants with an order of their own (decays, cells, chunks) query i
+    is at position i + offset.
     """
 
     offset: int = 0
@@ -35,9 +35,10 @@ class Causal(Mask):
 
 @term
 class Window(Mask):
-    """i - left <= j <= i + right, both ends inclusive: Window(5, 0) sees itself and five before.
+    """i - left <= j <= i + right, both ends inclusive: Window(5, 0) is the token and the five
+    before.
 
-    From i, whatever the offset of a `Causal` beside it.
+    Counted from i, whatever the offset of a `Causal` beside it.
     """
 
     left: int

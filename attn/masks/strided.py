@@ -8,8 +8,8 @@ from attn.masks.language import Mask, term
 
 @term
 class Dilated(Mask):
-    """Itself and `window` keys on each side, `rate` apart (Longformer, Beltagy et al. 2020,
-    arXiv:2004.05150)."""
+    """The token itself and `window` keys on each side, `rate` apart (Longformer, Beltagy et al.
+    2020, arXiv:2004.05150)."""
 
     window: int
     rate: int
