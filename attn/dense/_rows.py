@@ -1,10 +1,10 @@
-"""Dense attention a block of rows at a time, whatever makes the weights: O(b S) memory.
+"""Dense attention by blocks of b query rows, however the weights are made: O(b S) memory.
 
 For scores and normalisers without a hand-written backward pass (softmax over dot products has one,
-`attn/_blockwise.py`): each block of b queries meets the run of keys that a static mask leaves it,
-and meets it again in the backward pass, so derivatives of any kind and order cost O(b S) too.
+`attn/_blockwise.py`): each block is computed against the range of keys that a static mask leaves
+it, and recomputed in the backward pass, so derivatives of any kind and order take O(b S) too.
 
-NaN and Inf are taken out of q, k and v first and put back into the rows that see them at the end:
+NaN and Inf are removed from q, k and v first, and the rows that see them made NaN at the end:
 everything between is finite, and so are all gradients that do not come from those rows.
 """
 
@@ -37,20 +37,21 @@ BUDGET = 2**19  # float32 numbers that stay in cache
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """A block of b rows where it meets a run of c keys."""
+    """A block of b query rows against a range of c keys."""
 
-    rows: Any  # what queries bring, a pytree of [..., b, N, *]
-    columns: Any  # what keys bring, a pytree of [..., c, K, *]
+    rows: Any  # the features of queries, a pytree of [..., b, N, *]
+    columns: Any  # the features of keys, a pytree of [..., c, K, *]
     j: Int[Array, " c"]
     seen: Bool[Array, "*#B #N b c"]
     bias: Float[Array, "*#B N b c"] | float
 
 
 class Form:
-    """A variant, a pytree of its learned arrays: what queries and keys bring, of finite q and k
-    (None: themselves); and the weights where they meet, of what is finite.
+    """A variant, a pytree of its learned arrays: the `features` of finite q and k (None: q and k
+    themselves), and the weights of a tile of finite features.
 
-    `near(rows, j)` is what it hides by itself, [*B, N, b, c] from rows [..., b, N, *].
+    `near(rows, j)` is False where the variant itself hides keys: [*B, N, b, c] from rows [..., b,
+    N, *].
     """
 
     features: Callable[[Array, Array], tuple[Any, Any]] | None = None
@@ -71,7 +72,8 @@ def attend(
     dropout: Dropout | None = None,
     block: int | None = None,
 ) -> Float[Array, "*B T N D"]:
-    """w v of arguments that `check_qkv` passed, in q's dtype; `block` rows at a time."""
+    """Weights times v in q's dtype, `block` rows at a time, for arguments that `check_qkv`
+    passed."""
     check_block(block)
     if 0 in (*q.shape[:-2], v.shape[-3]):
         return no_output(q, v)
@@ -113,12 +115,12 @@ def _attend(block, form, q, k, v, mask, bias, dropout) -> Float[Array, "*B T N D
 
 
 def _row_blocks(T: int, numbers: int, block: int | None) -> tuple[int, int]:
-    """How many blocks of rows there are, and how many rows in each, of so many `numbers`."""
+    """How many blocks of rows there are, and rows in each, if a row has `numbers` scores."""
     return even_blocks(T, max(16, held(BUDGET) // numbers) if block is None else block)
 
 
 def met_pairs(mask: Mask, T: int, S: int, N: int, block: int | None) -> int:
-    """How many queries and keys meet in each of N heads, batch 1."""
+    """How many (query, key) pairs are computed in each of N heads, batch 1."""
     if 0 in (T, S):
         return 0
     count, b = _row_blocks(T, N * S, block)
@@ -126,7 +128,7 @@ def met_pairs(mask: Mask, T: int, S: int, N: int, block: int | None) -> int:
 
 
 def draw(form: Form, q, k, *, mask: Mask, bias: Bias | None) -> Float[Array, "*B N T S"]:
-    """The weights of arguments that `check_qkv` passed, whole: O(T S) memory."""
+    """The whole weights, for arguments that `check_qkv` passed: O(T S) memory."""
     T, N, S = *q.shape[-3:-1], k.shape[-3]
     rows, columns = _meeting(form, q, k, 0)
     w, poison, seen = _weights(form, rows, columns, jnp.arange(T), jnp.arange(S), mask, bias)
@@ -134,7 +136,7 @@ def draw(form: Form, q, k, *, mask: Mask, bias: Bias | None) -> Float[Array, "*B
 
 
 def _meeting(form, q, k, v_poison):
-    """What queries and keys bring, each beside NaN [..., 1] where it is not finite, else 0."""
+    """The features of queries and of keys, each with its poison [..., 1], NaN if not finite."""
     (q, q_poison), (k, k_poison) = isolate(wide(q)), isolate(wide(k))
     k_poison = k_poison + v_poison
     if form.features is None:
@@ -143,7 +145,7 @@ def _meeting(form, q, k, v_poison):
 
 
 def _finite(features, poison):
-    """What tokens bring, 0 where it overflows, and the poison of that too."""
+    """The features, 0 where they overflow, and the poison, NaN there too."""
     leaves, tree = jax.tree.flatten(features)
     for n, x in enumerate(leaves):
         leaves[n], over = isolate(x)
@@ -152,7 +154,7 @@ def _finite(features, poison):
 
 
 def _weights(form, rows, columns, i, j, mask, bias):
-    """The weights of a tile; NaN [*B, N, b] for rows that see what is not finite; what is seen."""
+    """The weights of a tile; NaN [*B, N, b] for rows that see a non-finite token; the mask."""
     (rows, q_poison), (columns, k_poison) = rows, columns
     N, K = q_poison.shape[-2], k_poison.shape[-2]
     heads_first = lambda x: jnp.swapaxes(x[..., 0], -1, -2)
@@ -171,8 +173,8 @@ def _weights(form, rows, columns, i, j, mask, bias):
 
 
 def _runs(mask: Mask, T: int, S: int, b: int):
-    """(blocks, the first key each must see, how many): up to four groups of neighbouring blocks,
-    since a loop's keys are of one number."""
+    """(blocks, the first key of each, how many keys): up to four groups of neighbouring blocks,
+    since the blocks of one loop take equally many keys."""
     step = max(b, -(-S // 64))
     some = mask.blocks(T, S, b, step)[0]
     any_, last = some.any(1), some.shape[1] - np.argmax(some[:, ::-1], 1)
@@ -189,7 +191,7 @@ def _runs(mask: Mask, T: int, S: int, b: int):
 def tanh_scores(
     u: Float[Array, "*B b N A"], x: Float[Array, "*B c K A"], v: Float[Array, "N A"]
 ) -> Float[Array, "*B N b c"]:
-    """v . tanh(u_i + x_j) of every pair, so many keys at a time that b x c x A is never held."""
+    """v . tanh(u_i + x_j) of every pair, by chunks of keys, so that b x c x A is never held."""
     *batch, b, N, A = u.shape
     c, K = x.shape[-3:-1]
     some = min(c, max(16, held(BUDGET) // max(1, u.size)))
@@ -210,7 +212,7 @@ def tanh_scores(
 
 
 def whole(s, q, k, v, *, mask, bias, dropout, weigh=masked_softmax) -> Float[Array, "*B T N D"]:
-    """weigh(s + bias) v of scores [*B, N, T, S] drawn whole: how references end."""
+    """weigh(s + bias) v of whole scores [*B, N, T, S]: the last step of references."""
     mask, bias = check_qkv(q, k, v, mask, bias)
     s = jnp.broadcast_to(s, (*q.shape[:-3], *s.shape[-3:]))
     s, seen = aligned(biased(s, bias), seen_array(mask, *s.shape[-2:]))
@@ -219,8 +221,8 @@ def whole(s, q, k, v, *, mask, bias, dropout, weigh=masked_softmax) -> Float[Arr
 
 
 def check_arrays(given: dict[str, Array | None], wanted: dict[str, tuple[int, ...]]) -> None:
-    """Raise ValueError unless each wanted array is there in its shape, and no other; TypeError for
-    what is no array of floats."""
+    """Raise ValueError unless exactly the wanted arrays are given, in their shapes; TypeError for
+    anything but arrays of floats."""
     for name, x in given.items():
         if (x is None) != (name not in wanted):
             want, got = ("None", "an array") if name not in wanted else ("an array", "None")
@@ -229,5 +231,5 @@ def check_arrays(given: dict[str, Array | None], wanted: dict[str, tuple[int, ..
 
 
 def last_sizes(x: Array | None, count: int) -> tuple[int, ...]:
-    """Of the last axes of an array; 0 where there are none, of which `check_arrays` tells."""
+    """The sizes of an array's last axes; 0 where it has none, which `check_arrays` reports."""
     return (*(0,) * count, *getattr(x, "shape", ()))[-count:]

@@ -32,8 +32,9 @@ def additive_attention(
     dropout_key: Array | None = None,
     block: int | None = None,
 ) -> Float[Array, "*B T N D"]:
-    """softmax_j(a . tanh(W q_i + U k_j)) v_j over the keys that `mask` shows, per head, with W
-    `query_projection`, U `key_projection` and a `score_vector`; the paper has no biases in it.
+    """softmax_j(a . tanh(W q_i + U k_j)) v_j over the keys that `mask` shows, per head, with W =
+    `query_projection`, U = `key_projection`, a = `score_vector` and, as in the paper, no bias
+    vectors.
 
     A `bias` is added to the scores. Raises ValueError for arrays of the wrong shape.
     """

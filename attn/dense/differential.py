@@ -1,4 +1,4 @@
-"""Differential attention (Ye et al. 2024, arXiv:2410.05258): one softmax less another, O(T S)."""
+"""Differential attention (Ye et al. 2024, arXiv:2410.05258): one softmax minus another, O(T S)."""
 
 import dataclasses
 import math
@@ -59,13 +59,13 @@ def differential_attention(
         return run(call, implementation)[0]
 
     first, second = map(attend, _halves(q), _halves(k), _keys(dropout_key))
-    # a NaN row that nobody asks about must not reach lambda: 0 * NaN
+    # a NaN row whose output is unused must not reach lambda: 0 * NaN
     second, poison = isolate(second)
     return (first - amount * second + poison[..., None]).astype(jnp.result_type(q))
 
 
 def _halves(x):
-    """x1 and x2, wide: what is left of their softmaxes is smaller than either's rounding."""
+    """x1 and x2, wide: the difference of their softmaxes may be smaller than either's rounding."""
     return jnp.split(wide(x), 2, axis=-1)
 
 
@@ -89,7 +89,7 @@ def _lambda(q, lambda_q1, lambda_k1, lambda_q2, lambda_k2, lambda_init) -> Float
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Differential(Cached):
-    """One softmax less `lambda` times another, each over half of the head width (Ye et al. 2024);
+    """One softmax minus `lambda` times another, each over half of the head width (Ye et al. 2024);
     a layer normalises each head's output."""
 
     honours: ClassVar = (*TERMS, Bias)
@@ -111,7 +111,8 @@ class Differential(Cached):
 
     @classmethod
     def for_layers(cls, layers: int, **settings) -> tuple["Differential", ...]:
-        """One for each layer, as the paper has it: lambda_init 0.8 - 0.6 exp(-0.3 (layer - 1))."""
+        """A record for each layer, with the paper's lambda_init: 0.8 - 0.6 exp(-0.3 (layer -
+        1))."""
         depth = lambda layer: 0.8 - 0.6 * math.exp(-0.3 * layer)
         return tuple(cls(lambda_init=depth(layer), **settings) for layer in range(layers))
 

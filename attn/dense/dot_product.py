@@ -47,15 +47,15 @@ def dot_product_attention(
     """softmax(scale q k^T + bias) v over the keys that `mask` shows, per head.
 
     `scale` is 1/sqrt(H) by default; `logit_cap` c replaces scores s by c tanh(s / c) before the
-    bias. `sinks` adds one logit to each row of a head, whose weight goes nowhere (Xiao et al. 2023,
-    arXiv:2309.17453; zeros give softmax over one key more that is 0). With `dropout_key`, weights
-    are dropped at `dropout_rate` for each batch row and head by itself, the same ones whatever
-    runs. A query that sees nothing gets 0. With `return_lse` also the log-sum-exp of each row
-    (float32, sink included, -inf where nothing is seen), for `merge`. `implementation` is a name of
-    `IMPLEMENTATIONS` or several, best first: by default the platform's; `picked` tells which runs.
-    `block` is for `blockwise` alone: how many queries and keys it visits at once.
-    Raises ValueError or TypeError for wrong shapes, dtypes or settings, NotImplementedError if
-    what is named in `implementation` cannot honour the rest.
+    bias. `sinks` adds one logit to each row of a head, whose weight is discarded (Xiao et al. 2023,
+    arXiv:2309.17453; zeros give softmax over one more key and value of 0). With `dropout_key`,
+    weights are dropped at `dropout_rate`, independently for each batch row and head, and the same
+    ones in every implementation. A query that sees nothing gets 0. `return_lse` also returns the
+    log-sum-exp of each row (float32, sink included, -inf where nothing is seen), for `merge`.
+    `implementation` is a name of `IMPLEMENTATIONS` or several, best first: by default the
+    platform's; `picked` tells which runs. `block` is for `blockwise` alone: how many queries and
+    keys it visits at once. Raises ValueError or TypeError for wrong shapes, dtypes or settings,
+    NotImplementedError if no implementation that is named can honour the rest.
     """
     call = _call(
         q, k, v, mask, bias, scale, logit_cap, dropout_rate, dropout_key, block,
@@ -83,8 +83,8 @@ def picked(
     implementation: str | Sequence[str] | None = None,
     block: int | tuple[int, int] | None = None,
 ) -> str:
-    """The name of what `dot_product_attention` would run with the same arguments; q, k and v may be
-    `jax.ShapeDtypeStruct`. Raises what it would raise."""
+    """The name of the implementation that `dot_product_attention` would run with these arguments;
+    q, k and v may be `jax.ShapeDtypeStruct`. Raises what it would raise."""
     call = _call(
         q, k, v, mask, bias, scale, logit_cap, dropout_rate, dropout_key, block,
         sinks=sinks, return_lse=return_lse,
@@ -103,10 +103,11 @@ def _call(q, k, v, mask, bias, scale, cap, rate, key, block, *, sinks=None, retu
 
 
 def _drain(out, lse, sinks):
-    """The share of each row that its sink leaves: exp(lse) / (exp(lse) + exp(sink))."""
+    """`out` times exp(lse) / (exp(lse) + exp(sink)), the share that each row's sink leaves; and the
+    log-sum-exp with the sink."""
     dtype = out.dtype
     lse, sinks = aligned(lse, wide(jnp.asarray(sinks)).astype(lse.dtype))
-    # a row that is NaN and that nobody asks about must not reach the sinks: 0 * NaN
+    # a NaN row whose output is unused must not reach the sinks: 0 * NaN
     out, poison = isolate(wide(out))
     empty, lost = lse == -jnp.inf, jnp.isnan(lse)
     lse = jnp.where(empty | lost, 0, lse)
@@ -122,12 +123,12 @@ def merge(
 ) -> tuple[Float[Array, "*B T N D"], Float[Array, "*B T N"]]:
     """The output and log-sum-exp over all keys from those over disjoint parts of them.
 
-    sum_p exp(lse_p) out_p / sum_p exp(lse_p), O(T) for each part; a part that a row does not see
-    counts nothing. A log-sum-exp has the heads last, as `return_lse` gives it: one of another
-    library, [*B, N, T], is turned first; where T == N nothing here can tell. Its backward pass is
-    written by hand: JAX refuses forward-mode derivatives of it (`jax.jvp` of `jax.grad` works).
-    Raises ValueError for no parts and for shapes that differ, TypeError for what is no pair of
-    float arrays.
+    sum_p exp(lse_p) out_p / sum_p exp(lse_p), O(T) for each part; a part of which a row sees
+    nothing does not count. A log-sum-exp has the heads last, as `return_lse` gives it: transpose
+    one of another library, [*B, N, T]; where T == N no check can tell. The backward pass is written
+    by hand: JAX refuses forward-mode derivatives of it (`jax.jvp` of `jax.grad` works). Raises
+    ValueError for no parts and for shapes that differ, TypeError for anything but pairs of float
+    arrays.
     """
     parts = tuple(parts)
     if not parts:
@@ -147,9 +148,9 @@ def merge(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Softmax(Cached):
-    """Exact softmax over scaled dot products (Vaswani et al. 2017), with the options it has grown.
+    """Exact softmax over scaled dot products (Vaswani et al. 2017), with options from later work.
 
-    `sinks` "zero" or "learned" is one logit more a head; `qk_norm` divides each query and key by
+    `sinks` "zero" or "learned" is one extra logit per head; `qk_norm` divides each query and key by
     its root mean square (after Henry et al. 2020); scores are divided by `temperature`, a number or
     "learned", one for each head. With `output_gate="sigmoid"` a layer multiplies the output by the
     sigmoid of a projection of its input (Gated Attention, Qiu et al. 2025, arXiv:2505.06708).
@@ -224,7 +225,7 @@ class Softmax(Cached):
         return dense_weights(q, k, mask=mask, bias=bias, **options)
 
     def _options(self, q, k, **learned):
-        """q and k as they meet, and what is the same for every form."""
+        """q and k as they are multiplied, and the options that every form takes."""
         self.check_learned(q, k, k, **learned)
         sinks = jnp.zeros(q.shape[-2]) if self.sinks == "zero" else learned.get("sinks")
         temperature = self.temperature

@@ -41,15 +41,15 @@ def forgetting_attention(
     """softmax(scale q_i k_j + sum_{j < l <= i} log_decay_l) v_j per head: FoX's forget gate f is
     exp(log_decay), at most 1, one for each token and query head.
 
-    The paper is causal; a key after its query is forgotten by the sum over i < l <= j, so that the
-    encoder's form is symmetric. Under `Segments` and `Padding`, joined by &, only gates of the same
-    document and of keys that are shown count. Query i stands at key position i, or i + offset under
-    `Causal(offset)`, within | too; before the first and after the last key there is nothing to
-    forget. A log_decay below -1e5, -inf too, counts as -1e5; past one that is NaN or above 0 a row
-    that sees keys on its other side is NaN. O(T S) time, O(T + S) memory: the decay is a bias
-    computed from running sums, block by block. Raises NotImplementedError for another bias and for
-    | of different offsets, ValueError for a log_decay of another shape, TypeError for one that is
-    not of floats.
+    The paper is causal; here a key after its query decays by the sum over i < l <= j, so that the
+    bidirectional form is symmetric. Under `Segments` and `Padding` joined by &, only the gates of
+    the same document and of keys that are not padding count. Query i is at key position i, or i +
+    offset under `Causal(offset)`, also inside a |; there are no gates before the first or after the
+    last key. A log_decay below -1e5, even -inf, counts as -1e5; a NaN or one above 0 makes rows NaN
+    that see keys on the other side of it. O(T S) time, O(T + S) memory: the decay is a bias
+    computed from running sums, block by block. Raises NotImplementedError for a `bias` and for a |
+    of different offsets, ValueError for a log_decay of another shape, TypeError for one that is not
+    of floats.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     _refuse(bias)
@@ -85,7 +85,7 @@ def _decay(q, k, log_decay, mask) -> Decay | None:
 
 
 def _within(segments: Segments, log_decay: Float[Array, "*B S N"], at: Int[Array, " T"]) -> Decay:
-    """Sums over the keys, document by document, and among them queries, whose gates are 0."""
+    """Running sums by document, over keys and, at their positions, queries with gates of 0."""
     *batch, S, _ = log_decay.shape
     n, L = len(batch), S + len(at)
     every = lambda x: jnp.broadcast_to(x, (*batch, x.shape[-1]))
@@ -100,8 +100,8 @@ def _within(segments: Segments, log_decay: Float[Array, "*B S N"], at: Int[Array
 
 
 def _offset(mask) -> int:
-    """Where query 0 stands: what the `Causal` joined by & says, else what those within | agree on.
-    A ~Causal says nothing: it hides the past."""
+    """The position of query 0: the offset of the `Causal` joined by &, else that of all those
+    inside a |. A ~Causal does not count: it hides the past."""
     (causal,), _ = mask.take(Causal)
     offsets = _offsets(mask if causal is None else causal) or {0}
     if len(offsets) > 1:
@@ -136,9 +136,9 @@ class State:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Forgetting(Mechanism):
-    """Softmax that forgets by a learned, data-dependent decay (FoX, Lin et al. 2025).
+    """Softmax whose scores have a learned, data-dependent decay (FoX, Lin et al. 2025).
 
-    A "sigmoid" gate and a norm of the output are those of the paper's Pro layer, whose shift of
+    `output_gate` "sigmoid" and `output_norm` are those of the paper's Pro layer, whose shift of
     keys and values is left out.
     """
 

@@ -50,15 +50,15 @@ def luong_attention(
     """softmax_j(score(q_i, k_j)) v_j over the keys that `mask` shows, per head; a bias is added to
     the scores.
 
-    `score`: "dot" is q . k, unscaled; "general" q^T W k with W `score_projection`;
-    "concat" a . tanh(W [q; k]), W in two parts, `query_projection` and `key_projection`, and a
-    `score_vector`.
-    `local`, with D = `window`: "m" sees j in i - D..i + D. "p" sees |j - p_i| <= D with
-    p_i = S sigmoid(a . tanh(W q_i)), W `position_projection`, a `position_vector`, and multiplies
-    the softmax over what it sees by exp(-(j - p_i)^2 / (2 sigma^2)), sigma = D / 2: rows sum to
-    less than 1, as in the paper. S is the number of keys that the mask's `Padding` leaves, from
-    the first of which p counts. p_i comes from q_i alone, so it goes with `Causal`, which hides
-    what lies after i in its window.
+    `score`: "dot" is q . k, unscaled; "general" q^T W k with W = `score_projection`;
+    "concat" a . tanh(W [q; k]) with a = `score_vector` and W in two parts, `query_projection` and
+    `key_projection`.
+    `local`, with D = `window`: "m" sees j from i - D to i + D. "p" sees |j - p_i| <= D for
+    p_i = S sigmoid(a . tanh(W q_i)), W = `position_projection`, a = `position_vector`, and
+    multiplies the softmax over those keys by exp(-(j - p_i)^2 / (2 sigma^2)), sigma = D / 2: rows
+    sum to less than 1, as in the paper. S is the number of keys that the mask's `Padding` leaves,
+    and p_i counts from the first of them. p_i comes from q_i alone, so "p" may be used with
+    `Causal`, which hides the keys after i in its window.
 
     Raises ValueError for unknown names, and for arrays that are missing, superfluous or misshapen.
     """
@@ -130,13 +130,13 @@ class _Predictive(_Global):
         return jnp.abs(self._distance(rows, j)) <= self.window
 
     def weigh(self, tile):
-        # 0 where hidden: what comes back there is as large as the values, and 0 * inf
+        # 0 where hidden: the gradient there is as large as the values, and 0 * inf is NaN
         share = _gaussian(self._distance(tile.rows, tile.j), self.window)
         return self._softmax(tile.rows[0], tile) * jnp.where(tile.seen, share, 0)
 
 
 def _position(q, first, real, position_projection, position_vector, **_):
-    """p_i = S sigmoid(a . tanh(W q_i)), from the first real key on [*B, T, N, 1]."""
+    """p_i = S sigmoid(a . tanh(W q_i)), counted from the first real key: [*B, T, N, 1]."""
     hidden = jnp.tanh(jnp.einsum("...tnh,nhp->...tnp", q, position_projection))
     p = jax.nn.sigmoid(jnp.einsum("...tnp,np->...tn", hidden, position_vector))
     first, real, p = aligned(first[..., None, None], real[..., None, None], p)
@@ -148,12 +148,12 @@ def _gaussian(distance, window):
 
 
 def _narrowed(mask, local, window):
-    """The mask with the window around p_i = i in it, if that is what `local` asks for."""
+    """The mask, with the window around p_i = i if `local` is "m"."""
     return mask & Window(window, window) if local == "m" else mask
 
 
 def _real_keys(mask, S):
-    """The first of the keys that a Padding leaves of S, and how many it leaves: [*B] or numbers."""
+    """The first of S keys that a Padding leaves, and how many it leaves: [*B] or numbers."""
     (padding,), _ = mask.take(Padding)
     if padding is None or S == 0:
         return jnp.int32(0), jnp.int32(S)
@@ -184,10 +184,10 @@ def _check_arrays(q, k, score, local, arrays):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Luong(Mechanism):
-    """Softmax over q . k unscaled, q^T W k or a . tanh(W [q; k]), of all keys, of those near i
-    (local "m") or of those near a predicted position, under a Gaussian ("p") (Luong et al. 2015).
+    """Softmax of q . k (unscaled), q^T W k or a . tanh(W [q; k]) over all keys, those near i (local
+    "m") or those near a predicted position, weighed by a Gaussian ("p") (Luong et al. 2015).
 
-    "p" does not decode: its positions are shares of a length that is not known before the end.
+    "p" does not decode: its positions are fractions of a length not known before the end.
     """
 
     honours: ClassVar = (*TERMS, Bias)

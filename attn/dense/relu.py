@@ -1,8 +1,7 @@
 """ReLU attention (Wortsman et al. 2023, arXiv:2309.08586): O(T S) time, O(T + S) memory.
 
-The square in it is that of Hua et al. 2022 (arXiv:2202.10447), whose code divides by the length
-inside the square; n^-1 h(s) with h = relu or relu^2 and s scaled by 1 / sqrt(H) is Wortsman et
-al.'s.
+The square is that of Hua et al. 2022 (arXiv:2202.10447), whose code divides by the length inside
+the square; n^-1 h(s) with h = relu or relu^2 and s scaled by 1 / sqrt(H) is Wortsman et al.'s.
 """
 
 import dataclasses
@@ -61,7 +60,7 @@ class _Power(_rows.Form):
     def weigh(self, tile):
         power, n = self.power, self.n
         s = dots(tile.rows * tile.rows.shape[-1] ** -0.5, tile.columns) + tile.bias
-        # what overflows is NaN only at the end: in a row that nobody asks about, 0 * inf
+        # what overflows is made NaN only at the end: an unused row would give 0 * inf
         fine = s < float(jnp.finfo(s.dtype).max) ** (1 / power)
         w = jax.nn.relu(jnp.where(tile.seen & fine, s, 0)) ** power / n
         return jnp.where(fine | ~tile.seen, w, jnp.nan)

@@ -33,9 +33,9 @@ def sigmoid_attention(
 ) -> Float[Array, "*B T N D"]:
     """sum_j sigmoid(q_i . k_j / sqrt(H) + bias - log n) v_j over the keys that `mask` shows.
 
-    n is `length`, by default S, so that weights sum to about 1 at first, as those of softmax. S
-    counts padding: give `length` to make results independent of it. Raises ValueError for a length
-    below 1.
+    n is `length`, by default S, so that weights sum to about 1 at initialisation, as softmax's do.
+    S counts padding: give `length` to make results independent of it. Raises ValueError for a
+    length below 1.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     form = _form(k, length)
@@ -65,7 +65,7 @@ def _sigmoid(s, seen, shift):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sigmoid(Cached):
-    """sigmoid(q . k / sqrt(H) - log n) in place of softmax, each key for itself (Ramapuram et al.
+    """sigmoid(q . k / sqrt(H) - log n) in place of softmax, each key on its own (Ramapuram et al.
     2024); n is `length`, the number of keys by default.
 
     Without `length`, decoding takes n = max_length, the size of its cache.

@@ -44,9 +44,9 @@ def synthesizer_attention(
     random Synthesizer; else e_i = W2 relu(W1 q_i + b1) + b2, the dense one. Columns are cut to S,
     rows to T; a bias is added to e.
 
-    k gives S and is not read, so a NaN in it never shows; nor is q with `logits`. The paper feeds
-    the token x where we have q, a projection of it. Raises ValueError for arrays that are missing,
-    superfluous or misshapen, and for T beyond R, S beyond L.
+    k only gives S: it is not read, so a NaN in it never shows; nor is q with `logits`. The paper
+    feeds the token x where this takes q, a projection of it. Raises ValueError for arrays that are
+    missing, superfluous or misshapen, and for T beyond R, S beyond L.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     form = _form(q, k, w1=w1, b1=b1, w2=w2, b2=b2, logits=logits)
@@ -56,7 +56,7 @@ def synthesizer_attention(
 
 
 def _read(q, logits):
-    """What is read of q: nothing of it can then be NaN."""
+    """What is read of q: nothing with `logits`, so that no NaN in it shows."""
     return q if logits is None else q[..., :0]
 
 
@@ -108,7 +108,7 @@ class _Dense(_rows.Form):
     def features(self, q, k):
         hidden = jnp.einsum("...tnh,nha->...tna", q, self.w1)
         hidden = jnp.add(*aligned(hidden, self.b1))
-        # to the hidden layer, W2 and b2 are a key for each position
+        # for the hidden layer, W2 and b2 act as a key for each position
         keys = jnp.moveaxis(self.w2, -1, 0)  # [S, N, A]
         return jax.nn.relu(hidden), (keys, self.b2.T[..., None])
 
@@ -121,8 +121,9 @@ class _Dense(_rows.Form):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Synthesizer(Mechanism):
-    """Softmax over logits from the query alone ("dense") or learned outright ("random"), for up to
-    the max_length of its arrays (Tay et al. 2020); `hidden` units, the head width by default."""
+    """Softmax over logits from the query alone ("dense") or learned directly ("random"), for
+    lengths up to the max_length of its arrays (Tay et al. 2020); `hidden` units, the head width by
+    default."""
 
     honours: ClassVar = (*TERMS, Bias)
     kind: Literal["dense", "random"] = "dense"
@@ -198,7 +199,7 @@ class Synthesizer(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
-        # a key of width 1 stands for those that nobody reads
+        # a key of width 1 in place of keys, which are not read
         return _cache.empty(batch, num_kv_heads, 1, value_dim, max_length, dtype)
 
     def prefill(self, q, k, v, *, max_length, bias=None, **learned):

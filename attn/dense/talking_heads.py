@@ -42,9 +42,9 @@ def talking_heads_attention(
     """W_m v for each head m, W_m = sum_n weight_mixing[n, m] softmax(L_n + bias_n), with the logits
     L_n = sum_l logit_mixing[l, n] q_l k_l^T / sqrt(H).
 
-    Dropout falls on each softmax, before its weights are mixed (the authors drop W_m, which no
-    sum of softmaxes can). What is not finite in any head reaches every head that sees it. Raises
-    ValueError for mixings that are not [N, N].
+    Dropout is applied to each softmax, before its weights are mixed (the authors' to W_m, which no
+    sum of softmaxes can do). A NaN or Inf in any head reaches all heads of the queries that see it.
+    Raises ValueError for mixings that are not [N, N].
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     check_block(block)
@@ -59,8 +59,8 @@ def talking_heads_attention(
 
 
 def _mix_queries(q, k, logit_mixing) -> Float[Array, "*B T N KH"]:
-    """q'_n: for each key head, the queries of its group in the proportions of softmax n."""
-    # a NaN query that nobody asks about must not reach the mixing: 0 * NaN
+    """q'_n: for each key head, the queries of its group weighed by column n of `logit_mixing`."""
+    # a NaN query whose output is unused must not reach the mixing: 0 * NaN
     q, poison = isolate(wide(q))
     *batch, T, N, H = q.shape
     K = k.shape[-2]
@@ -90,7 +90,7 @@ def _check(q, logit_mixing, weight_mixing):
 
 
 def _dense_weights(q, k, mask, bias, logit_mixing, weight_mixing, dropout=None):
-    """The matrices W_m [*B, N, T, S], by the definition, and where they are seen."""
+    """The matrices W_m [*B, N, T, S], by the definition, and the mask."""
     mask, bias = check_qkv(q, k, k, mask, bias)
     _check(q, logit_mixing, weight_mixing)
     s, seen = dense_scores(q, k, mask, None, None, None)
