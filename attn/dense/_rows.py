@@ -50,8 +50,8 @@ class Form:
     """A variant, a pytree of its learned arrays: the `features` of finite q and k (None: q and k
     themselves), and the weights of a tile of finite features.
 
-    `near(rows, j)` is False where the variant itself hides keys: [*B, N, b, c] from rows [..., b,
-    N, *].
+    `near(rows, j)` is False where the variant itself hides keys: [*B, N, b, c] from rows
+    [..., b, N, *].
     """
 
     features: Callable[[Array, Array], tuple[Any, Any]] | None = None

@@ -1,7 +1,7 @@
-"""The linearized engine: what each query may see, as a sequence in order or as two products.
+"""The linearized engine: what queries may see, as one ordered sequence or two matrix products.
 
 Where nothing depends on order (no gates, no `Causal`, no `Segments`) the sums are two matrix
-products. All else is keys and queries in one order, which `_scan.py` runs through: O(T) time.
+products. Otherwise keys and queries are put into one order, along which `_scan.py` runs: O(T) time.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ def attend(
     padding: Padding | None,
     segments: Segments | None,
 ) -> Float[Array, "*B T N D"]:
-    """The variant `form` under the mask terms it knows, of checked arguments."""
+    """The output of the variant `form` under the mask terms it honours, for checked arguments."""
     *batch, T, _, _ = q.shape
     S, D = k.shape[-3], v.shape[-1]
     if 0 in (T, S, D, *batch):
@@ -84,7 +84,7 @@ def follow(
     """T more tokens of causal decoding after `state`: (the state after them, their outputs)."""
     *batch, T, _, _ = q.shape
     if 0 in (T, *batch):
-        # that varies over the mesh axes of the tokens too, as it does after some
+        # the state must vary over the mesh axes of the tokens, as it does after some tokens
         zero = jnp.zeros_like(q).sum()
         state = jax.tree.map(lambda x: x + zero.astype(x.dtype), state)
         return state, no_output(q, v)
@@ -101,7 +101,7 @@ def follow(
 
 
 def _check_state(form, state, learned, tokens: Tokens):
-    """Raise unless `state` is one that these tokens may follow."""
+    """Raise unless `state` fits these tokens."""
     of = lambda: empty_state(
         tokens.seen.shape[:-1], sizes_of(form, learned, tokens), tokens.v.shape[-1], tokens.q.dtype
     )
@@ -117,7 +117,7 @@ def _check_state(form, state, learned, tokens: Tokens):
 
 
 def _unordered(form, learned, tokens: Tokens):
-    """Every query sees every key that is shown."""
+    """The output where every query sees every key that is not hidden."""
     n = tokens.seen.ndim - 1
     flat = lambda x: x.reshape(-1, *x.shape[n:])
     q, k, v, seen = map(flat, (tokens.q, tokens.k, tokens.v, tokens.seen))
@@ -126,16 +126,16 @@ def _unordered(form, learned, tokens: Tokens):
 
 
 def _in_order(form, learned, tokens: Tokens, padding, segments, offset: int, *, reverse=False):
-    """Query i after the keys of its document up to i + offset; in reverse, from there on."""
+    """The output if query i sees its document's keys up to i + offset; in reverse, from there."""
     T, S, n = tokens.q.shape[-3], tokens.k.shape[-3], tokens.seen.ndim - 1
     batch, D = tokens.seen.shape[:-1], tokens.v.shape[-1]
     state = empty_state(batch, sizes_of(form, learned, tokens), D, tokens.q.dtype)
     if segments is None and T == S and offset == 0:
         turn = lambda x: jnp.flip(x, n) if reverse else x
         tokens = jax.tree.map(turn, tokens)
-        tokens = tokens if padding is None else _sighted(tokens)  # else each meets its own
+        tokens = tokens if padding is None else _sighted(tokens)  # else each sees its own key
         return turn(scan(form, learned, state, tokens)[1])
-    # keys and queries sorted into one sequence, each query after the keys that it may see
+    # sort keys and queries into one sequence, each query after the keys that it may see
     spread = lambda x, length: jnp.broadcast_to(x, (*batch, length))
     ids = (np.int32(0), np.int32(0)) if segments is None else (segments.key_ids, segments.query_ids)
     run = jnp.concatenate([spread(ids[0], S), spread(ids[1], T)], -1)
@@ -144,7 +144,7 @@ def _in_order(form, learned, tokens: Tokens, padding, segments, offset: int, *, 
     later = (jnp.arange(S + T) >= S) != form.reads_before
     keys = (run, *(spread(x, S + T) for x in (position, later, jnp.arange(S + T))))
     run, _, _, order = lax.sort(keys, num_keys=3)
-    # the documents by number: their ids may be wider than what a state holds
+    # number the documents: their ids may be wider than what a state holds
     begins = run[..., 1:] != run[..., :-1]
     run = jnp.pad(jnp.cumsum(begins, -1, dtype=jnp.int32), [(0, 0)] * n + [(1, 0)])
     both = lambda x, before, after: jnp.pad(
@@ -166,7 +166,8 @@ def _in_order(form, learned, tokens: Tokens, padding, segments, offset: int, *, 
 
 
 def _sighted(tokens: Tokens) -> Tokens:
-    """The tokens in order, with 0 for each query that meets no key: it reads 0, be it NaN."""
+    """The ordered tokens, with 0 for each query that sees no key: its output is 0 even if q is
+    NaN."""
     at = jnp.broadcast_to(jnp.arange(tokens.seen.shape[-1]), tokens.seen.shape)
     last = lambda there: lax.cummax(jnp.where(there, at, -1), axis=at.ndim - 1)
     begins = at == 0 if tokens.run is None else jnp.diff(tokens.run, prepend=-1, axis=-1) > 0

@@ -1,14 +1,15 @@
 """Scores under decay inside a chunk: rows_i . keys_j exp(sum of log_decay after j, up to i).
 
-That sum is made of its own terms, all of one sign, and is never the difference of two running sums:
-a gate of -1e4 leaves what follows it exact, and no exponent is ever positive. Both functions return
+That sum is added up from its own terms, all of one sign, never as the difference of two running
+sums: what follows a gate of -1e4 stays exact, and no exponent is ever positive. Both functions
+return
 
     a        [*B, R, C, C]   the scores, for i >= j
-    now      [*B, R, C, M]   the rows as they read the state before the chunk
-    kept     [*B, C, M]      the keys as they reach the state after it
-    total    [*B, M]         how much of the state is kept; 1 for M where one gate serves a head
+    now      [*B, R, C, M]   the decayed rows, as they read the state before the chunk
+    kept     [*B, C, M]      the decayed keys, as they reach the state after it
+    total    [*B, M]         the decay of the state; M is 1 for one gate per head
 
-Rows read after their `own` token's decay, or before it.
+With `own`, rows read after their own token's decay, else before it.
 """
 
 import functools
@@ -33,8 +34,8 @@ def per_head(
     own: bool,
     past: Bool[Array | np.ndarray, "*#B #R C C"],
 ) -> Scores:
-    """One gate a head: all sums by one product with a triangle of ones. Only what is `past` is
-    scored: of other keys a product may overflow, and 0 * inf would be in the gates' gradient."""
+    """One gate per head: all sums by one product with a triangle of ones. Only `past` keys are
+    scored: the product with another may overflow and bring 0 * inf into the gates' gradient."""
     g, C = log_decay, log_decay.shape[-1]
     after = np.tri(C, k=-1, dtype=bool)  # [l, j]: l is after j
     # from key j, or from before the chunk, to row i
@@ -54,8 +55,8 @@ def per_channel(
     log_decay: Float[Array, "*B C M"],
     own: bool,
 ) -> Scores:
-    """One gate a channel, C a power of two: halves of halves. Between the halves of a block, rows
-    carry the decay since their boundary and keys the decay up to it."""
+    """One gate per channel, C a power of two, by recursive halving. Between the halves of a block,
+    rows carry the decay since their boundary and keys the decay up to it."""
     return _forward(rows, keys, log_decay, own)[0]
 
 
@@ -75,8 +76,8 @@ def _forward(rows, keys, log_decay, own):
 
 
 def _backward(own, saved, cotangents):
-    """By hand: the gradient of log_decay is that of all pairs it lies between, which is what rows
-    from it on have less what keys from it on have."""
+    """By hand: the gradient of a log_decay is that of all pairs it lies between, which is the sum
+    over rows from it on minus the sum over keys from it on."""
     rows, keys, log_decay = saved
     d_a, d_now, d_kept, d_total = cotangents
     C = rows.shape[-2]
@@ -88,7 +89,7 @@ def _backward(own, saved, cotangents):
     for (c, after, up_to), d_cross in zip(levels, d_crosses):
         after = after[..., None, :, :, :]
         right, left = _second(rows, c) * after, _first(keys, c) * up_to
-        # for each row a copy, which costs less than moving the rows beside each other and back
+        # a copy for each row, which costs less than moving the rows side by side and back
         copies = jnp.broadcast_to(left[..., None, :, :, :], right.shape)
         d_right = (d_cross @ copies) * after
         d_left = jnp.einsum("...rnij,...rnim->...njm", d_cross, right) * up_to
@@ -106,14 +107,14 @@ per_channel.defvjp(_forward, _backward)
 
 
 def _levels(factor: Float[Array, "*B C M"], own: bool):
-    """For each width c of halves: the decay since their boundary to the rows of second halves, and
-    up to it from the keys of first ones. Then the decays of the whole chunk."""
+    """For each width c of halves: the decay from their boundary to the rows of second halves, and
+    from the keys of first halves to it. Then the decays of the whole chunk."""
     C, c = factor.shape[-2], 1
     blocks = _blocks(factor, 1)
     since, to_end = blocks if own else jnp.ones_like(blocks), jnp.ones_like(blocks)
     levels = []
     while c < C:
-        # of a whole block; not the product of two totals, which each loop would multiply out again
+        # of whole blocks; not products of two totals, which each loop would compute again
         total1, total2 = halves(to_end[..., :1, :] * _blocks(factor, c)[..., :1, :])
         (since1, since2), (end1, end2) = map(halves, (since, to_end))
         levels.append((c, since2, end1))
@@ -124,9 +125,9 @@ def _levels(factor: Float[Array, "*B C M"], own: bool):
 
 
 def _once(x):
-    """x, computed once: XLA on a CPU computes a product or a choice again in each loop over
-    elements that reads it, but not a quotient by what it cannot see is the same for a whole row;
-    `lax.optimization_barrier` it drops."""
+    """x, computed once: XLA on a CPU recomputes a product or a select in each elementwise loop that
+    reads it, but not a quotient whose divisor it cannot tell is constant along a row; it drops
+    `lax.optimization_barrier`."""
     return x / jnp.where(x == x, 1.0, 2.0)
 
 
@@ -140,13 +141,13 @@ def _blocks(x: Float[Array, "*B C M"], c: int) -> Float[Array, "*B n c M"]:
 
 
 def halves(x: Float[Array, "*B n c M"]) -> tuple[Array, Array]:
-    """Every first and every second block."""
+    """The blocks of even index and those of odd index."""
     return x[..., 0::2, :, :], x[..., 1::2, :, :]
 
 
 def crosses(a: Float[Array, "*B C C"]) -> tuple[list[Array], Array]:
-    """What lies below the diagonal between the halves of a block, [*B, n, c, c] for c = 1, 2, 4,
-    ..., and the diagonal [*B, C, 1, 1]."""
+    """The lower left quarter of each block, between its halves, [*B, n, c, c] for c = 1, 2, 4, ...,
+    and the diagonal [*B, C, 1, 1]."""
     found, a = [], a[..., None, :, :]
     while (c := a.shape[-1] // 2) > 0:
         found.append(a[..., c:, :c])
@@ -156,7 +157,7 @@ def crosses(a: Float[Array, "*B C C"]) -> tuple[list[Array], Array]:
 
 
 def joined(first: Float[Array, "*B n c c"], cross, second) -> Float[Array, "*B n 2*c 2*c"]:
-    """Blocks of their halves; 0 above the diagonal."""
+    """Blocks from their quarters; 0 above the diagonal."""
     top = jnp.concatenate([first, jnp.zeros_like(first)], -1)
     return jnp.concatenate([top, jnp.concatenate([cross, second], -1)], -2)
 
@@ -172,6 +173,6 @@ def _second(x: Float[Array, "*B C M"], c: int) -> Float[Array, "*B n c M"]:
 def _sums(ones: Float[np.ndarray, "C S"], terms: Float[Array, "*B S M"]) -> Float[Array, "*B C M"]:
     """A product with ones and zeros, in full precision wherever it runs."""
     full = jax.lax.Precision.HIGHEST
-    # a matrix for each of the batch: one for all of them would have to be moved
+    # a matrix for each batch element: one for all would have to be moved
     ones = jnp.broadcast_to(ones.astype(terms.dtype), (*terms.shape[:-2], *ones.shape))
     return jnp.matmul(ones, terms, precision=full)

@@ -1,4 +1,4 @@
-"""The definitions, apart from the engine: the T x S matrix of a variant, and its token loop."""
+"""The definitions, independent of the engine: a variant's T x S matrix, and its token loop."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from attn.masks import Causal, Mask, Padding, Segments
 
 
 def weights(form, q, k, gates, learned, mask: Mask) -> Float[Array, "*B N T S"]:
-    """The matrix that multiplies v. O(T S M), with gates O(T S^2 M): to look at and to test by."""
+    """The matrix that multiplies v. O(T S M), with gates O(T S^2 M): for inspection and tests."""
     (causal, padding, segments), _ = mask.take(Causal, Padding, Segments)
     *batch, T, N, _ = q.shape
     S = k.shape[-3]
@@ -44,7 +44,7 @@ def weights(form, q, k, gates, learned, mask: Mask) -> Float[Array, "*B N T S"]:
     if form.normalised:
         w = divide(w, w.sum(-1))
     if t.erase is not None:
-        # what token j wrote is v_j less what it erased: w (I + E)^-1
+        # what token j wrote is v_j minus what it erased: w (I + E)^-1
         strictly = conjunction(j < j.T, together[..., None, :, :])
         scores = lambda rows, keys, at, own: _scores(t, rows, keys, at, together, own)
         before = 0 if t.remove is None else 1
@@ -81,7 +81,7 @@ def _scores(t, rows, keys, at, together, apart, *, back=False):
 
 
 def loop(form, q, k, v, gates, learned) -> Float[Array, "*B T N D"]:
-    """Token after token, as the recurrence is written; causal, every token seen."""
+    """Token by token, as the recurrence is written; causal, no token hidden."""
     *batch, T, N, _ = q.shape
     q, k, v = map(wide, (q, k, v))
     t = form.terms(q, k, **gates, **learned)

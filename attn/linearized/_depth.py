@@ -1,4 +1,4 @@
-"""OfLayer: a variant that differs with the layer it is in; and what RWKV's have in common."""
+"""OfLayer: a variant that depends on the layer it is in; and the norm that RWKV's share."""
 
 import dataclasses
 
@@ -9,13 +9,13 @@ from attn.norms import HeadNorm
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfLayer(Linearized):
-    """That of `layer`, counted from 0, in a stack of `layers`."""
+    """The variant in layer `layer`, counted from 0, of a stack of `layers`."""
 
     layer: int = 0
     layers: int = 1
 
     def __post_init__(self):
-        # before what is asked of a layer, which follows the depth
+        # before the checks of requests to a layer, which depend on the depth
         check_count("layers", self.layers)
         if not is_integer(self.layer) or not 0 <= self.layer < self.layers:
             raise ValueError(f"layer: expected 0 to {self.layers - 1}, got {self.layer!r}")
@@ -23,7 +23,7 @@ class OfLayer(Linearized):
 
     @classmethod
     def for_layers(cls, layers: int, **settings) -> tuple["OfLayer", ...]:
-        """One for each layer, as published."""
+        """A record for each layer, as published."""
         return tuple(cls(layer=layer, layers=layers, **settings) for layer in range(layers))
 
     @property
@@ -33,7 +33,7 @@ class OfLayer(Linearized):
 
     @property
     def remaining(self) -> float:
-        """The share of the layers that this and later ones are: 1 in the first."""
+        """The fraction of the layers from this one on: 1 in the first."""
         return 1 - self.layer / self.layers
 
 

@@ -1,12 +1,12 @@
-"""Linearized: what every variant of the family is, a feature map and a gate on one recurrence.
+"""Linearized: the base of a family of variants, feature maps and gates on one recurrence.
 
-With a state S [M, D] a head, token t of a variant brings `Terms`:
+Each head has a state S [M, D]; token t updates and reads it by its `Terms`:
 
     S' = exp(log_decay_t) S_{t-1}                the state decays before it is written
     S_t = S' + k_t (v_t - erase_t . S')^T        v_t alone where there is nothing to erase
     o_t = q_t . S_t                              or q_t . S_{t-1}, if it `reads_before`
 
-and own_t v_t more, if it `adds_own` (`Mechanism.own`). A normalised variant divides by the same
+plus own_t v_t, if it `adds_own` (`Mechanism.own`). A normalised variant divides by the same
 recurrence on values of 1. With `remove`, a second key,
 S_t = S' - remove_t (erase_t . S_{t-1})^T + k_t v_t^T.
 """
@@ -42,17 +42,17 @@ def fixed(log_decay: Float[np.ndarray, "N"], k: Float[Array, "*L K H"]) -> Float
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Linearized(Mechanism):
-    """A variant is its `terms`, and whether they are normalised or read before they are written;
-    all else is here. O(T) time and memory, forward and backward; a decoding state of constant size.
-    `chunk`, rounded up to a power of two, changes only the speed; None is what `_work` takes for
-    the fastest."""
+    """A variant defines its `terms`, whether it is normalised, and whether it reads before it
+    writes; all else is here. O(T) time and memory, forward and backward; a decoding state of
+    constant size. `chunk`, rounded up to a power of two, changes only the speed; None takes the
+    fastest by `_work`."""
 
     honours: ClassVar = (Causal, Padding, Segments)
     normalised: ClassVar[bool] = False
     reads_before: ClassVar[bool] = False
     adds_own: ClassVar[bool] = False
     squares: ClassVar[bool] = False  # features may overflow where q and k do not
-    # a field of the variants with a norm of their output, and which it is
+    # whether a layer normalises the output, a field of the variants that do, and by which norm
     output_norm: ClassVar[bool] = False
     published_norm: ClassVar[HeadNorm] = HeadNorm()
     chunk: int | None = None
@@ -69,7 +69,7 @@ class Linearized(Mechanism):
 
     @abc.abstractmethod
     def terms(self, q: Float[Array, "*L N H"], k: Float[Array, "*S K H"], **arrays: Array) -> Terms:
-        """What each token brings, from itself alone; `arrays` are learned arrays and gates."""
+        """The terms of each token, from that token alone; `arrays` are learned arrays and gates."""
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None, **arrays):
         mask, gates, learned = self._checked(q, k, v, mask, bias, arrays)
@@ -88,7 +88,7 @@ class Linearized(Mechanism):
         return _dense.weights(self, q, k, gates, learned, mask)
 
     def loop(self, q, k, v, **arrays) -> Float[Array, "*B T N D"]:
-        """The definition a second time, token after token: what `mask=Causal()` must equal."""
+        """A second definition, token by token: what `mask=Causal()` must equal."""
         gates, learned = self._checked_tokens(q, k, v, arrays)
         return _dense.loop(self, q, k, v, gates, learned)
 
@@ -113,13 +113,13 @@ class Linearized(Mechanism):
         return mask, gates, learned
 
     def _checked_tokens(self, q, k, v, arrays):
-        """The gates and learned arrays of as many keys as queries."""
+        """The gates and learned arrays, for as many keys as queries."""
         _, gates, learned = self._checked(q, k, v, Causal(), None, arrays)
         check_tokens(q, k)
         return gates, learned
 
     def _optional(self, head_dim: int) -> dict[str, tuple[int, ...]]:
-        """Shapes of arrays that may be given too."""
+        """Shapes of optional arrays."""
         return {}
 
     def flops(self, T, S, N, K, H, D):
@@ -127,7 +127,7 @@ class Linearized(Mechanism):
         if not size.ordered:
             rows = _work.in_chunks(T) * N, _work.in_chunks(S) * K
             return _work.unordered(size, *rows, D, self.normalised) + mapped * sum(rows)
-        # keys and queries are one sequence if not one to one; without Causal there is a way back
+        # keys and queries are one sequence unless T == S; without Causal it also runs in reverse
         length, causal = T if T == S else T + S, self.normalised or Causal in self.requires
         once = _work.in_order(size, length, N, D, self.chunk, self.normalised)
         once += mapped * length * (N + K)
@@ -141,7 +141,7 @@ class Linearized(Mechanism):
         heads = {"num_heads": N, "num_kv_heads": K, "head_dim": H}
         of = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
         learned = learned_shapes(self, **heads, value_dim=D)
-        # what grows with max_length makes no difference to a state
+        # what grows with max_length does not change a state
         whole = lambda shape: (1 if size == GROWS else size for size in shape)
         arrays = {name: of(*whole(shape)) for name, shape in learned.items()}
         arrays |= {name: of(1, *shape) for name, shape in self.gate_shapes(**heads).items()}
@@ -155,7 +155,7 @@ class Linearized(Mechanism):
         return empty_state(tuple(batch), size, value_dim, jnp.dtype(dtype))
 
     def step(self, state, q, k, v, **arrays) -> tuple[State, Any]:
-        """`q`, `k`, `v` and gates may hold any number of tokens: the state goes on after them."""
+        """Decode the next tokens: `q`, `k`, `v` and gates may hold any number of them."""
         gates, learned = self._checked_tokens(q, k, v, arrays)
         return _attend.follow(self, state, q, k, v, gates, learned)
 

@@ -24,13 +24,13 @@ from attn.linearized._terms import Read, State, Tokens, heads_of, isolated_terms
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """Who sees whom in a chunk; the last three are None where all is one document."""
+    """Which tokens see which in a chunk; the last three are None where all is one document."""
 
     past: Bool[Array | np.ndarray, "#B 1 1 C C"]
     strictly: Bool[Array | np.ndarray, "#B 1 1 C C"]
-    from_state: Bool[Array, "B 1 1 C"] | None  # the token goes on from the state
-    to_state: Bool[Array, "B 1 C"] | None  # it is seen by what comes after the chunk
-    goes_on: Bool[Array, "B 1"] | None  # what comes after sees the state before
+    from_state: Bool[Array, "B 1 1 C"] | None  # the token continues the state's document
+    to_state: Bool[Array, "B 1 C"] | None  # its document may go on after the chunk
+    goes_on: Bool[Array, "B 1"] | None  # the state before may be seen after the chunk
 
 
 def _order(run, before, C) -> Order:
@@ -46,7 +46,7 @@ def _order(run, before, C) -> Order:
 
 @dataclasses.dataclass(frozen=True)
 class _Ready:
-    """The `Terms` of a chunk, heads first: a state for each of K heads, G queries to each."""
+    """The `Terms` of a chunk, heads first: a state for each of K heads, G query heads to each."""
 
     q: Float[Array, "B K G C M"]
     k: Float[Array, "B K C M"]
@@ -64,16 +64,16 @@ def _only(where, x):
 
 
 def advance(form, learned: dict, state: State, tokens: Tokens, mute=None) -> tuple[State, Read]:
-    """C tokens after `state`: the state after them, and what they read; those that are `mute`
-    [B, C, N] read by 0."""
+    """C tokens after `state`: the state after them, and what they read; queries that are `mute` [B,
+    C, N] are taken as 0."""
     return meet(form, learned, state, tokens, mute)(state)
 
 
 def meet(
     form, learned: dict, state: State, tokens: Tokens, mute=None
 ) -> Callable[..., tuple[State, Read]]:
-    """`advance` as a function of (state, values) alone, in whose sums it is linear: what C tokens
-    are to each other knows only `state.run` and `state.top`."""
+    """`advance` as a function of (state, values) alone, linear in the values and the state's sums:
+    how the C tokens interact depends only on `state.run` and `state.top`."""
     t, own_values, poison, q_poison = _prepared(form, learned, tokens, mute)
     order = _order(tokens.run, state.run, tokens.q.shape[1])
     seen = order.strictly if form.reads_before else order.past
@@ -86,7 +86,7 @@ def meet(
     kept = _only(order.to_state, kept)
     over = 0.0
     if t.erase is not None:
-        # what is written depends on the past, whose gradients a row that overflows must not reach
+        # what is written depends on the past, whose gradients an overflowing row must not reach
         a, over = isolate(a)
         if t.remove is None:
             solve = _solver(erased, order)
@@ -132,8 +132,8 @@ def _mix(a: Float[Array, "B K G C S"], v: Float[Array, "B K S D"]) -> Float[Arra
 
 
 def _solver(e: Float[Array, "*B C C"], order: Order):
-    """x -> (I + e)^-1 x of a strictly lower e, and the poison of rows that overflow, which rows
-    before them must not meet, nor their gradients: 0 * inf."""
+    """x -> (I + e)^-1 x of a strictly lower e, and the poison of rows that overflow, which must not
+    reach earlier rows or their gradients: 0 * inf."""
     inverse = jnp.where(order.past[:, :, 0], _inverse(e), 0)  # for its gradient, of d_u . x
     inverse, within = isolate(inverse)
 
@@ -147,7 +147,7 @@ def _solver(e: Float[Array, "*B C C"], order: Order):
 
 @jax.custom_jvp
 def _inverse(e: Float[Array, "*B C C"]) -> Float[Array, "*B C C"]:
-    """(I + e)^-1 of a strictly lower e, by halves of halves: products only. (A triangular solve
+    """(I + e)^-1 of a strictly lower e, by recursive halving: products only. (A triangular solve
     inside a scan can hang XLA's CPU threads, and would run on one.)"""
     crosses, ones = _decays.crosses(e)
     x = jnp.ones_like(ones)
@@ -158,7 +158,7 @@ def _inverse(e: Float[Array, "*B C C"]) -> Float[Array, "*B C C"]:
 
 
 def _product(x: Float[Array, "*B n c c"], y: Float[Array, "*B n c c"]) -> Float[Array, "*B n c c"]:
-    """x @ y; of many small matrices by one loop over elements, where calls would cost the more."""
+    """x @ y; of many small matrices by one elementwise loop, as calls would cost more."""
     return x @ y if x.shape[-1] > 4 else (x[..., None] * y[..., None, :, :]).sum(-2)
 
 
@@ -185,7 +185,7 @@ def _prepared(form, learned, tokens, mute):
     hide = lambda x: None if x is None else jnp.where(shown[..., None], spread(x), 0)
     rows = lambda x: None if x is None else hide(x)[:, :, None]
     k = hide(terms.k)
-    if mute is not None:  # dt k of Mamba-2, of a token that nobody asks about: 0 * inf
+    if mute is not None:  # dt k of Mamba-2, of an unused token: 0 * inf
         k = finite(k)
     weight = terms.log_weight
     if weight is not None:
@@ -204,7 +204,7 @@ def _prepared(form, learned, tokens, mute):
 
 
 def _decayed(t: _Ready, reads_before: bool, order: Order, top):
-    """(rows, keys) -> what `_decays` says of them, as a function, and the next state's `top`."""
+    """A function (rows, keys) -> what `_decays` returns for them, and the next state's `top`."""
     dot = lambda rows, keys: jnp.einsum("bkrim,bkjm->bkrij", rows, keys)
     g = t.log_decay
     if g is not None:
@@ -214,8 +214,8 @@ def _decayed(t: _Ready, reads_before: bool, order: Order, top):
         scores = per_head if g.shape[-1] == 1 else per_channel
 
         def erasing(rows, keys):
-            # what is erased is read before the token's decay, what is asked for after it: all but
-            # the token itself
+            # the erase row reads before the token's decay, the query rows after it, except for the
+            # token's own key
             asked, erased = rows[:, :, :-1], rows[:, :, -1:]
             rows = jnp.concatenate([asked * jnp.exp(g)[:, :, None], erased], 2)
             a, now, kept, total = scores(rows, keys, False)

@@ -1,6 +1,6 @@
 """The linearized engine: the recurrence run over a sequence in chunks, a state between them.
 
-O(T) time. The backward pass keeps one state a chunk and computes the rest again.
+O(T) time. The backward pass keeps one state per chunk and recomputes the rest.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from attn.linearized._terms import Read, Sizes, State, Tokens, sizes
 
 
 def sizes_of(form, learned, tokens: Tokens) -> Sizes:
-    """Those of the variant `form` on these tokens."""
+    """The `Sizes` of the variant `form` on these tokens."""
     n = tokens.seen.ndim
     one = lambda x: jax.ShapeDtypeStruct((1, *x.shape[n:]), x.dtype)
     q, k, gates = jax.tree.map(one, (tokens.q, tokens.k, tokens.gates))
@@ -43,7 +43,7 @@ def scan(form, learned, state: State, tokens: Tokens) -> tuple[State, Float[Arra
         x = x.reshape(B, T, *x.shape[n + 1 :])
         return jnp.pad(x, [(0, 0), (0, whole - T)] + [(0, 0)] * (x.ndim - 2), **mode)
 
-    # what is padded is hidden, and of the last token's document: the state passes through
+    # padding is hidden and of the last token's document: the state passes through
     run = None if tokens.run is None else flat(tokens.run, mode="edge")
     state = jax.tree.map(lambda x: x.reshape(B, *x.shape[n:]), state)
     tokens = dataclasses.replace(jax.tree.map(flat, tokens), run=run)
@@ -57,7 +57,7 @@ def scan(form, learned, state: State, tokens: Tokens) -> tuple[State, Float[Arra
 
 @dataclasses.dataclass(frozen=True)
 class _Turn:
-    """What a turn of the loop does: one chunk, or several side by side."""
+    """One turn of the loop: one chunk, or several side by side."""
 
     form: Any
     size: Sizes
@@ -80,7 +80,7 @@ def _chunks_forward(turn, length, unroll, learned, state, tokens):
 
     def body(carry, c):
         state, out = carry
-        # `vjp` puts the rules of custom derivatives in their place: what is left has a `jvp`
+        # `vjp` replaces functions by the rules of their custom derivatives: these have a `jvp`
         (after, read), _ = jax.vjp(turn, learned, state, _cut(tokens, c, length))
         return (after, lax.dynamic_update_slice_in_dim(out, read.out(), c * length, 1)), state
 
@@ -91,7 +91,7 @@ def _chunks_forward(turn, length, unroll, learned, state, tokens):
 
 
 def _chunks_backward(turn, length, unroll, saved, cotangents):
-    """From the last chunk to the first; each is computed again from the state before it."""
+    """From the last chunk to the first; each is recomputed from the state before it."""
     learned, states, tokens, out = saved
     d_state, d_out = cotangents
     floats = lambda t: (t.q, t.k, t.v, t.gates)
@@ -101,7 +101,7 @@ def _chunks_backward(turn, length, unroll, saved, cotangents):
         d_learned, d_sums, d_tokens = carry
         c, state = xs
         piece, (made, d_made) = _cut(tokens, c, length), _cut((out, d_out), c, length)
-        # a row that nobody asks about reads by 0 if it overflowed, from what did not: 0 * inf
+        # an unused row that overflowed reads with q = 0, and from finite sums: 0 * inf
         mute = ~jnp.isfinite(made).all(-1)
 
         def again(learned, sums, floats):
@@ -112,7 +112,7 @@ def _chunks_backward(turn, length, unroll, saved, cotangents):
 
         sums = jax.tree.map(finite, sums_of(state))
         _, pull, read = jax.vjp(again, learned, sums, floats(piece), has_aux=True)
-        # sums are not computed again: the quotient's gradient takes its result
+        # not recomputed: the quotient's gradient takes the saved result
         more, d_sums, d_piece = pull((d_sums, read.pull(made, d_made)))
         put = lambda x, y: lax.dynamic_update_slice_in_dim(x, y, c * length, 1)
         d_learned = jax.tree.map(jnp.add, d_learned, more)

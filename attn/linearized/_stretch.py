@@ -1,8 +1,8 @@
-"""A stretch of n chunks at once, for devices that do much side by side and little in turn, as GPUs.
+"""A stretch of n chunks at once, for devices that are fast in parallel but not in turn, as GPUs.
 
-A chunk makes A S + B of the state S before it; A is one number a feature or, where tokens erase, a
-matrix. B is what it makes of no state, A what it makes of ones (or the identity) without values.
-From these follow the states between chunks, and then all chunks read.
+A chunk maps the state S before it to A S + B; A is one number per feature or, where tokens erase, a
+matrix. B is its result for S = 0, A that for S of ones (or the identity) without values. From these
+follow the states between chunks, and then what all chunks read.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ def advance(
     (B, K, M, D), dtype, T = state.kv.shape, state.kv.dtype, tokens.q.shape[1]
     apart = lambda x: x.reshape(B * n, T // n, *x.shape[2:])
     chunks, mute = jax.tree.map(apart, (tokens, mute))
-    flat = lambda x: x[:, :-1].reshape(B * n, *x.shape[2:])  # of n + 1 states those before chunks
+    flat = lambda x: x[:, :-1].reshape(B * n, *x.shape[2:])  # of n + 1 states, those before a chunk
     after = lambda start, x: jnp.concatenate([start[:, None], x.reshape(B, n, *x.shape[1:])], 1)
     start = lambda run, top: dataclasses.replace(
         empty_state((B * n,), size, D, dtype), run=flat(run), top=flat(top)
@@ -49,7 +49,7 @@ def advance(
     basis = jnp.eye(M, dtype=dtype) if size.erases else jnp.ones((M, 1), dtype)
     basis = jnp.broadcast_to(basis, (B * n, K, *basis.shape))
     no_values = jnp.zeros((B * n, K, T // n, basis.shape[-1]), dtype)
-    # else XLA computes what follows from them while it compiles, for seconds
+    # else XLA folds what follows from them while it compiles, for seconds
     basis, no_values = lax.optimization_barrier((basis, no_values))
     kept = follow(dataclasses.replace(before, kv=basis), no_values)[0]
     wrote = follow(before)[0]
@@ -62,7 +62,7 @@ def advance(
     overflowed = after(first[1], (a[1] + b[1]).reshape(B * n, K))
     poison = after(state.poison, wrote.poison + kept.poison) + overflowed
     poison = jnp.where(meets[..., None], poison[:, None], 0).sum(2)
-    if mute is not None:  # on the way back: what overflowed meets what nobody asks about, 0 * inf
+    if mute is not None:  # in the backward pass: overflow times an unused row, 0 * inf
         sums = finite(sums)
     kv = sums[..., :D]
     k = sums[..., D] if form.normalised else jnp.broadcast_to(state.k[:, None], (B, n + 1, K, M))
@@ -73,7 +73,7 @@ def advance(
 
 
 def _isolated(x: Float[Array, "*B K M D"]) -> tuple[Array, Float[Array, "*B K"]]:
-    """What is finite of sums, and their poison: 0 * inf would be what follows elsewhere."""
+    """The sums, 0 where not finite, and their poison: 0 * inf would spread to other sums."""
     fine = jnp.isfinite(x).all((-2, -1))
     return finite(x), lax.stop_gradient(jnp.where(fine, 0, jnp.nan).astype(x.dtype))
 
@@ -87,11 +87,12 @@ def _joined(x: Float[Array, "Bn K G C ..."], n: int) -> Float[Array, "B K G nC .
 def states(
     a: Float[Array, "B n K #M #M"], b: Float[Array, "B n K M D"], start: Float[Array, "B K M D"]
 ) -> Float[Array, "B n+1 K M D"]:
-    """s_0 = start and s_{c+1} = a_c s_c + b_c, of one number, one for each feature or a matrix."""
+    """s_0 = start and s_{c+1} = a_c s_c + b_c, with a_c one number, one per feature, or a
+    matrix."""
     return _forward(a, b, start)[0]
 
 
-# never through `states` again: forward over reverse differentiates what stands here
+# does not call `states`: forward over reverse differentiates this code
 def _forward(a, b, start):
     first = jnp.pad(a, [(0, 0), (1, 0)] + [(0, 0)] * 3)
     s = _followed(first, jnp.concatenate([start[:, None], b], 1))
@@ -99,7 +100,8 @@ def _forward(a, b, start):
 
 
 def _backward(saved, d):
-    """The same from the end: e_c = d_c + a_c^T e_{c+1}. A NaN goes back as far as its document."""
+    """The same from the end: e_c = d_c + a_c^T e_{c+1}. A NaN goes back to the start of its
+    document."""
     a, s = map(finite, saved)
     ends = (a == 0).all((-2, -1))
     lost = _reached(~jnp.isfinite(d).all((-2, -1)), ends)[..., None, None]
@@ -112,7 +114,7 @@ def _backward(saved, d):
     else:
         d_a = (later * s).sum(-1, keepdims=True)
         d_a = d_a if a.shape[-2] > 1 else d_a.sum(-2, keepdims=True)
-    # what begins anew depends on nothing before, whatever overflows there
+    # a new document depends on nothing before it, whatever overflows there
     return jnp.where(ends[..., None, None], 0, d_a), later, e[:, 0]
 
 
@@ -120,7 +122,7 @@ states.defvjp(_forward, _backward)
 
 
 def _reached(lost: Bool[Array, "B n+1 K"], ends: Bool[Array, "B n K"]) -> Bool[Array, "B n+1 K"]:
-    """Which states one that is lost follows from: those with no end between."""
+    """Which states a lost (NaN) one follows from: those with no end between."""
     passed = jnp.pad(jnp.cumsum(ends, 1), [(0, 0), (1, 0), (0, 0)])  # ends before each state
     same = passed[:, :, None] == passed[:, None]
     n = lost.shape[1]
@@ -128,12 +130,13 @@ def _reached(lost: Bool[Array, "B n+1 K"], ends: Bool[Array, "B n K"]) -> Bool[A
 
 
 def _followed(a: Float[Array, "B n K #M #M"], b: Float[Array, "B n K M D"]):
-    """s_c = a_c s_{c-1} + b_c, in log2(n) steps or, of one number, by one product; a_0 = 0."""
+    """s_c = a_c s_{c-1} + b_c, in log2(n) steps or, if a_c is one number, by one product; a_0 =
+    0."""
     if a.shape[-2] == 1:
         return _decayed(a[..., 0, 0], b)
     n, product = 1, jnp.matmul if a.shape[-1] > 1 else jnp.multiply
     earlier = lambda x: jnp.pad(x[:, :-n], [(0, 0), (n, 0)] + [(0, 0)] * (x.ndim - 2))
-    # where a document begins what was before it, even what overflowed, is nothing
+    # where a document begins, what was before it counts as 0, even if it overflowed
     ends = (a == 0).all((-2, -1), keepdims=True)
     while n < a.shape[1]:  # each with the 1, 2, 4, ... before it (Hillis and Steele 1986)
         a, b = (jnp.where(ends, 0, product(a, earlier(x))) + y for x, y in ((a, 0), (b, b)))
@@ -142,8 +145,8 @@ def _followed(a: Float[Array, "B n K #M #M"], b: Float[Array, "B n K M D"]):
 
 
 def _decayed(a: Float[Array, "B n K"], b: Float[Array, "B n K M D"]):
-    """A product with what is left of each b, [n, n]: exp of sums of logarithms, of which none is a
-    difference of sums."""
+    """A product with the [n, n] shares of each b that are left: exp of sums of logarithms, none of
+    them a difference of sums."""
     n = a.shape[1]
     some = a > 0
     g = jnp.where(some, jnp.log(jnp.where(some, a, 1)), _decays.FLOOR)

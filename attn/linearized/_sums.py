@@ -2,8 +2,8 @@
 
     S = sum_j phi(k_j) v_j^T,   z = sum_j phi(k_j),   out_i = phi(q_i) S / phi(q_i) z
 
-A chunk's features live in the processor's cache and are never written out whole; the backward pass
-computes them again.
+A chunk's features stay in the processor's cache and are never written out whole; the backward pass
+recomputes them.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ LONGEST = 16384  # where loops are slow
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Sums:
-    """What each of C chunks of keys adds up to, relative to exp(top) where keys have weights."""
+    """The sums over each of C chunks of keys, relative to exp(top) where keys have weights."""
 
     kv: Float[Array, "B C K M D"]
     k: Float[Array, "B C K M"]
@@ -45,7 +45,7 @@ def attend(
     v: Float[Array, "B S K D"],
     seen: Bool[Array, "B S"],
 ) -> Float[Array, "B T N D"]:
-    """Every query sees every key that is shown; what is hidden is finite."""
+    """The output where every query sees every key that is not hidden; hidden ones are finite."""
     N = q.shape[2]
     sums = _by_chunks(functools.partial(_gather, form, N), learned, (k, v), seen)
     sums = _total(sums)
@@ -76,7 +76,7 @@ def _gather(form, N: int, learned, keys, seen) -> Sums:
 
 
 def _total(sums: Sums) -> Sums:
-    """The sums of all chunks, as if of one."""
+    """The sums over all chunks, as one chunk."""
     kv, k, top = sums.kv, sums.k, sums.top
     if top is not None:
         top = top.max(1, keepdims=True)
@@ -99,14 +99,14 @@ def _read(form, K: int, learned_and_sums, queries, some) -> Float[Array, "B C N 
 
 @jax.custom_jvp
 def _met(q, kv, k):
-    """q kv, over q k where there is one."""
+    """q kv, divided by q k if there is a k."""
     out = q @ kv
     return out if k is None else divide(out, (q @ k[..., None])[..., 0])
 
 
 @_met.defjvp
 def _met_jvp(primals, tangents):
-    """None in a row that overflows: if nobody asks about it, 0 * inf would reach what it met."""
+    """0 in a row that overflows: if it is unused, 0 * inf would reach the sums it read."""
     (q, kv, k), (dq, dkv, dk) = primals, tangents
     out = _met(q, kv, k)
     fine = jnp.isfinite(out).all(-1, keepdims=True)
@@ -119,7 +119,7 @@ def _met_jvp(primals, tangents):
 
 
 def _by_chunks(f, shared, tokens, shown):
-    """f(shared, tokens, shown) of each chunk, side by side on axis 1."""
+    """f(shared, tokens, shown) of each chunk, concatenated on axis 1."""
     length = shown.shape[1]
     chunk = chunk_of(length)
     whole = -(-length // chunk) * chunk
@@ -135,7 +135,7 @@ def _chunks(f, chunk, shared, tokens, shown):
     return _chunks_forward(f, chunk, shared, tokens, shown)[0]
 
 
-# never through `_chunks` again: forward over reverse differentiates what stands here
+# does not call `_chunks`: forward over reverse differentiates this code
 def _chunks_forward(f, chunk, shared, tokens, shown):
     """Slices are cut and written in place: transposing the whole would cost more than the sums."""
     count = shown.shape[1] // chunk

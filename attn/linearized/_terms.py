@@ -16,8 +16,8 @@ from attn._wide import wide_dtype
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Terms:
-    """What tokens bring to the recurrence; heads may be N, the query heads, or K. A key counts
-    exp(log_weight) times, apart so that neither part overflows."""
+    """What tokens bring to the recurrence; heads may be N, the query heads, or K. Keys are k
+    exp(log_weight), kept apart so that neither part overflows."""
 
     q: Float[Array, "*B T N M"]
     k: Float[Array, "*B S K M"]
@@ -30,11 +30,11 @@ class Terms:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What the past amounts to, float32 or wider: kv = sum_j k_j v_j^T and, if normalised,
-    k = sum_j k_j, both decayed and times exp(-top).
+    """The state after past tokens, float32 or wider: kv = sum_j k_j v_j^T and, if normalised, k =
+    sum_j k_j, both decayed and times exp(-top).
 
-    `top` is the largest log-weight so far, `run` the document the sums belong to, `poison` NaN if
-    what was seen of it was not finite (that adds nothing to the sums: 0 * NaN would reach the
+    `top` is the largest log-weight so far, `run` the document the sums belong to, `poison` NaN if a
+    visible token of it was not finite (it is left out of the sums: 0 * NaN would reach the
     gradients of documents that cannot see it), else 0.
     """
 
@@ -48,8 +48,8 @@ class State:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """A stretch of queries and keys, as many of each once they are in order: `seen` says which keys
-    are, `run` the document."""
+    """A stretch of queries and keys, equally many once they are in order: `seen` is False for keys
+    that are hidden, `run` is the document."""
 
     q: Float[Array, "*B C N H"]
     k: Float[Array, "*B S K H"]
@@ -60,7 +60,7 @@ class Tokens:
 
 
 def low(dtype) -> float:
-    """A log-weight of nothing. Finite: -inf - -inf would be nan."""
+    """The log-weight of a weight of 0. Finite: -inf - -inf would be nan."""
     return float(jnp.finfo(dtype).min) / 4
 
 
@@ -72,7 +72,7 @@ def heads_of(terms: Terms) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """What the shapes of a variant's terms say of it."""
+    """The properties of a variant that the shapes of its terms show."""
 
     states: int
     features: int
@@ -88,7 +88,7 @@ class Sizes:
 
 
 def sizes(form, q, k, arrays: dict) -> Sizes:
-    """Those of one token, q [1, N, H] and k [1, K, H] and gates alike (or their shapes)."""
+    """The `Sizes` from one token: q [1, N, H], k [1, K, H] and gates alike (or their shapes)."""
     found = []
 
     def look(q, k, arrays):
@@ -118,7 +118,7 @@ def empty_state(batch, size: Sizes, value_dim: int, dtype) -> State:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Read:
-    """What queries read: out = sums / weight + poison, [B, K, G, C] and wider, heads first."""
+    """What queries read, heads first: out = sums / weight + poison."""
 
     sums: Float[Array, "B K G C D"]
     weight: Float[Array, "B K G C"] | None  # of a normalised variant
@@ -131,8 +131,8 @@ class Read:
         return jnp.swapaxes(x.reshape(B, K * G, C, D), 1, 2)
 
     def pull(self, out, d_out) -> tuple[Array, Array | None]:
-        """The gradients of sums and weight, given that of `out`. A row that nobody asks about
-        counts nothing, whatever it holds."""
+        """The gradients of sums and weight, given that of `out`. An unused row adds nothing,
+        whatever it holds."""
         out, d_out = (jnp.swapaxes(x, 1, 2).reshape(self.sums.shape) for x in (out, d_out))
         if self.weight is None:
             return d_out, None
@@ -143,14 +143,14 @@ class Read:
 
 @jax.custom_jvp
 def divide(numerator, denominator):
-    """A query that meets no key gets 0."""
+    """numerator / denominator, by 1 in place of 0: a query that meets no key gets 0."""
     return numerator / _or_one(denominator)[..., None]
 
 
 @divide.defjvp
 def _divide_jvp(primals, tangents):
-    """(dn - out dd) / d: the square of what a query meets far from its own features, 1e-20 of the
-    nearest, is 0 in float32, and its gradient was infinite."""
+    """(dn - out dd) / d, without d^2: for a query far from all keys' features, d of 1e-20 of the
+    nearest, it is 0 in float32 and made the gradient infinite."""
     (numerator, d), (dn, dd) = primals, tangents
     out = divide(numerator, d)
     dd = jnp.where(d == 0, 0, dd)
@@ -168,8 +168,8 @@ def beside(seen, x, n: int):
 
 
 def isolated_terms(form, learned, q, k, gates: dict[str, Array], n: int):
-    """The terms of what is finite, of tokens with n axes before heads; the poison of queries; and
-    those of keys and of each gate, which may be of other heads."""
+    """The terms, with non-finite inputs as 0, of tokens with n axes before heads; the poison of
+    queries; and the poisons of keys and of each gate, whose heads may differ."""
     (q, q_poison), (k, k_poison) = isolate(q), isolate(k)
     gates, gates_poison = isolate_gates(gates, n + 1)
     terms = form.terms(q, k, **gates, **learned)
@@ -183,7 +183,7 @@ def isolated_terms(form, learned, q, k, gates: dict[str, Array], n: int):
 
 def isolate_gates(gates: dict[str, Array], n: int) -> tuple[dict, list[Float[Array, "*L K"]]]:
     """`isolate` of gates, whose first n axes are [*L, K]; a channel may follow. A `log_decay` of
-    -inf is a decay to nothing and not a mistake."""
+    -inf is a valid decay to 0."""
     clean, poison = {}, []
     for name, x in gates.items():
         fine = jnp.isfinite(x) | ((x == -jnp.inf) & (name == "log_decay"))

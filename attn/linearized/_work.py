@@ -1,4 +1,4 @@
-"""Operations of the products of the linearized engine, batch 1, as the engine makes them."""
+"""The chunks of the linearized engine, and the operations of its products, batch 1."""
 
 import math
 
@@ -8,7 +8,7 @@ from attn.linearized._terms import Sizes
 
 
 def chunk_of(chunk: int | None, length: int, size: Sizes, D: int) -> int:
-    """The chunk that runs: a power of two, so that it can be halved; all of a short sequence."""
+    """The chunk size: a power of two, so that it can be halved; the whole of a short sequence."""
     chunk = fastest(size, D) if chunk is None else chunk
     # int: settings may be NumPy's
     return 1 << int(min(chunk, length) - 1).bit_length()
@@ -56,21 +56,21 @@ def at_once(chunk: int, count: int) -> int:
 
 
 def in_chunks(length: int) -> int:
-    """The tokens that `_sums` works on: those of whole chunks."""
+    """How many tokens `_sums` works on: those of whole chunks."""
     chunk = _sums.chunk_of(max(length, 1))
     return -(-length // chunk) * chunk
 
 
 def unordered(size: Sizes, queries: int, keys: int, D: int, normalised: bool) -> int:
-    """Of `_sums`: each key of each head is written once, each query read once."""
+    """Operations of `_sums`: each key of each head is written once, each query read once."""
     return 2 * size.features * (keys * D + queries * (D + normalised))
 
 
 def in_order(size: Sizes, length: int, N: int, D: int, chunk: int | None, normalised: bool) -> int:
-    """Of `_recurrence.advance`, chunk after chunk; side by side they are more, for the states
-    between them."""
+    """Operations of `_recurrence.advance`, chunk after chunk; side by side they are more, for the
+    states between chunks."""
     C, M = chunk_of(chunk, max(length, 1), size, D), size.features
-    asked = N // size.states  # rows that are asked for, and one that is erased
+    asked = N // size.states  # query rows, and one that erases
     rows = asked + size.erases
     keys = 1 + size.removes
     products = keys * _scores(size, rows, C)
@@ -86,7 +86,7 @@ def in_order(size: Sizes, length: int, N: int, D: int, chunk: int | None, normal
 
 
 def _scores(size: Sizes, rows: int, C: int) -> int:
-    """Of `_decays`: the scores of a chunk, and the sums of its decays."""
+    """Operations of `_decays`: the scores of a chunk, and the sums of its decays."""
     M = size.features
     if size.decay == 0:
         return rows * C * C * M
@@ -96,5 +96,6 @@ def _scores(size: Sizes, rows: int, C: int) -> int:
 
 
 def _inverse(C: int) -> int:
-    """Of (I + E)^-1 by halves of halves: two products of half the size at each, above 4."""
+    """Operations of (I + E)^-1 by recursive halving: two products of half the size at each level,
+    above 4."""
     return max(0, C * (C * C - 64) // 3)

@@ -37,10 +37,10 @@ def based_attention(
 
     s = q . k / sqrt(H). O(T (window (H + D) + H^2 D)) time, O(T) memory: meant for narrow heads (16
     in the paper), since the state has 1 + H + H (H + 1) / 2 rows. The paper's layers alternate
-    between the expansion alone (`window=0`) and a softmax in a window; one normaliser for both in
-    one layer is LoLCATs' (Zhang et al. 2024, arXiv:2410.10254), here without the weight that it
-    learns for the window. Under `Causal(offset)` query i stands at position i + offset. Honours
-    `Causal`, `Padding`, `Segments` joined by `&`, else NotImplementedError.
+    between the expansion alone (`window=0`) and a softmax in a window; both under one normaliser in
+    one layer is LoLCATs' (Zhang et al. 2024, arXiv:2410.10254), here without its learned weight for
+    the window. Under `Causal(offset)` query i stands at position i + offset. Honours `Causal`,
+    `Padding` and `Segments` joined by `&`, else NotImplementedError.
     """
     return Based(window=window, chunk=chunk)(q, k, v, mask=mask, bias=bias)
 
@@ -56,7 +56,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Based(Linearized):
-    """Softmax in a window and its second order Taylor expansion outside it (Arora et al. 2024)."""
+    """Softmax in a window and its second-order Taylor expansion outside it (Arora et al. 2024)."""
 
     squares: ClassVar = True
     window: int = 64
@@ -78,7 +78,8 @@ class Based(Linearized):
         return _join(*near, far).astype(dtype)
 
     def _near_mask(self, q, k, mask) -> Mask:
-        """The `window` positions up to the query's own or, not causal, less than `window` away."""
+        """The mask of the `window` positions up to the query's or, if not causal, less than
+        `window` away."""
         causal = mask.take(Causal)[0][0]
         near = ~Causal((0 if causal is None else causal.offset) - self.window)
         near = near & Causal(self.window - 1) if causal is None else near
@@ -109,7 +110,7 @@ class Based(Linearized):
         s, seen = dense_scores(q, k, mask, None, None, None)
         near = conjunction(seen, seen_array(self._near_mask(q, k, mask), *s.shape[-2:]))
         s = jnp.where(seen, s, 0)
-        # all times exp(-top), at which no exponential overflows and not all of a row underflow
+        # all times exp(-top), so that no exponential overflows and not all of a row underflow
         top = jnp.where(near, s, -jnp.inf).max(-1, keepdims=True, initial=-jnp.inf)
         top = _top(top, (seen & ~near).any(-1, keepdims=True))
         exact = jnp.exp(jnp.where(near, s - top, 0))
@@ -139,7 +140,7 @@ class Based(Linearized):
     def prefill(self, q, k, v, *, max_length):
         check_prompt(q, k, v, max_length)
         out = self(q, k, v, mask=Causal())
-        left = max(k.shape[-3] - self.window, 0)  # tokens that no longer are in the window
+        left = max(k.shape[-3] - self.window, 0)  # tokens that are no longer in the window
         gone = lambda x: x[..., :left, :, :]
         far = state_for(self, q, k, v, max_length).far
         far, _ = super().step(far, gone(q), gone(k), gone(_with_one(v)))
@@ -174,13 +175,13 @@ class Based(Linearized):
 
 
 def _with_one(v):
-    """v and a channel of ones, whose sum is the normaliser."""
+    """v with a channel of ones, whose weighted sum is the normaliser."""
     return jnp.concatenate([v, jnp.ones((*v.shape[:-1], 1), jnp.result_type(v))], -1)
 
 
 def _join(near, lse, far):
-    """exp(lse) near + far over exp(lse) + the normaliser in far's last channel."""
-    # rows that are NaN are worked out as 0 and made NaN again: 0 * NaN would reach what they saw
+    """(exp(lse) near + far) / (exp(lse) + normaliser), the normaliser in far's last channel."""
+    # NaN rows are computed as 0 and made NaN again: 0 * NaN would reach what they saw
     (near, near_poison), (far, far_poison) = isolate(near), isolate(far)
     none, lost = lse == -jnp.inf, jnp.isnan(lse)
     normaliser = far[..., -1]
@@ -193,7 +194,7 @@ def _join(near, lse, far):
 
 
 def _top(largest, far):
-    """The exponent to take out of a row: of its near keys or, where it has `far` ones, at least the
-    0 that their weights are of; 0 if it sees nothing."""
+    """The exponent to factor out of a row: the largest of its near keys and, where it has `far`
+    ones, at least 0, the exponent of their weights; 0 if it sees nothing."""
     top = jnp.where(far, jnp.maximum(largest, 0), largest)
     return jax.lax.stop_gradient(jnp.where(top == -jnp.inf, 0, top))

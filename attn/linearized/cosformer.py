@@ -31,10 +31,11 @@ def cosformer_attention(
     """sum_j w_ij v_j / sum_j w_ij for w_ij = relu(q_i) . relu(k_j) cos(pi / 2 (i - j) / length).
 
     The cosine is a product of features (Ptolemy), so O(T H D) time, O(T) memory. `length` is the
-    paper's M, by default how far positions reach: the longer of T and S. Padding counts, so give it
-    to make results independent of that. Under `Causal(offset)` query i stands at i + offset.
-    Honours `Causal`, `Padding`, `Segments` joined by `&`, else NotImplementedError. Raises
-    ValueError where a position reaches past `length`: beyond it weights would turn negative.
+    paper's M, by default how far positions reach: the longer of T (plus a positive offset) and S.
+    Padding counts, so give `length` to make results independent of it. Under `Causal(offset)` query
+    i stands at i + offset. Honours `Causal`, `Padding` and `Segments` joined by `&`, else
+    NotImplementedError. Raises ValueError where a position reaches past `length`: beyond it weights
+    would turn negative.
     """
     return Cosformer(length=length, chunk=chunk)(q, k, v, mask=mask, bias=bias)
 
@@ -108,7 +109,7 @@ class Cosformer(Linearized):
         at = state.position + jnp.arange(q.shape[-3])
         qa, ka = (_with_angle(x, at, state.length) for x in (q, k))
         sums, out = super().step(state.sums, qa, ka, wide(v))
-        # past `length` weights would turn negative: say so loudly
+        # past `length` weights would turn negative: NaN says so loudly
         out, within = aligned(out, (at.astype(state.length.dtype) < state.length)[:, None, None])
         out = jnp.where(within, out, jnp.nan)
         return Placed(sums, state.position + len(at), state.length), out.astype(jnp.result_type(q))

@@ -26,18 +26,18 @@ def delta_net_attention(
 ) -> Float[Array, "*B T N D"]:
     """o_t = S_t^T q_t / sqrt(H), with S_t = S_{t-1} + beta_t k_t (v_t - S_{t-1}^T k_t)^T.
 
-    The delta rule in parallel over chunks (Yang et al. 2024, arXiv:2406.06484): the value stored
-    at k_t moves the fraction `beta` towards v_t. q and k are brought to length 1 unless `l2_norm`
+    The delta rule in parallel over chunks (Yang et al. 2024, arXiv:2406.06484): the value stored at
+    k_t moves the fraction `beta` towards v_t. q and k are normalised to length 1 unless `l2_norm`
     is False; then beta |k|^2 above 2 makes the state grow without bound. O(T) time and memory.
-    Raises NotImplementedError without `Causal`, on masks but Causal, Padding and Segments or on a
-    bias, ValueError for a beta of another shape.
+    Raises NotImplementedError without `Causal`, for masks other than Causal, Padding and Segments
+    and for a bias, ValueError for a beta of another shape.
     """
     return DeltaNet(l2_norm=l2_norm, chunk=chunk)(q, k, v, mask=mask, bias=bias, beta=beta)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeltaNet(Linearized):
-    """Linear attention that corrects what it stored, by the delta rule (Yang et al. 2024)."""
+    """Linear attention that corrects its stored values by the delta rule (Yang et al. 2024)."""
 
     requires: ClassVar = (Causal,)
     l2_norm: bool = True

@@ -1,4 +1,4 @@
-"""Efficient attention (Shen et al. 2018, arXiv:1812.01243): a softmax of each side, O(T H D)."""
+"""Efficient attention (Shen et al. 2018, arXiv:1812.01243): softmax of q and of k, O(T H D)."""
 
 import dataclasses
 import math
@@ -55,7 +55,7 @@ class Efficient(Linearized):
     crosses: ClassVar = True
 
     def terms(self, q, k, log_decay=None):
-        # `k` are already the keys' shares of what is seen with them
+        # `k` is already a softmax over the positions seen with each key
         return Terms(jax.nn.softmax(q, axis=-1), k, log_decay)
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None):
@@ -119,7 +119,7 @@ class Efficient(Linearized):
 
 
 def _logits(k, shown: Bool[Array, "*#B S"]):
-    """Keys, in float32 or wider, that are nothing where hidden or not finite; NaN there, else 0."""
+    """Keys, in float32 or wider, of weight 0 where hidden or not finite; and NaN if not finite."""
     k, shown = aligned(k, shown[..., None, None])
     k, poison = isolate(jnp.where(shown, wide(k), 0))
     poison = poison[..., None]
@@ -132,7 +132,7 @@ def _gate(k, before):
 
 
 def _share(k, ids):
-    """The share of each key in all of its document."""
+    """The share of each key in the softmax over its document."""
     if ids is None:
         return jax.nn.softmax(k, axis=-3)
     turned = lambda x, axis: jnp.flip(x, axis)
@@ -147,7 +147,7 @@ def _earlier(k: Float[Array, "*B S K H"], ids) -> Float[Array, "*B S K H"]:
     )
     if ids is None:
         return _running(shifted(k, low(k.dtype)), jnp.zeros((k.shape[-3], 1, 1), bool))
-    # each document's keys side by side; the sum begins again where one begins
+    # each document's keys side by side; the sum restarts where one begins
     ids = jnp.broadcast_to(ids, k.shape[:-2])
     order = jnp.argsort(ids, axis=-1, stable=True)
     take = lambda x, at: jnp.take_along_axis(x, at[..., None, None], axis=-3)
@@ -163,8 +163,9 @@ def _earlier(k: Float[Array, "*B S K H"], ids) -> Float[Array, "*B S K H"]:
 def _running(
     x: Float[Array, "*B S K H"], begins: Bool[Array, "*#B S 1 1"]
 ) -> Float[Array, "*B S K H"]:
-    """The log-sum-exp of x since it last began: along runs of about sqrt(S) positions, all runs
-    side by side, then from run to run. XLA compiles two short loops, not a tree of log2(S) sums."""
+    """The running log-sum-exp of x, restarted where it `begins`: along runs of about sqrt(S)
+    positions, all runs side by side, then from run to run. XLA compiles two short loops, not a tree
+    of log2(S) sums."""
     S = x.shape[-3]
     run = math.isqrt(S - 1) + 1
     begins = jnp.broadcast_to(begins, (*x.shape[:-2], 1, 1))

@@ -1,8 +1,8 @@
-"""Feature maps phi: what stands in for exp(q . k) is phi(q) . phi(k).
+"""Feature maps phi: phi(q) . phi(k) takes the place of exp(q . k).
 
 A map takes x [..., H], and parameters if it has any, and returns (features [..., M], log_weight
 [...] or None): phi(x) is features * exp(log_weight), split so that neither part overflows and so
-that the weight, taken from the row alone, never tells one position about another.
+that the weight, taken from the row alone, carries nothing from one position to another.
 """
 
 import functools
@@ -24,14 +24,14 @@ FeatureMap = Callable[..., tuple[Float[Array, "*L M"], Float[Array, "*L"] | None
 def elu_plus_one(x: Float[Array, "*L H"]):
     """elu(x) + 1: x + 1 above 0, exp(x) below (Katharopoulos et al. 2020, arXiv:2006.16236).
 
-    Products below the smallest float32 count as no weight: where all of q and of k are under -44.
+    Products below the smallest float32 become weights of 0: where all of q and of k are below -44.
     """
     return jnp.where(x > 0, x + 1, jnp.exp(jnp.where(x > 0, 0, x))), None
 
 
 def relu(x: Float[Array, "*L H"]):
     """max(x, 0) (as in Performer-ReLU, Choromanski et al. 2020, arXiv:2009.14794). A query whose
-    features meet no key's gets 0."""
+    features are orthogonal to all keys' gets 0."""
     return jax.nn.relu(x), None
 
 
@@ -46,8 +46,8 @@ def softmax_features(x: Float[Array, "*L H"]):
 
 
 def unit(x: Float[Array, "*L H"]):
-    """x / |x|: no map but the keys' normalisation. Products are cosines, of either sign, so that
-    dividing by their sum means nothing and `linear` does not.
+    """x / |x|: not a feature map but the normalisation of keys. Products are cosines, of either
+    sign, so that dividing by their sum is meaningless and `linear` does not.
 
     The square root is of |x|^2 + 1e-6: a zero vector stays 0, with a gradient.
     """
@@ -56,7 +56,7 @@ def unit(x: Float[Array, "*L H"]):
 
 def dpfp(x: Float[Array, "*L H"], nu: int = 1):
     """r_i r_(i + s), cyclic, of r = [relu(x), relu(-x)] for s = 1 to nu: 2 H nu sparse features
-    (DPFP, Schlag et al. 2021, arXiv:2102.11174). A query that meets no key gets 0."""
+    (DPFP, Schlag et al. 2021, arXiv:2102.11174). A query orthogonal to all keys gets 0."""
     r = jax.nn.relu(jnp.concatenate([x, -x], -1))
     return jnp.concatenate([r * jnp.roll(r, -s, -1) for s in range(1, nu + 1)], -1), None
 
@@ -65,8 +65,8 @@ def taylor(x: Float[Array, "*L H"]):
     """1 + s + s^2 / 2 for s = q . k / sqrt(H): exp(s) to second order, at least 1/2 (Based, Arora
     et al. 2024, arXiv:2402.18668).
 
-    x_i x_j and x_j x_i are one feature times sqrt(2): 1 + H + H (H + 1) / 2 features for as exact a
-    product as the paper's 1 + H + H^2.
+    x_i x_j and x_j x_i are one feature times sqrt(2): 1 + H + H (H + 1) / 2 features, whose product
+    is as exact as with the paper's 1 + H + H^2.
     """
     H = x.shape[-1]
     x = x * H**-0.25
@@ -94,7 +94,7 @@ def cos_reweighted(x: Float[Array, "*L H"], angle: Float[Array, "*#L"]):
 def hedgehog(x: Float[Array, "*L H"], matrix: Float[Array, "*#L H F"]):
     """exp(y) and exp(-y) for a learned y = x W (Hedgehog, Zhang et al. 2024, arXiv:2402.04347).
 
-    Each row is divided by its own largest feature, whose logarithm is the weight. One whose y
+    Each row is divided by its own largest feature, whose logarithm is the weight. A row whose y
     overflows is NaN.
     """
     y, over = _mapped(x, matrix)
@@ -110,8 +110,8 @@ def hedgehog_softmax(x: Float[Array, "*L H"], matrix: Float[Array, "*#L H F"]):
 
 
 def _mapped(x, matrix):
-    """x W, 0 in rows that overflow, and NaN there: made NaN before, they would have gradients that
-    are, and W too."""
+    """x W, 0 in rows that overflow, and NaN there to be added later: as NaN here, their gradients
+    and W's would be NaN."""
     y, over = isolate(jnp.einsum("...h,...hf->...f", x, matrix.astype(x.dtype)))
     return y, jax.lax.stop_gradient(over)[..., None]
 
@@ -123,7 +123,7 @@ def favor(x: Float[Array, "*L H"], projection: Float[Array, "M H"]):
     Each row is divided by its own largest feature, whose logarithm is the weight: no maximum
     over positions, so nothing leaks from the future, and no epsilon.
     """
-    x = jnp.clip(x, -1e18, 1e18)  # where all weight is long on one feature, and no square overflows
+    x = jnp.clip(x, -1e18, 1e18)  # beyond, one feature has all the weight; no square overflows
     log_phi = jnp.einsum("...h,mh->...m", x, projection.astype(x.dtype))
     top = jax.lax.stop_gradient(log_phi.max(-1, keepdims=True))
     norm = jnp.sum(jnp.square(x), -1) / 2
@@ -132,10 +132,10 @@ def favor(x: Float[Array, "*L H"], projection: Float[Array, "M H"]):
 
 
 def draw_features(key: Array, features: int, head_dim: int) -> Float[Array, "M H"]:
-    """Rows as N(0, I) in length, orthogonal within each block of H: FAVOR+'s lower variance.
+    """Rows with the lengths of N(0, I), orthogonal within each block of H: FAVOR+'s lower variance.
 
     A pure function of a jax key: under `jit` a training loop may draw new ones at every step.
-    Raises ValueError for a size that is no positive integer.
+    Raises ValueError for a size that is not a positive integer.
     """
     shapes, keys = _shapes(features, head_dim), jax.random.split(key)
     draw = lambda key, shape: jax.random.normal(key, shape, jnp.float32)
@@ -144,16 +144,16 @@ def draw_features(key: Array, features: int, head_dim: int) -> Float[Array, "M H
 
 @functools.lru_cache(maxsize=64)
 def orthogonal_features(seed: int, features: int, head_dim: int) -> Float[np.ndarray, "M H"]:
-    """Such rows of a seed, a constant of the program: drawn by NumPy, for they are then the same on
-    every platform, and XLA would compile the draw for seconds. Raises ValueError as `draw_features`
-    does, and for a seed that is no integer from 0 on."""
+    """Such rows from a `seed`, as constants: drawn by NumPy, so that they are the same on every
+    platform, and because XLA takes seconds to compile the draw. Raises ValueError as
+    `draw_features` does, and for a seed that is not an integer >= 0."""
     check_count("seed", seed, least=0)
     draw = np.random.default_rng(seed).standard_normal
     return _orthogonal(np, *map(draw, _shapes(features, head_dim))).astype(np.float32)
 
 
 def _shapes(features: int, head_dim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Of the blocks that are made orthogonal, and of the rows that give the lengths."""
+    """The shapes of the blocks that are made orthogonal, and of the rows that give the lengths."""
     check_count("features", features)
     check_count("head_dim", head_dim)
     return (-(-features // head_dim), head_dim, head_dim), (features, head_dim)
@@ -162,9 +162,9 @@ def _shapes(features: int, head_dim: int) -> tuple[tuple[int, ...], tuple[int, .
 def _orthogonal(
     xp, square: Float[Array | np.ndarray, "B H H"], rows: Float[Array | np.ndarray, "M H"]
 ):
-    """Of drawn numbers; `xp` is jax.numpy or numpy, as they are."""
+    """The rows from drawn numbers; `xp` is jax.numpy or numpy, as these are."""
     q, r = xp.linalg.qr(square)
-    # q alone looks away from its own axes, for LAPACK chooses signs, and exp(w . x) is not even
+    # q alone is biased, as LAPACK chooses the signs of its columns, and exp(w . x) is not even
     q = xp.where(xp.diagonal(r, axis1=-2, axis2=-1)[:, None] < 0, -q, q)
     directions = xp.swapaxes(q, -2, -1).reshape(-1, rows.shape[-1])[: len(rows)]
     return directions * xp.linalg.norm(rows, axis=-1, keepdims=True)

@@ -25,12 +25,12 @@ def gated_delta_net_attention(
     chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """o_t = S_t^T q_t / sqrt(H), with S' = exp(log_decay_t) S_{t-1} and
-    S_t = S' + beta_t k_t (v_t - S'^T k_t)^T; q and k are brought to length 1.
+    S_t = S' + beta_t k_t (v_t - S'^T k_t)^T; q and k are normalised to length 1.
 
-    The gated delta rule (Yang et al. 2024, arXiv:2412.06464): `log_decay` at most 0, one a head,
-    forgets all, `beta` in [0, 1] rewrites what is stored at k_t. O(T) time and memory. Raises
-    NotImplementedError without `Causal`, on masks but Causal, Padding and Segments or on a bias,
-    ValueError for a gate of another shape.
+    The gated delta rule (Yang et al. 2024, arXiv:2412.06464): `log_decay`, at most 0, one per head,
+    decays the whole state; `beta` in [0, 1] rewrites what is stored at k_t. O(T) time and memory.
+    Raises NotImplementedError without `Causal`, for masks other than Causal, Padding and Segments
+    and for a bias, ValueError for a gate of another shape.
     """
     gates = {"log_decay": log_decay, "beta": beta}
     return GatedDeltaNet(chunk=chunk)(q, k, v, mask=mask, bias=bias, **gates)

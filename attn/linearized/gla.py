@@ -1,4 +1,4 @@
-"""GLA (Yang et al. 2023, arXiv:2312.06635): linear attention with a forget gate a channel. O(T)."""
+"""GLA (Yang et al. 2023, arXiv:2312.06635): linear attention, a forget gate per channel. O(T)."""
 
 import dataclasses
 
@@ -23,9 +23,9 @@ def gla_attention(
     """o_t = S_t^T q_t / sqrt(H), with S_t = diag(exp(log_decay_t)) S_{t-1} + k_t v_t^T.
 
     Gated linear attention (Yang et al. 2023, arXiv:2312.06635); `log_decay` at most 0. The paper is
-    causal; without `Causal` a key after its query decays over the tokens from the query to it. O(T)
-    time and memory. Raises NotImplementedError on masks but Causal, Padding and Segments or on a
-    bias, ValueError for a log_decay of another shape.
+    causal; without `Causal` a key after its query decays over the tokens from the query to the key.
+    O(T) time and memory. Raises NotImplementedError for masks other than Causal, Padding and
+    Segments and for a bias, ValueError for a log_decay of another shape.
     """
     return GLA(chunk=chunk)(q, k, v, mask=mask, bias=bias, log_decay=log_decay)
 

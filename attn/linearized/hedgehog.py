@@ -33,9 +33,9 @@ def hedgehog_attention(
 
     phi(x) = [exp(x W), exp(-x W)], or [softmax(x W), softmax(-x W)] over the F features of each
     half, as the authors train it: W is the head's `query_map` or `key_map`, to which the paper adds
-    a bias. `distillation_loss` is what it is trained by. O(T) time and memory. Honours `Causal`,
-    `Padding`, `Segments` joined by `&`, else NotImplementedError. Raises ValueError for maps of the
-    wrong shape.
+    a bias. Maps are trained by `distillation_loss`. O(T) time and memory. Honours `Causal`,
+    `Padding` and `Segments` joined by `&`, else NotImplementedError. Raises ValueError for maps of
+    the wrong shape.
     """
     check_floats(query_map=query_map)
     shape = query_map.shape
@@ -48,12 +48,12 @@ def hedgehog_attention(
 def distillation_loss(
     student: Float[Array, "*B N T S"], teacher: Float[Array, "*B N T S"]
 ) -> Float[Array, ""]:
-    """The cross entropy -sum_j teacher_ij log student_ij, a mean over the rows that see anything.
+    """The cross entropy -sum_j teacher_ij log student_ij, averaged over the rows that see anything.
 
     `student` are a mechanism's `weights`, `teacher` those of softmax (`attn.dense_weights`), which
-    gets no gradient. Least where both are equal, where it is the teacher's entropy. A weight that
+    gets no gradient. Its minimum, where both are equal, is the teacher's entropy. A weight that
     underflowed to 0 counts as the smallest normal number: its logarithm would be infinite. Raises
-    ValueError unless both have one shape, TypeError for what is no array of floats.
+    ValueError unless both have one shape, TypeError for anything but arrays of floats.
     """
     check_floats(student=student, teacher=teacher)
     if student.shape != teacher.shape:
@@ -61,7 +61,7 @@ def distillation_loss(
         raise ValueError(f"teacher: expected the student's shape {want}, got {got}")
     teacher = jax.lax.stop_gradient(teacher)
     student = jnp.maximum(student, jnp.finfo(student.dtype).tiny)
-    shown = ~(teacher <= 0)  # and not > 0, which a NaN is not: all of them made a loss of 0
+    shown = ~(teacher <= 0)  # not > 0, which is False for NaN: rows of NaN would make a loss of 0
     sees = shown.any(-1)
     rows = -jnp.where(shown, teacher * jnp.log(student), 0).sum(-1)
     return rows.sum() / jnp.maximum(sees.sum(), 1)
@@ -87,7 +87,7 @@ class Hedgehog(Linearized):
             check_count("features", self.features)
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
-        # the identity, as the authors begin
+        # the identity, as the authors initialise it
         eye = jnp.eye(head_dim, self.features or head_dim, dtype=jnp.float32)
         eyes = lambda heads: jnp.broadcast_to(eye, (heads, *eye.shape))
         return {"query_map": eyes(num_heads), "key_map": eyes(num_kv_heads)}

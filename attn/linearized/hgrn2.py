@@ -32,14 +32,15 @@ def hgrn2_attention(
     """o_t = S_t^T silu(q_t) / sqrt(H), with S_t = diag(f_t) S_{t-1} + (1 - f_t) v_t^T.
 
     HGRN2 (Qin et al. 2024, arXiv:2404.07904): `k` holds the logits of the forget gate,
-    f = b + (1 - b) sigmoid(k), and what is forgotten is what is written. The lower bound b is the
-    number `lower_bound`, or that of layer `layer` by the learned `lower_bounds`, for each channel:
-    the sum over layers 1 to `layer` of softmax(lower_bounds) over all layers.
+    f = b + (1 - b) sigmoid(k); what it forgets, 1 - f, is the key. The lower bound b is the number
+    `lower_bound` or, for each channel, that of layer `layer` by the learned `lower_bounds`: the sum
+    over layers 1 to `layer` of softmax(lower_bounds) over all layers.
 
-    Without `Causal` a key after its query decays over the tokens from the query to it. O(T) time
-    and memory. Raises NotImplementedError on masks but Causal, Padding and Segments or on a bias,
-    ValueError for a lower_bound outside [0, 1), or above 0 where bounds are learned, a layer that
-    is not there and lower_bounds of another shape, TypeError for those of layer 0: its bound is 0.
+    Without `Causal` a key after its query decays over the tokens from the query to the key. O(T)
+    time and memory. Raises NotImplementedError for masks other than Causal, Padding and Segments
+    and for a bias, ValueError for a lower_bound outside [0, 1), or above 0 where bounds are
+    learned, a layer out of range and lower_bounds of another shape, TypeError for lower_bounds with
+    layer 0, whose bound is 0.
     """
     layers, bounds = 1, {}
     if lower_bounds is not None:
@@ -56,10 +57,10 @@ def hgrn2_attention(
 class HGRN2(OfLayer):
     """A gated linear RNN whose key is what its gate forgets, 1 - f (HGRN2, Qin et al. 2024).
 
-    `lower_bound` is that of all channels. A `layer` after the first of `layers` learns one for each
-    channel instead, above those of the layers before it: the sum over layers 1 to `layer` of a
-    softmax over all layers, of one parameter that they have in common, which starts so that layer l
-    of L forgets all but l / L at most. `for_layers` makes them.
+    `lower_bound` is that of f in all channels. A `layer` after the first of `layers` learns one for
+    each channel instead, above those of earlier layers: the sum over layers 1 to `layer` of a
+    softmax over all layers of one parameter that they share, initialised so that layer l of L keeps
+    at least l / L. `for_layers` makes them.
     """
 
     published_norm: ClassVar = HeadNorm(together=True)

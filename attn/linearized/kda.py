@@ -1,4 +1,4 @@
-"""KDA (Kimi Team 2025, arXiv:2510.26692): the delta rule with a forget gate a channel. O(T)."""
+"""KDA (Kimi Team 2025, arXiv:2510.26692): the delta rule, a forget gate per channel. O(T)."""
 
 import dataclasses
 from typing import ClassVar
@@ -25,12 +25,12 @@ def kda_attention(
     chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """o_t = S_t^T q_t / sqrt(H), with S' = diag(exp(log_decay_t)) S_{t-1} and
-    S_t = S' + beta_t k_t (v_t - S'^T k_t)^T; q and k are brought to length 1.
+    S_t = S' + beta_t k_t (v_t - S'^T k_t)^T; q and k are normalised to length 1.
 
     Kimi delta attention (Kimi Team 2025, arXiv:2510.26692): the gated delta rule with a decay for
     each channel, `log_decay` at most 0; `beta` in [0, 1]. O(T) time and memory. Raises
-    NotImplementedError without `Causal`, on masks but Causal, Padding and Segments or on a bias,
-    ValueError for a gate of another shape.
+    NotImplementedError without `Causal`, for masks other than Causal, Padding and Segments and for
+    a bias, ValueError for a gate of another shape.
     """
     return KDA(chunk=chunk)(q, k, v, mask=mask, bias=bias, log_decay=log_decay, beta=beta)
 

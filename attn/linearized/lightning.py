@@ -30,8 +30,8 @@ def lightning_attention(
     unscaled as in the paper: head h of N, `layer_fraction` l / L in [0, 1], so that deeper layers
     forget less. The authors' code has ALiBi's slopes, exp(-2^(-8 (h + 1) / N) (1 - l / (L - 1))),
     which forget far less, and a silu of v. The paper is causal; without `Causal` a key decays with
-    its distance either way. O(T) time and memory. Raises NotImplementedError on masks but Causal,
-    Padding and Segments or on a bias, ValueError for a fraction outside [0, 1].
+    its distance either way. O(T) time and memory. Raises NotImplementedError for masks other than
+    Causal, Padding and Segments and for a bias, ValueError for a fraction outside [0, 1].
     """
     return Lightning(layer_fraction=layer_fraction, chunk=chunk)(q, k, v, mask=mask, bias=bias)
 
@@ -56,7 +56,7 @@ class Lightning(Linearized):
 
     @classmethod
     def for_layers(cls, layers: int, **settings) -> tuple["Lightning", ...]:
-        """One for each layer, layer l of L with the fraction l / L."""
+        """A record for each layer, layer l of L with the fraction l / L."""
         return tuple(cls(layer_fraction=layer / layers, **settings) for layer in range(layers))
 
     def terms(self, q, k) -> Terms:

@@ -27,12 +27,12 @@ def linear_attention(
 ) -> Float[Array, "*B T N D"]:
     """phi(q_i) . sum_j phi(k_j) v_j^T / phi(q_i) . sum_j phi(k_j), unscaled as in the paper.
 
-    Honours `Causal`, `Padding` and `Segments` joined by `&`; O(T) time and memory under each
-    (with `Segments` after one sort, at twice the cost). A query that sees nothing gets 0.
-    `feature_map` is any of `attn.linearized.feature_maps` that takes x alone, or your own; with
-    `unit`, whose products are signed, nothing is divided. `chunk` changes only the speed.
-    Raises NotImplementedError on other masks, a bias, or a map that closes over arrays which are
-    differentiated; TypeError for what is no map.
+    Honours `Causal`, `Padding` and `Segments` joined by `&`; O(T) time and memory under each (with
+    `Segments` after one sort, at twice the cost). A query that sees nothing gets 0. `feature_map`
+    is any of `attn.linearized.feature_maps` that takes x alone, or your own; with `unit`, whose
+    products are signed, the sum is not normalised. `chunk` changes only the speed. Raises
+    NotImplementedError for other masks, a bias, or a map that closes over arrays which are
+    differentiated; TypeError for anything but a map.
     """
     check_qkv(q, k, v, mask)
     _check_map(feature_map, q)
@@ -59,16 +59,16 @@ def _check_map(phi: FeatureMap, q) -> None:
 
 
 def _terms(phi: FeatureMap, q, k) -> Terms:
-    # the weight of a query's own features leaves a ratio as it is
+    # the weight of a query's features cancels in the ratio
     (fq, _), (fk, log_weight) = phi(q), phi(k)
     return Terms(fq, fk, log_weight=log_weight)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Mapped(Linearized):
-    """`linear_attention` by a map that needs no name."""
+    """`linear_attention` by any map, with or without a name."""
 
-    squares: ClassVar = True  # for all that is known
+    squares: ClassVar = True  # as its map may
     phi: FeatureMap
 
     @property

@@ -31,20 +31,20 @@ def mamba2_attention(
     """o_t = S_t^T q_t + d v_t, with S_t = exp(-exp(a_log) dt_t) S_{t-1} + dt_t k_t v_t^T.
 
     State space duality (Dao & Gu 2024, arXiv:2405.21060), unscaled as in the paper: q is its C, k
-    its B, v its x, and `dt` at least 0 the step by which decay and key are discretised, after its
+    its B, v its x, and `dt`, at least 0, the step size that discretises decay and key, after its
     softplus. The paper is causal; without `Causal` a key after its query decays over the tokens
-    from the query to it. O(T) time and memory. Raises NotImplementedError on masks but Causal,
-    Padding and Segments or on a bias, ValueError for a dt of another shape.
+    from the query to the key. O(T) time and memory. Raises NotImplementedError for masks other than
+    Causal, Padding and Segments and for a bias, ValueError for a dt of another shape.
     """
     return Mamba2(chunk=chunk)(q, k, v, mask=mask, bias=bias, dt=dt, a_log=a_log, d=d)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mamba2(Linearized):
-    """A selective state space model with one decay a head and a skip (Mamba-2, Dao & Gu 2024).
+    """A selective state space model with one decay per head and a skip (Mamba-2, Dao & Gu 2024).
 
-    In a layer each head has a C, and each of `num_kv_heads` a B, of its own and as wide as its x:
-    the authors share one B and C of 128 channels among all heads, of 64 channels.
+    In a layer each head has its own C, and each of `num_kv_heads` its own B, as wide as its x: the
+    authors share one B and C of 128 channels among all heads, of 64 channels.
     """
 
     adds_own: ClassVar = True

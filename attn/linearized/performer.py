@@ -23,12 +23,12 @@ def performer_attention(
     projection: Float[Array, "M H"],
     chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
-    """An unbiased estimate of softmax attention's numerator and denominator by M features.
+    """Softmax attention with unbiased estimates of its numerator and denominator by M features.
 
-    phi(x) = exp(W x' - |x'|^2 / 2) / sqrt(M) with x' = x / H^(1/4); `projection` W has rows as
-    N(0, I): `orthogonal_features` by a seed, `draw_features` by a key. Strictly causal under
-    `Causal`: keys are stabilised by a running maximum over each query's own past. O(T M (H + D))
-    time, O(T) memory. Honours `Causal`, `Padding`, `Segments` joined by `&`, else
+    phi(x) = exp(W x' - |x'|^2 / 2) / sqrt(M) with x' = x / H^(1/4); `projection` W has rows like
+    N(0, I): by `orthogonal_features` from a seed or `draw_features` from a key. Strictly causal
+    under `Causal`: keys are stabilised by a running maximum over each query's own past. O(T M (H +
+    D)) time, O(T) memory. Honours `Causal`, `Padding` and `Segments` joined by `&`, else
     NotImplementedError. Raises ValueError for a projection of the wrong width.
     """
     shape = jnp.shape(projection)
@@ -42,8 +42,8 @@ def performer_attention(
 class Performer(Linearized):
     """Positive orthogonal random features for the softmax kernel (Choromanski et al. 2020).
 
-    The features are those of `seed`; a training loop that draws them anew, as the paper advises,
-    gives each call `projection=draw_features(key, features, head_dim)`.
+    The features are those of `seed`; a training loop that redraws them, as the paper advises,
+    passes each call `projection=draw_features(key, features, head_dim)`.
     """
 
     crosses: ClassVar = True
@@ -66,7 +66,7 @@ class Performer(Linearized):
     def terms(self, q, k, *, projection: Float[Array, "M H"] | None = None):
         H = q.shape[-1]
         projection = self.projection(H) if projection is None else projection
-        # exp(q . k / sqrt(H)) is the kernel of x / H^(1/4); a query's own weight leaves the ratio
+        # exp(q . k / sqrt(H)) is the kernel of x / H^(1/4); a query's weight cancels
         phi = lambda x: favor(x * H**-0.25, projection)
         (fq, _), (fk, log_weight) = phi(q), phi(k)
         return Terms(fq, fk, log_weight=log_weight)

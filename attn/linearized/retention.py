@@ -23,9 +23,9 @@ def retention_attention(
     """o_t = S_t^T q_t / sqrt(H), with S_t = gamma_h S_{t-1} + k_t v_t^T, gamma_h = 1 - 2^(-5 - h).
 
     Multi-scale retention (Sun et al. 2023, arXiv:2307.08621) without its normalisation of scores,
-    which the norm on each head's output undoes; rotary is the layer's. The paper is causal; without
-    `Causal` the weight is gamma^|i - j|. O(T) time and memory. Raises NotImplementedError on masks
-    but Causal, Padding and Segments or on a bias.
+    which the norm of each head's output cancels; rotary is left to the layer. The paper is causal;
+    without `Causal` the weight is gamma^|i - j|. O(T) time and memory. Raises NotImplementedError
+    for masks other than Causal, Padding and Segments and for a bias.
     """
     return Retention(chunk=chunk)(q, k, v, mask=mask, bias=bias)
 
@@ -35,10 +35,10 @@ retention_attention.heads_alike = False
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Retention(Linearized):
-    """Linear attention, a fixed decay 1 - 2^(-5 - h) for each head (RetNet, Sun et al. 2023).
+    """Linear attention with a fixed decay 1 - 2^(-5 - h) for each head (RetNet, Sun et al. 2023).
 
     A layer's values are as wide as its keys, where the paper's are twice as wide; its norm learns a
-    scale, which the authors' has not.
+    scale, which the authors' does not.
     """
 
     heads_alike: ClassVar = False  # each has a decay of its own

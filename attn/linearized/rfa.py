@@ -34,10 +34,10 @@ def rfa_attention(
     z_i = sum_j phi(k_j) over the visible keys; with the gate g = exp(`log_decay`), under `Causal`
     only, S_i = g_i S_(i-1) + (1 - g_i) phi(k_i) v_i^T and z_i alike.
 
-    Products estimate exp(-|q - k|^2 / 2), of either sign: normalisers near 0 are divided by as they
-    come, for the paper has no epsilon; the authors' code takes a tenth of each feature and lets no
-    normaliser under 1. Rows are orthogonal within blocks of H, one of the authors' two choices.
-    O(T) time and memory. Honours `Causal`, `Padding`, `Segments` joined by `&`, else
+    Products estimate exp(-|q - k|^2 / 2) with either sign: normalisers near 0 are used as they are,
+    for the paper has no epsilon; the authors' code scales features by a tenth and keeps normalisers
+    at 1 or above. Rows are orthogonal within blocks of H, one of the authors' two choices. O(T)
+    time and memory. Honours `Causal`, `Padding` and `Segments` joined by `&`, else
     NotImplementedError. Raises ValueError for arrays of the wrong shape.
     """
     check_qkv(q, k, v, mask)
@@ -51,8 +51,8 @@ def rfa_attention(
 class RFA(Linearized):
     """Random Fourier features of unit queries and keys, `gated` or not (Peng et al. 2021).
 
-    One draw, by `seed`, for all heads; the authors draw for each head and layer, and anew while
-    they train.
+    One draw, by `seed`, for all heads; the authors draw for each head and layer, and redraw in
+    training.
     """
 
     normalised: ClassVar = True

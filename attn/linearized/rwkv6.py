@@ -27,24 +27,24 @@ def rwkv6_attention(
     chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """o_t = (S_{t-1} + diag(bonus) k_t v_t^T)^T q_t, with S_t = diag(exp(log_decay_t)) S_{t-1} +
-    k_t v_t^T: a token's own value counts by `bonus`, the past before its decay.
+    k_t v_t^T: a token's own value is weighed by `bonus`, the past read before the token's decay.
 
     The WKV of RWKV-6, "Finch" (Peng et al. 2024, arXiv:2404.05892), unscaled as in the paper; q is
-    its receptance. The paper's token shift, before the projections, is the layer's. Without
+    its receptance. The paper's token shift, before the projections, is left to the layer. Without
     `Causal` a key after its query decays over the tokens between them. O(T) time and memory. Raises
-    NotImplementedError on masks but Causal, Padding and Segments or on a bias, ValueError for a
-    log_decay of another shape.
+    NotImplementedError for masks other than Causal, Padding and Segments and for a bias, ValueError
+    for a log_decay of another shape.
     """
     return RWKV6(chunk=chunk)(q, k, v, mask=mask, bias=bias, log_decay=log_decay, bonus=bonus)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RWKV6(OfLayer):
-    """A decay for each channel and a bonus for the present token (RWKV-6, Peng et al. 2024); a
-    layer shifts its tokens, by shares that follow the token.
+    """A decay for each channel and a bonus for the current token (RWKV-6, Peng et al. 2024); a
+    layer shifts its tokens, by shares that depend on the token.
 
-    All starts as the authors' first of several layers does; `for_layers` makes one for each layer,
-    with which decays, bonus, shares and the scale of the norm start otherwise.
+    Initialised as the authors' first of several layers; `for_layers` makes a record for each layer,
+    which initialises decays, bonus, shares and the scale of the norm by its depth.
     """
 
     reads_before: ClassVar = True

@@ -1,4 +1,4 @@
-"""RWKV-7 (Peng et al. 2025, arXiv:2503.14456): a generalised delta rule, a gate a channel. O(T)."""
+"""RWKV-7 (Peng et al. 2025, arXiv:2503.14456): generalised delta rule, a gate per channel. O(T)."""
 
 import dataclasses
 import math
@@ -35,10 +35,10 @@ def rwkv7_attention(
 
     The WKV of RWKV-7, "Goose" (Peng et al. 2025, arXiv:2503.14456), unscaled as in the paper; q is
     its receptance, `a` in [0, 1] the in-context learning rate of each channel. The removal key
-    `kappa` is read from the state before its decay. The paper's token shift, before the
-    projections, and its bonus, after the norm of the output, are the layer's. O(T) time and memory.
-    Raises NotImplementedError without `Causal`, on masks but Causal, Padding and Segments or on a
-    bias, ValueError for a gate of another shape.
+    `kappa` reads the state before its decay. The paper's token shift, before the projections, and
+    its bonus, after the norm of the output, are left to the layer. O(T) time and memory. Raises
+    NotImplementedError without `Causal`, for masks other than Causal, Padding and Segments and for
+    a bias, ValueError for a gate of another shape.
     """
     arrays = {"log_decay": log_decay, "a": a, "k_k": k_k, "k_a": k_a}
     return RWKV7(chunk=chunk)(q, k, v, mask=mask, bias=bias, **arrays)
@@ -50,12 +50,12 @@ TENTH = Named("initializers.orthogonal", (0.1,))
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RWKV7(OfLayer):
     """The delta rule with a removal key and a rate for each channel (RWKV-7, Peng et al. 2025); a
-    layer shifts its tokens, takes a share of the first layer's values and adds its bonus.
+    layer shifts its tokens, takes a share of the first layer's values and adds a bonus.
 
-    All starts as the first of several layers does in the authors' later training code
-    (BlinkDL/RWKV-LM); `for_layers` makes one for each layer, with which decays, shares and the
-    scale of the norm start otherwise. The first layer has weights of a share of its own values too,
-    which change nothing there.
+    Initialised as the first of several layers in the authors' later training code
+    (BlinkDL/RWKV-LM); `for_layers` makes a record for each layer, which initialises decays, shares
+    and the scale of the norm by its depth. The first layer too has weights for a share of its own
+    values, which change nothing there.
     """
 
     requires: ClassVar = (Causal,)
@@ -80,7 +80,7 @@ class RWKV7(OfLayer):
         return {"k_k": k_k.reshape(num_heads, head_dim), "k_a": k_a}
 
     def gating(self, *, num_heads, head_dim):
-        # what bends it stands inside
+        # its activation is between the two products
         width, between = num_heads * head_dim, Named(self.output_gate)
         rank = max(32, 32 * round(5 * math.sqrt(width) / 32))
         project = LowRank(rank=rank, between=between, down=ZEROS, up=TENTH)
