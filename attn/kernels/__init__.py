@@ -1,1 +1,1 @@
-"""What can run softmax attention, and the choice among them by platform, size and request."""
+"""Ways to run softmax attention, and the choice among them by platform, size and request."""

@@ -1,4 +1,4 @@
-"""Band: masks whose rows see one run of keys, what most attention kernels know natively."""
+"""Band: masks whose rows see one range of keys, which most attention kernels know natively."""
 
 import dataclasses
 
@@ -14,9 +14,10 @@ from attn.masks import FULL, And, Causal, Mask, Padding, Segments, Window
 
 @dataclasses.dataclass(frozen=True)
 class Band:
-    """i - left <= j <= i + right (None: no bound) among what `padding` and `segments` show.
+    """i - left <= j <= i + right (None: no bound) among the keys that `padding` and `segments`
+    show.
 
-    `rest` is what of the mask is neither; `others` is the rest and the bounds together."""
+    `rest` is the remainder of the mask; `others` is that together with the bounds."""
 
     T: int
     S: int
@@ -37,34 +38,34 @@ class Band:
         return self.padding is not None and self.padding.keys is not None
 
     def lengths(self, B: int) -> Int[jax.Array, " B"] | None:
-        """How many keys are real, within 1..S. Never 0: what a kernel makes of a row without keys
-        is not known, and such rows are hidden from it."""
+        """How many keys are not padding, within 1..S. Never 0: what a kernel does in a row without
+        keys is not known, and such rows are hidden from it."""
         if not self.has_lengths:
             return None
         return jnp.broadcast_to(jnp.clip(self.padding.lengths, 1, self.S).astype(jnp.int32), (B,))
 
     def ends(self):
-        """The first key that each query's run holds and one past the last: integers [T]."""
+        """The first key of each query's range and one past its last: integers [T]."""
         i = np.arange(self.T)
         first = np.zeros_like(i) if self.left is None else np.clip(i - self.left, 0, self.S)
         past = np.full_like(i, self.S)
         return first, past if self.right is None else np.clip(i + self.right + 1, 0, self.S)
 
     def always_sees(self) -> bool:
-        """Whether every query sees a key as soon as one key is real."""
+        """Whether every query sees a key whenever at least one key is not padding."""
         first, past = self.ends()
         past = np.minimum(past, 1) if self.has_lengths else past
         return bool((first < past).all())
 
     def queries(self) -> Bool[jax.Array, "*#B T"] | None:
-        """Which queries see a key, exactly, as far as `rest` is FULL; None if all do."""
+        """Which queries see a key, exactly if `rest` is FULL; None if all do."""
         first, past = self.ends()
         if self.padding is None and self.segments is None:
             return None if (first < past).all() else jnp.asarray(first < past)
         padding = self.padding
         keys = jnp.ones(self.S, bool) if padding is None else padding.seen_keys(self.S)
         if self.segments is None:
-            # real keys before each position: a run that holds one ends past more than it starts
+            # real keys before each position: a range with one has more before its end than start
             count = jnp.pad(jnp.cumsum(keys, -1), [(0, 0)] * (keys.ndim - 1) + [(1, 0)])
             seen = count[..., past] > count[..., first]
         else:
@@ -87,7 +88,7 @@ class Band:
 
 
 def split(mask: Mask, T: int, S: int) -> Band:
-    """The mask as a band and a rest; a bound that hides nothing of T x S is none."""
+    """The mask as a band and a rest; a bound that hides nothing of T x S is None."""
     (padding, segments), others = mask.take(Padding, Segments)
     left, right, rest = S + T, S + T, FULL
     for term in others.mask_terms if isinstance(others, And) else (others,):

@@ -1,4 +1,4 @@
-"""Call: everything about one call of dot-product attention that decides who may run it."""
+"""Call: everything about one call of dot-product attention that decides what may run it."""
 
 import dataclasses
 from typing import Any, Protocol

@@ -23,12 +23,13 @@ from attn.masks.language import spelled
 
 @dataclasses.dataclass(frozen=True)
 class Cudnn:
-    """`through` is what `jax.nn` is asked for: tests put "xla" there, which runs anywhere."""
+    """`through` is the implementation asked of `jax.nn`: tests use "xla", which runs anywhere."""
 
     through: str = "cudnn"
 
     def refusal(self, call: Call) -> str | None:
-        """float16 and bfloat16; FULL, Causal, Window(left, 0) and Padding(lengths), joined by &."""
+        """Takes float16, bfloat16; FULL, Causal(), Window(left, 0) and Padding(lengths), joined by
+        &, but not the last two together."""
         return (
             self._device_refusal(call)
             or common_refusal(call, "cudnn")

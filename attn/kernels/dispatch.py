@@ -31,14 +31,14 @@ FOR_PATTERNS = {"gpu": ("cudnn", "blockwise")}
 
 
 def preferred_for_patterns() -> tuple[str, ...]:
-    """What the platform of this process tries, in this order."""
+    """The implementations that this process's platform tries, in this order."""
     return FOR_PATTERNS.get(jax.default_backend(), ("blockwise",))
 
 
 def pick(call: Call, preference: str | Sequence[str] | None) -> str:
     """The name of the first implementation in `preference` that can run the call; by default the
-    platform's list, or `materialized` for a few queries or keys, where blocks do not pay and
-    none are asked for.
+    platform's list, or `materialized` for few queries or keys, where blocks do not pay, unless a
+    `block` is given.
 
     Raises ValueError for an unknown name or a scale that no implementation takes, and
     NotImplementedError with each one's reason if none can.

@@ -1,10 +1,10 @@
-"""What kernels do not promise and we do: NaN stays where it belongs, blind queries are exactly 0.
+"""What we promise and kernels do not: hidden NaN never shows, queries that see nothing get 0.
 
 A kernel multiplies hidden keys by 0, so a NaN there would show, and gives a query that sees nothing
-a mean of values. Here it is only run on finite numbers: hidden keys, blind queries and rows that
-hold a NaN, an Inf, a query or key beyond 1e18, of which a score may overflow, or a value beyond
-1e36, of which the gradient of a weight may, are set to 0, and the queries that see such a row are
-made NaN afterwards. Which those are is looked up, O(T S) time, only where there is such a row: the
+a mean of values. Here it only runs on finite numbers. Set to 0 are hidden keys, queries that see
+nothing, and rows that hold a NaN, an Inf, a query or key beyond 1e18, of which a score may
+overflow, or a value beyond 1e36, of which the gradient of a weight may; the queries that see such a
+row are made NaN afterwards. They are looked up, O(T S) time, only if there is such a row: the
 device decides.
 """
 
@@ -24,8 +24,8 @@ from attn.kernels.call import Call
 from attn.masks import Mask
 
 ROWS = 128  # queries that are looked up at once
-LARGEST = 1e18  # of a query's and a key's numbers: 256 products of two are within float32
-LARGEST_VALUE = 1e36  # and 256 products of a value's and a gradient's below 1
+LARGEST = 1e18  # of queries and keys: the sum of 256 products of two fits float32
+LARGEST_VALUE = 1e36  # so does that of 256 products of a value and a gradient below 1
 
 
 def _flat(call: Call) -> Call:
@@ -44,8 +44,8 @@ def guarded(
     call: Call,
     rows: Callable[[Band], tuple] = Band.rows,
 ) -> Float[Array, "*B T N D"]:
-    """kernel(call, band, q, k, v) of the call as a flat one and of its mask as a band. `rows` says
-    of a band which queries see a key, exactly, and which keys are seen, or more; None for all."""
+    """kernel(call, band, q, k, v) with the call's batch axes merged and its mask as a band. `rows`
+    gives, of a band, exactly which queries see a key, and which keys may be seen; None for all."""
     shape, call = (*call.q.shape[:-1], call.v.shape[-1]), _flat(call)
     band = split(call.mask, call.q.shape[1], call.k.shape[1])
     queries, keys = rows(band)
@@ -58,7 +58,7 @@ def guarded(
 
 
 def _shown(x, rows):
-    """x where rows are, else 0; so is its gradient."""
+    """x where `rows` is True, else 0; likewise its gradient."""
     if rows is None:
         return x
     rows, x = aligned(rows[..., None, None], x)
@@ -66,7 +66,7 @@ def _shown(x, rows):
 
 
 def _bounded(x, largest):
-    """NaN where what is made of it may be Inf, or NaN: the kernel's gradients reach all keys."""
+    """NaN where scores or gradients of x may overflow: the kernel's gradients reach all keys."""
     largest = min(largest, float(jnp.finfo(x.dtype).max))
     return jnp.where(jnp.abs(x) > largest, jnp.nan, x).astype(x.dtype)
 

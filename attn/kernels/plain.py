@@ -10,7 +10,7 @@ from attn.kernels.call import Call
 
 class Materialized:
     """Holds the T x S scores: O(T S) memory; derivatives of any kind and order, by JAX. A NaN shows
-    in the output of what sees it, and in gradients as far as the loss sends a NaN back."""
+    in the outputs of queries that see it, and in gradients as far as the loss sends a NaN back."""
 
     def refusal(self, call: Call) -> str | None:
         """It honours everything but `block`."""
@@ -25,7 +25,7 @@ class Materialized:
 
 
 def _log_sum_exp(s, seen):
-    """[*B, T, N]; a row of -inf or NaN has no gradient but NaN, which 0 does not stop: apart."""
+    """[*B, T, N]; rows of -inf or NaN are set apart, as 0 times their gradient of NaN is NaN."""
     s, poison = isolate_rows(s, seen)
     empty = ~(seen & (s != -jnp.inf)).any(-1)
     hidden = jnp.where(empty[..., None], 0, jnp.where(seen, s, -jnp.inf))

@@ -1,4 +1,4 @@
-"""Which queries see a key of their own segment within a run of keys: one sort, O((T + S) log)."""
+"""Which queries see a key of their own segment in a range of keys: one sort, O((T + S) log)."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ def sees_own_segment(
     first: Int[np.ndarray, " T"],
     past: Int[np.ndarray, " T"],
 ) -> Bool[Array, "*#B T"]:
-    """Whether query i finds a j in first[i] <= j < past[i] with keys[j] and its id.
+    """Whether for query i there is a j in first[i] <= j < past[i] with keys[j] and the same id.
 
     Queries and keys are sorted together by (id, position), where a query stands at the first key
     it may see: it finds one iff the next key after it is of its id and before past[i].
@@ -31,7 +31,7 @@ def sees_own_segment(
     is_key = both(jnp.zeros(T, jnp.int32), jnp.ones(S, jnp.int32))
     end = both(jnp.asarray(past, jnp.int32), jnp.zeros(S, jnp.int32))
     index = both(jnp.arange(T), T + jnp.arange(S))
-    # on a tie the query comes first: the key at first[i] is one that it may see
+    # on a tie the query comes first: it may see the key at first[i]
     ids, position, is_key, end, index = jax.lax.sort(
         (ids, position, is_key, end, index), dimension=-1, num_keys=3
     )

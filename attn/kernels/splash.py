@@ -36,7 +36,8 @@ class Splash:
     interpret: bool = False
 
     def refusal(self, call: Call) -> str | None:
-        """float32, bfloat16; any static mask, Padding(lengths), Segments with Causal and Window."""
+        """Takes float32, bfloat16; any static mask with Padding(lengths); Segments and
+        Padding(keys=...) with Causal and Window alone."""
         wrong = not self.interpret and call.platform != "tpu"
         return (
             first_reason(
@@ -82,8 +83,8 @@ class Splash:
 
 
 def _scaled(q, k, scale):
-    """(q, k) whose product is scaled. q times the scale, rounded to bfloat16 once more, had rows
-    off by 2.8 eps at logits of 8: what is rounded off goes beside it, against a second k."""
+    """(q, k) whose product is scaled. With q times the scale rounded to bfloat16, rows were off by
+    2.8 eps at logits of 8: the rounding error is put beside q, against a second copy of k."""
     wide = scaled(q, scale)
     near = wide.astype(q.dtype)
     fixed = scale is None or is_number(scale)
@@ -105,7 +106,7 @@ def _block(length):
 
 
 def _ids(band: Band, B: int) -> tuple[Int[Array, "B T"], Int[Array, "B S"]] | None:
-    """Segment ids of queries and keys that hide what is padded too; None if nothing is hidden."""
+    """Segment ids of queries and keys that also hide padding; None if nothing is hidden."""
     T, S = band.T, band.S
     if band.segments is None:
         queries, keys = jnp.zeros((1, T), jnp.int32), jnp.zeros((1, S), jnp.int32)
@@ -131,7 +132,7 @@ def _ranks(queries, keys):
 
 
 def _rows(band: Band):
-    """`Band.rows`, also of a static mask and lengths."""
+    """`Band.rows`, also for any static mask with lengths."""
     if band.rest == FULL:
         return band.rows()
     first, reached = seen_first(band.others, band.T, band.S)

@@ -10,7 +10,8 @@ from attn.masks import FULL, Mask
 
 
 def build(band: Band, T: int, S: int) -> splash_attention_mask.Mask:
-    """The static part of a mask over padded lengths T and S; padded keys are hidden by others."""
+    """The static part of a mask over padded lengths T and S; padded keys are hidden by segment
+    ids."""
     if band.rest == FULL and split(band.others, T, S).always_sees():
         if band.left is None and band.right is None:
             return splash_attention_mask.FullMask((T, S))
@@ -21,8 +22,8 @@ def build(band: Band, T: int, S: int) -> splash_attention_mask.Mask:
 
 @dataclasses.dataclass(frozen=True)
 class Static(splash_attention_mask.Mask):
-    """Any static mask, drawn block by block. It hashes and compares by value: splash's own cache
-    then knows it."""
+    """Any static mask, drawn block by block. It hashes and compares by value, so that splash's own
+    cache finds it."""
 
     mask: Mask
     size: tuple[int, int]

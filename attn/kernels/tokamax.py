@@ -24,13 +24,14 @@ from attn.masks.language import spelled
 
 @dataclasses.dataclass(frozen=True)
 class Tokamax:
-    """`through` names tokamax's own implementation: not left to tokamax, which would fall back to
-    one that holds T x S scores. Tests put "xla" there, which runs anywhere."""
+    """`through` names tokamax's own implementation, as tokamax's choice could fall back to one that
+    holds T x S scores. Tests use "xla", which runs anywhere."""
 
     through: str = "mosaic"
 
     def refusal(self, call: Call) -> str | None:
-        """float32, bfloat16, float16; FULL, Causal, Window and Padding(lengths), joined by &."""
+        """Takes float32, bfloat16, float16; FULL, Causal, Window and Padding(lengths), joined by
+        &."""
         kernels = self.through != "xla"
         return (
             first_reason(
