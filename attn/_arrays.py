@@ -1,4 +1,4 @@
-"""Learned arrays and gates as they come back to a record: those it asked for, in their shapes."""
+"""Checks of learned arrays and gates passed to a record: those it asked for, in their shapes."""
 
 import functools
 
@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-GROWS = "max_length"  # in place of a number, in the shape of what grows with it
-# where `init` is tried, to see what grows: two near each other, one far for what goes in steps
+GROWS = "max_length"  # in place of a size, in the shape of an array that grows with it
+# where `init` is traced to see what grows: two close together, one far, for growth in steps
 LENGTHS = (1, 2, 2**14)
 
 Shape = tuple[int | str, ...]
@@ -32,9 +32,9 @@ def check_arrays(
     wanted: dict[str, Shape],
     optional: dict[str, Shape] | None = None,
 ) -> None:
-    """Raise unless the arrays of `wanted` are there, of their shapes, and none but `optional`.
+    """Raise unless `arrays` are those `wanted`, and none but `optional` besides, in their shapes.
 
-    TypeError for a name that `name`, a mechanism, does not take and for what is no array of
+    TypeError for a name that the mechanism `name` does not take and for anything but arrays of
     floats; ValueError for one that is missing and for another shape.
     """
     known = wanted | (optional or {})
@@ -47,7 +47,7 @@ def check_arrays(
 
 
 def check_shapes(arrays: dict[str, Array], shapes: dict[str, Shape]) -> None:
-    """Raise, by name, TypeError for what is no array of floats, ValueError for another shape."""
+    """Raise, by name, TypeError for anything but arrays of floats, ValueError for other shapes."""
     check_floats(**arrays)
     for name, x in arrays.items():
         shape = shapes[name]
@@ -59,7 +59,7 @@ def check_shapes(arrays: dict[str, Array], shapes: dict[str, Shape]) -> None:
 
 
 def is_array(x) -> bool:
-    """Whether x is an array, or has the shape and dtype of one: torch's has a dtype of its own."""
+    """Whether x is an array, or has a shape and a NumPy dtype, as torch's tensors do not."""
     known = isinstance(x, jax.Array) or isinstance(getattr(x, "dtype", None), np.dtype)
     return known and hasattr(x, "shape")
 
@@ -70,14 +70,14 @@ def is_floats(x) -> bool:
 
 
 def check_width(width: int, **arrays) -> None:
-    """Raise ValueError, by name, for arrays that have not so many numbers a token, None apart."""
+    """Raise ValueError, by name, for arrays (not None) whose last axis is not `width`."""
     for name, x in arrays.items():
         if x is not None and x.shape[-1:] != (width,):
             raise ValueError(f"{name}: expected a last axis of {width}, got {list(x.shape)}")
 
 
 def check_floats(**arrays) -> None:
-    """Raise TypeError, by name, for what is no array of floats."""
+    """Raise TypeError, by name, for anything but arrays of floats."""
     for name, x in arrays.items():
         if not is_floats(x):
             came = getattr(x, "dtype", type(x).__name__)

@@ -1,4 +1,4 @@
-"""Broadcasting said aloud, as `jax.numpy_rank_promotion("raise")` asks: axes of 1, never copies."""
+"""Explicit broadcasting, as `jax.numpy_rank_promotion("raise")` asks: axes of 1, never copies."""
 
 import functools
 import math
@@ -18,13 +18,13 @@ def aligned(*arrays: Any) -> tuple[Any, ...]:
 
 
 def conjunction(*seen: Bool[Any, "..."]) -> Bool[Any, "..."]:
-    """Where all of them are True, `aligned`."""
+    """The logical and of the `aligned` arrays."""
     return functools.reduce(operator.and_, aligned(*seen))
 
 
 def merged_batch(x: Any, batch: tuple[int, ...], rank: int) -> Any:
-    """x with the batch axes before its last `rank` as one, of 1 if nothing varies along them, else
-    of prod(batch)."""
+    """x with the batch axes before its last `rank` merged, to size 1 if nothing varies along them,
+    else to prod(batch)."""
     lead, event = x.shape[: x.ndim - rank], x.shape[x.ndim - rank :]
     if math.prod(lead) != 1:
         lead, x = batch, jnp.broadcast_to(x, (*batch, *event))
@@ -32,17 +32,17 @@ def merged_batch(x: Any, batch: tuple[int, ...], rank: int) -> Any:
 
 
 def part_of(x: Array, start, size: int, axis: int) -> Array:
-    """`size` entries of an axis from `start`; an axis of 1 is kept for all."""
+    """`size` entries of an axis from `start`; an axis of 1, which broadcasts, is kept."""
     return x if x.shape[axis] in (1, size) else lax.dynamic_slice_in_dim(x, start, size, axis)
 
 
 def with_part(x: Array, part: Array, start, axis: int) -> Array:
-    """x with what `part_of` took put back."""
+    """x with a `part` that `part_of` took written back."""
     if x.shape[axis] == part.shape[axis]:
         return part
     return lax.dynamic_update_slice_in_dim(x, part, start, axis)
 
 
 def namespace(*arrays: Any):
-    """NumPy for NumPy's arrays, jax.numpy if one of them is not."""
+    """numpy if all arrays are NumPy's, else jax.numpy."""
     return np if all(isinstance(x, np.ndarray) for x in arrays) else jnp

@@ -56,7 +56,7 @@ def blockwise(
     # score tiles of about 2 MB stay in cache
     fits = [r for r in range(1, known + 1) if B % r == 0 and r * N * block_q * block_k <= 2**19]
     number = number_of(scale, H)
-    # of an array, which may be learned, the scale is taken at once
+    # a scale that is an array, which may be learned, is applied at once
     q, number = (marked(q), number) if number is not None else (scaled(q, scale), 1.0)
     rows = known if form.at_once else max(fits, default=1)
     tiling = Tiling(B, T, S, K, N // K, block_q, block_k, rows, logit_cap, number)
@@ -71,7 +71,7 @@ def blockwise(
     k, v = k.reshape(B, S, K, H), v.reshape(B, S, K, v.shape[-1])
     # under shard_map what all shards share must vary as the rest does, for its gradient to
     q, k, v, bias = vary((q, k, v, bias), mask, dropout)
-    # jitted also when nothing else is: `shard_map` cannot run the rule of its derivative eagerly
+    # jitted even if nothing else is: `shard_map` cannot run the rule of its derivative eagerly
     attend = jax.jit(_attend, static_argnums=(0, 1))
     out, lse = attend(tiling, form, q, k, v, mask, bias, dropout)
     out = out[..., :D].reshape(*batch, T, N, D).astype(jnp.result_type(k))
@@ -107,11 +107,11 @@ def _backward(tiling, form, saved, cotangents):
     dtype = q.dtype
     symbolic = jax.custom_derivatives.SymbolicZero
     cotangents = [jnp.zeros(x.shape, x.dtype) if type(x) is symbolic else x for x in cotangents]
-    # out of a plain sum come constants, of which XLA would compute all that follows while it
-    # compiles: seconds, where running it takes a millisecond
+    # the cotangents of a plain sum are constants, and XLA would fold all that follows from them
+    # while it compiles: seconds, where running it takes a millisecond
     do, d_lse = lax.optimization_barrier(cotangents)
     cotangents = do, d_lse.mT
-    if learned.bias and form.at_once:  # a bias is told of its gradient block by block
+    if learned.bias and form.at_once:  # a bias gets its gradient block by block
         form, q = FORMS["loops"], wide(q)
 
     def tile(d_bias, n):
@@ -130,7 +130,7 @@ def _backward(tiling, form, saved, cotangents):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Learned:
-    """Whether anybody asks for the gradient of the bias."""
+    """Whether the gradient of the bias is asked for."""
 
     bias: bool = dataclasses.field(metadata={"static": True})
 
@@ -141,7 +141,7 @@ def _saving_forward(tiling, form, *arguments):
     return result, (saved, _Learned(learned))
 
 
-# told which arguments are differentiated: a bias that is given costs no gradient
+# told which arguments are differentiated: a bias that is not costs no gradient
 _attend.defvjp(_saving_forward, _backward, symbolic_zeros=True)
 
 

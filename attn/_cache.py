@@ -1,7 +1,7 @@
 """The key-value cache of token-by-token decoding, shared by variants that keep their keys.
 
-Each head's keys lie together, so that a step reads the cache once, from end to end. What is not
-finite is taken out when it comes in and remembered as poison: no step looks for it again.
+Each head's keys are contiguous, so that a step reads the cache once, from end to end. Non-finite
+keys and values are zeroed when they come in and remembered as poison: no step looks for them again.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from attn.masks import Mask, Padding
 @dataclasses.dataclass(frozen=True)
 class Cache:
     """The last L keys and values, token t at t mod L, and how many tokens there were. Where the
-    first P are `pinned`, they stay and the others take turns in the L - P slots after them."""
+    first P are `pinned`, they stay and the others share the L - P slots after them in turn."""
 
     k: Float[Array, "*B K L H"]
     v: Float[Array, "*B K L D"]
@@ -36,8 +36,8 @@ class Cache:
 
 
 def empty(batch, num_kv_heads, head_dim, value_dim, size, dtype) -> Cache:
-    """Room for `size` tokens: size K (H + D + 1) numbers a batch row. Raises ValueError for a
-    size that is none, TypeError for a dtype of no floats, which would cut keys to integers."""
+    """Room for `size` tokens: size K (H + D + 1) numbers a batch row. Raises ValueError for an
+    invalid size, TypeError for a dtype of no floats, which would truncate keys to integers."""
     check_room_for(batch, size)
     if not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
         raise TypeError(f"dtype: expected one of floats, as q has, got {jnp.dtype(dtype).name}")
@@ -51,7 +51,7 @@ def _slot(t, size: int, pinned: int):
 
 
 def held(t, size: int, pinned: int = 0) -> Int[Array, " L"]:
-    """Which token each slot holds once token t is there; of one that is empty, any."""
+    """Which token each slot holds once token t is there; any number for an empty slot."""
     slots = jnp.arange(size)
     return jnp.where(slots < pinned, slots, jnp.maximum(t - (t - slots) % (size - pinned), 0))
 
@@ -59,9 +59,9 @@ def held(t, size: int, pinned: int = 0) -> Int[Array, " L"]:
 def bias_row(
     bias: Bias | Float[Array, "*#B #N #T #S"] | None, cache: Cache, q, pinned: int = 0
 ) -> Float[Array, "*#B #N 1 L"] | None:
-    """What the token q, which comes next, adds to its score of each slot: NaN past an array's end.
+    """The bias of q, the next token, for each slot: NaN past an array's end.
 
-    Raises ValueError unless it is for the heads of q.
+    Raises ValueError unless it fits the heads of q.
     """
     if (bias := jax.tree.map(wide, as_bias(bias))) is None:
         return None
@@ -81,7 +81,7 @@ def fill(
     """The cache after T tokens at once, of which the first `pinned` and the last are kept."""
     T = k.shape[-3]
     k, v, poison = _clean(k, v)
-    # those that are still there, each in its slot
+    # the tokens that are kept, each in its slot
     first, rest = min(pinned, T), size - pinned
     last = np.concatenate([np.arange(first), np.arange(max(first, T - rest), T)])
     slots = _slot(last, size, pinned)
@@ -93,10 +93,10 @@ def fill(
 
 
 def append(cache: Cache, k, v, pinned: int = 0) -> Cache:
-    """The cache with one token more, over the oldest when full.
+    """The cache with one more token, in place of the oldest when full.
 
-    Raises ValueError unless k and v are one token in the shape the cache was made for, and for one
-    that was made for none.
+    Raises ValueError unless k and v are one token in the shape the cache was made for, and for a
+    cache of size 0.
     """
     check_token(cache, k, v)
     *batch, _, L, _ = cache.k.shape
@@ -107,7 +107,7 @@ def append(cache: Cache, k, v, pinned: int = 0) -> Cache:
 
 
 def tokens(cache: Cache) -> tuple[Float[Array, "*B L K H"], Float[Array, "*B L K D"], Mask]:
-    """Keys, values and which of them are filled, as a variant's own definition takes them."""
+    """Keys, values and a mask of the filled slots, as a variant's own definition takes them."""
     k = cache.k + cache.poison[..., None]
     filled = jnp.minimum(cache.length, k.shape[-2])
     return jnp.swapaxes(k, -3, -2), jnp.swapaxes(cache.v, -3, -2), Padding(filled)
@@ -124,13 +124,13 @@ def check_token(cache: Cache, k, v) -> None:
 
 
 def check_room(cache: Cache) -> None:
-    """Raise ValueError for a cache that was made for no token."""
+    """Raise ValueError for a cache of size 0."""
     if cache.k.shape[-2] == 0:
         raise ValueError("state: expected one with room for a token, got one of max_length=0")
 
 
 def check_size(cache: Cache, size: int) -> None:
-    """Raise ValueError for a ring of another size than the variant's own: it is another's."""
+    """Raise ValueError for a cache of another size than the variant's: it is another variant's."""
     check_kept(cache.k.shape[-2], size)
 
 
@@ -141,8 +141,8 @@ def check_one_token(q) -> None:
 
 
 def decode(cache: Cache, attend, q, k, v, bias=None) -> tuple[Cache, Float[Array, "*B 1 N D"]]:
-    """Append one token and attend by `attend(q, k, v, mask=...)`, in float32, to what is there;
-    with its row of the bias, if there is one.
+    """Append one token and attend to the cache by `attend(q, k, v, mask=...)`, in float32, with the
+    token's row of the bias, if there is one.
 
     Raises ValueError as `append` does, and unless q is one token too.
     """
@@ -156,15 +156,15 @@ def decode(cache: Cache, attend, q, k, v, bias=None) -> tuple[Cache, Float[Array
 
 
 def unless_forgotten(cache: Cache, out):
-    """out, or NaN: a full cache has lost keys that the definition sees, and says so loudly."""
+    """out, or NaN, to say loudly that the cache has lost keys that the definition sees."""
     return jnp.where(cache.length > cache.k.shape[-2], jnp.nan, out)
 
 
 def step(
     cache: Cache, q, k, v, *, scale=None, logit_cap=None, sinks=None, bias=None, seen=True, pinned=0
 ) -> tuple[Cache, Float[Array, "*B 1 N D"]]:
-    """Append one token and attend by softmax to what is there, in float32: reads the cache once.
-    `bias` is [*B, N, 1, L] or [N, 1, L], for each slot; `seen` [L] which slots the token sees.
+    """Append one token and attend to the cache by softmax, in float32: reads the cache once. `bias`
+    is [*B, N, 1, L] or [N, 1, L], for each slot; `seen` [L] is which slots the token sees.
 
     Raises ValueError as `append` does, and unless q is one token too.
     """
@@ -180,7 +180,8 @@ def step(
 
 @functools.partial(jax.jit, static_argnums=0)  # for calls outside of jit
 def _read(logit_cap, cache: Cache, q, bias, there, sinks, v) -> Float[Array, "*B 1 N D"]:
-    """Softmax of the scaled q [*B, K, G, H] over what is `there` [L] in a cache that `v` is in."""
+    """Softmax of the scaled q [*B, K, G, H] over the slots that are `there` [L] in a cache with
+    `v`."""
     (*batch, K, L, _), G = cache.k.shape, q.shape[-2]
 
     def attend(cache):
@@ -197,14 +198,14 @@ def _read(logit_cap, cache: Cache, q, bias, there, sinks, v) -> Float[Array, "*B
     # a branch that is always taken, but not known to be: XLA would otherwise fuse writing the token
     # into reading the keys, for which it copies the whole cache where *B or K is 1
     width = cache.v.shape[-1]
-    # as what is attended to, under shard_map
+    # varying as the other branch does, under shard_map
     nothing = lambda cache: vary(jnp.zeros((*q.shape[:-1], width), q.dtype), q, v)
     out = lax.cond(cache.length > 0, attend, nothing, cache)
     return out.reshape(*batch, 1, K * G, width)
 
 
 def _clean(k, v):
-    """k and v [*B, K, T, *] without what is not finite, and where it was [*B, K, T]."""
+    """k and v [*B, K, T, *], 0 where not finite, and their poison [*B, K, T]."""
     (k, k_poison), (v, v_poison) = isolate(k), isolate(v)
     heads_first = lambda x: jnp.swapaxes(x, -3, -2)
     return heads_first(k), heads_first(v), jnp.swapaxes(k_poison + v_poison, -1, -2)

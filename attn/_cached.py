@@ -19,8 +19,8 @@ class Cached(Mechanism):
         return _cache.empty(batch, num_kv_heads, head_dim, value_dim, max_length, dtype)
 
     def of_length(self, max_length: int) -> Mechanism:
-        """What a prompt is worked out by, so that it equals the steps: itself, unless the length of
-        the cache has a part in them."""
+        """The mechanism that processes a prompt, so that it equals the steps: itself, unless the
+        steps depend on the length of the cache."""
         return self
 
     def prefill(self, q, k, v, *, max_length, bias=None, **learned):

@@ -1,4 +1,4 @@
-"""Queries a chunk at a time, so that what is made for them stays in the cache, and is not kept."""
+"""Queries by chunks, so that arrays made for them fit the processor's cache and are not kept."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,17 +16,17 @@ CHUNKS = 1024  # gathering from a chunk adds to the gradients of all keys: a bou
 
 
 def chunk_size(numbers: int, T: int = 0) -> int:
-    """How many queries are taken at once if each needs an array of so many numbers; for T queries
-    that gather, at least so many that the chunks are no more than CHUNKS."""
+    """How many queries to take at once if each needs an array of so many numbers; for T queries
+    that gather, at least so many that there are at most CHUNKS chunks."""
     return max(16, held(BUDGET) // max(1, numbers), -(-T // CHUNKS))
 
 
 def by_chunks(
     attend: Callable[[Array, Any], Shaped[Array, "*B c N D"]], rows: Any, T: int, size: int
 ) -> Shaped[Array, "*B T N D"]:
-    """attend(i, rows) of some `size` queries i at a time, rows a pytree of [*B, T, ., .].
+    """attend(i, rows) of about `size` queries i at a time, rows a pytree of [*B, T, ., .].
 
-    A chunk is made again in the backward pass: memory is that of one chunk.
+    Chunks are recomputed in the backward pass: memory is that of one chunk.
     """
     count, size = even_blocks(T, size)
     if count == 1:

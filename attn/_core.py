@@ -1,4 +1,4 @@
-"""What all variants share: the O(T S) definition, and isolation of NaN."""
+"""What all variants share: the O(T S) definition, and the isolation of NaN."""
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,8 @@ def isolate(x: Float[Array, "*B S K H"]) -> tuple[Float[Array, "*B S K H"], Floa
 def dots(q: Float[Array, "*B T N H"], k: Float[Array, "*#B S K H"]) -> Float[Array, "*B N T S"]:
     """q . k for every pair, each group of N / K query heads with its own key head.
 
-    Heads first, and the group's queries in one product: as an einsum of what is given, XLA's CPU
-    backend takes 1.5 times as long at 1,024 tokens and 4 heads of 64, and 4 times for `mix`.
+    Heads first, and the group's queries in one product: as one einsum of q and k, XLA's CPU backend
+    takes 1.5 times as long at 1,024 tokens and 4 heads of 64, and 4 times for `mix`.
     """
     *batch, T, N, H = q.shape
     S, K = k.shape[-3:-1]
@@ -47,8 +47,8 @@ def scores(q: Float[Array, "*B T N H"], k: Float[Array, "*B S K H"]) -> Float[Ar
 
 
 def marked(q: Float[Array, "*B T N H"]) -> Float[Array, "*B T N H"]:
-    """q with NaN for what is infinite: all scores of such a row may be -inf, and it would be 0, as
-    one that sees nothing is. One NaN is one in every score; to look for it along rows is slower."""
+    """q with NaN for Inf: else all scores of such a row may be -inf, and its output 0 as if it saw
+    nothing. One NaN in q makes all its scores NaN; to look for Inf along rows is slower."""
     return jnp.where(jnp.isinf(q), jnp.nan, q)
 
 
@@ -56,7 +56,7 @@ def isolate_rows(
     s: Float[Array, "*B T S"], seen: Bool[Array, "*#B #T #S"]
 ) -> tuple[Float[Array, "*B T S"], Float[Array, "*B T 1"]]:
     """Scores with 0 in every row that sees one that is NaN or too large for its dtype, and the
-    poison: NaN there, else 0. In a row that nobody asks about 0 * NaN would reach every gradient.
+    poison: NaN there, else 0. From an unused row 0 * NaN would reach every gradient.
     """
     lost = (seen & ~(s < jnp.inf)).any(-1, keepdims=True)
     return jnp.where(lost, 0, s), jnp.where(lost, jnp.nan, 0).astype(s.dtype)
@@ -67,8 +67,8 @@ def masked_softmax(
     seen: Bool[Array, "*#B #N #T #S"],
     sinks: Float[Array, " N"] | None = None,
 ) -> Float[Array, "*B N T S"]:
-    """Softmax over the seen keys of each row; exactly 0 where unseen and for rows that see none.
-    A sink is one logit more in each row of its head, whose weight goes nowhere."""
+    """Softmax over the seen keys of each row; exactly 0 where unseen and for rows that see none. A
+    sink is one more logit in each row of its head, whose weight is discarded."""
     s, seen = aligned(s, seen)
     w, poison = isolated_softmax(s, seen, sinks)
     return jnp.where(seen, w + poison, 0)
@@ -79,8 +79,8 @@ def isolated_softmax(
     seen: Bool[Array, "*#B #N #T #S"],
     sinks: Float[Array, " N"] | None = None,
 ) -> tuple[Float[Array, "*B N T S"], Float[Array, "*B N T 1"]]:
-    """`masked_softmax`, finite, and the poison of `isolate_rows`, to be added to what the weights
-    make: XLA's max and exp on a CPU can lose NaN (exp(nan) is 1 in some fusions)."""
+    """`masked_softmax`, finite, and the poison of `isolate_rows`, to be added to the output: XLA's
+    max and exp on a CPU can lose NaN (exp(nan) is 1 in some fusions)."""
     s, seen = aligned(s, seen)
     s, poison = isolate_rows(s, seen)
     # -inf alone would make a row that sees nothing NaN: its maximum is set to 0 instead
@@ -94,7 +94,7 @@ def isolated_softmax(
     if sinks is not None:
         # a row that sees nothing is 0 whatever its sink, and gives it no gradient
         total = jnp.where(total == 0, 0, total + jnp.exp(sinks - top))
-    # hidden also from the gradient, as large as the values there: its sum would make the row's NaN
+    # hidden also from the gradient, as large as the hidden values: its sum would make the row's NaN
     return jnp.where(seen, e / jnp.where(total == 0, 1, total), 0), poison
 
 
@@ -117,21 +117,21 @@ def apply_weights(
 
 
 def seen_array(mask: Mask, T: int, S: int) -> Bool[Array, "*B 1 T S"]:
-    """The mask drawn whole, with an axis for heads."""
+    """The whole mask as an array, with an axis for heads."""
     return jnp.asarray(mask.array(T, S))[..., None, :, :]
 
 
 def dense_weights(
     q, k, *, mask: Mask, bias=None, scale=None, logit_cap: float | None = None, sinks=None
 ) -> Float[Array, "*B N T S"]:
-    """softmax(cap(scale q k^T) + bias) over the seen keys, drawn whole: O(T S) memory."""
+    """softmax(cap(scale q k^T) + bias) over the seen keys, as a whole matrix: O(T S) memory."""
     mask, bias = check_qkv(q, k, k, mask, bias)
     check_sinks(sinks, q)
     return masked_softmax(*dense_scores(q, k, mask, bias, scale, logit_cap), sinks)
 
 
 def dense_scores(q, k, mask, bias, scale, logit_cap):
-    """The scores [*B, N, T, S] and where they are seen, of checked q, k, mask and bias."""
+    """The scores [*B, N, T, S] and the mask as an array, for checked q, k, mask and bias."""
     check_cap(logit_cap)
     s = scores(scaled(q, scale), wide(k))
     if logit_cap is not None:
@@ -141,7 +141,7 @@ def dense_scores(q, k, mask, bias, scale, logit_cap):
 
 
 def biased(s: Float[Array, "*B N T S"], bias: Bias | None) -> Float[Array, "*B N T S"]:
-    """The scores with the bias, drawn whole."""
+    """The scores plus the whole bias."""
     if bias is None:
         return s
     return jnp.add(*aligned(s, bias.array(*s.shape[-2:]).astype(s.dtype)))
@@ -155,7 +155,7 @@ def attend_materialized(
     sinks=None,
     dropout: Dropout | None = None,
 ) -> Float[Array, "*B T N D"]:
-    """softmax(s) v over the seen keys. Rows that see a NaN, in a score or a value, are worked out
+    """softmax(s) v over the seen keys. Rows that see a NaN, in a score or a value, are computed
     with zeros and made NaN at the end: 0 * NaN in between would reach every gradient."""
     s, seen = aligned(s, seen)
     v, poison = isolate(wide(v))
@@ -186,7 +186,8 @@ def dense_attention(
 
 
 def check_sinks(sinks, q) -> None:
-    """Raise TypeError for what is no array of floats, ValueError unless there is one a head."""
+    """Raise TypeError for anything but an array of floats, ValueError unless there is one per
+    head."""
     if sinks is None:
         return
     check_floats(sinks=sinks)
@@ -207,7 +208,7 @@ def number_of(scale: float | Array | None, H: int) -> float | None:
 
 
 def scaled(q: Float[Array, "*B T N H"], scale: float | Array | None) -> Float[Array, "*B T N H"]:
-    """q in at least float32 times `scale`: 1 / sqrt(H) unless given, one number or one a head.
+    """q in at least float32 times `scale`: 1 / sqrt(H) unless given, one number or one per head.
 
     Raises ValueError for a number that is not finite and for an array of another shape, TypeError
     for what is neither.
@@ -221,5 +222,5 @@ def scaled(q: Float[Array, "*B T N H"], scale: float | Array | None) -> Float[Ar
         raise TypeError(f"scale: expected a number or an array, got {scale!r}")
     if jnp.shape(scale) not in ((), (N,)):
         raise ValueError(f"scale: expected a number or shape [{N}], got {list(jnp.shape(scale))}")
-    q, poison = isolate(q)  # of a row that nobody asks about, 0 * NaN would reach a learned scale
+    q, poison = isolate(q)  # from an unused row, 0 * NaN would reach a learned scale
     return jnp.multiply(*aligned(q, jnp.asarray(scale, q.dtype).reshape(-1, 1))) + poison[..., None]

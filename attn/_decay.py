@@ -1,4 +1,4 @@
-"""The bias of what is forgotten on the way from a key to a query."""
+"""The decay between a key and a query, as a bias."""
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,8 @@ from attn.biases import Bias, array_field, term
 
 @term
 class Decay(Bias):
-    """-|a_i - c_j|: what is forgotten between key j and query i, from running sums of logarithms
-    (Lin et al. 2025, arXiv:2503.02130) as `_running.py` has them."""
+    """-|a_i - c_j|: the log decay between key j and query i, from running sums of logarithms (Lin
+    et al. 2025, arXiv:2503.02130) as `_running.py` makes them."""
 
     queries: Float[Array, "*B T N 3"] = array_field(3)
     keys: Float[Array, "*B S N 3"] = array_field(3)

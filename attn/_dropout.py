@@ -18,7 +18,7 @@ from attn._settings import is_number
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Dropout:
-    """What decides the mask: words for queries and keys, and the share that is dropped."""
+    """What decides the mask: random words for queries and keys, and the rate."""
 
     rows: UInt32[Array, "*B T N"]
     columns: UInt32[Array, "*B S K"]

@@ -1,7 +1,7 @@
-"""The four ways in which blockwise softmax runs, and which of them, with what blocks, a mask and
-the lengths take: short sequences one without loops, masks like a sliding window one that loops over
+"""The four ways in which blockwise softmax runs, and the choice of one, with its blocks, by mask
+and lengths: short sequences take one without loops, masks like a sliding window one that loops over
 blocks of queries, all others one that loops over blocks of keys too. On a GPU, where a turn of a
-loop costs more than its work, these take one that visits all blocks at once.
+loop costs more than its work, the last two give way to one that visits all blocks at once.
 """
 
 import dataclasses
@@ -18,9 +18,9 @@ from attn.masks import Mask
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What goes forward and back through one tile of batch rows, and scores(mask, T, S, block_q,
-    block_k), how many of them it computes. One that does all `at_once` makes one tile of all batch
-    rows, takes queries as narrow as they come, and has no gradient of a bias."""
+    """The forward and backward pass of one tile of batch rows, and scores(mask, T, S, block_q,
+    block_k), how many scores they compute. A form that does all `at_once` makes one tile of all
+    batch rows, takes queries in their own dtype, and has no gradient of a bias."""
 
     forward: Callable
     backward: Callable
@@ -51,7 +51,7 @@ STRIPS = ((64, 1.2), (128, 1.0), (256, 1.0))
 ALONE, ALONE_RATE = 2**18, 1.4
 # (query block, key block, relative time) of blocks that are visited at once, on a GPU
 GATHERED = ((64, 64, 1.3), (128, 128, 1.0), (128, 256, 1.0))
-# of more scores a token a loop's turns have enough to do, and what is held would not be linear in T
+# beyond these scores per token loops have enough to do, and memory would not be linear in T
 GATHERED_MOST = 2048
 SHORT = 512  # up to this length, rows of SHORT_ROWS queries against all keys that they see
 SHORT_ROWS = 128
@@ -60,7 +60,7 @@ SHORT_ROWS = 128
 def form_of(
     mask: Mask, T: int, S: int, N: int, B: int = 1, *, block: int | tuple[int, int] | None
 ) -> tuple[Form, tuple[int, int]]:
-    """What runs, with its block sizes: as `choose` says, or loops over a `block` that is given."""
+    """The form that runs, with its block sizes: as `choose` says, or loops over a given `block`."""
     if block is not None:
         return FORMS["loops"], block if isinstance(block, tuple) else (block, block)
     name, sizes = choose(mask, T, S, N, B)
@@ -97,7 +97,7 @@ def _choice(mask, T, S, N, B, at_once):
     for block_q, rate in STRIPS:
         block_q = _even_block(T, block_q)
         count = -(-T // block_q)
-        # a strip is as wide as the widest row asks: some rows say whether all are worth a look
+        # a strip is as wide as the widest row needs: some rows tell whether to look at all
         for rows in (_some_rows(count)[0], slice(None)):
             _, width = _strips.strips(mask, T, S, block_q, rows)
             alone = ALONE_RATE if B * N * block_q * width < ALONE else 1.0

@@ -1,10 +1,10 @@
-"""Blockwise softmax without loops, for GPUs, where a loop's turn costs the launches of its kernels,
-more than its work: all blocks that a mask leaves are met at once, in a few large products.
+"""Blockwise softmax without loops, for GPUs, where launching the kernels of a loop's turn costs
+more than its work: all blocks that a mask leaves are computed at once, in a few large products.
 
-An item is a block of queries and a list of blocks of keys that it visits, all lists as long; one
-that visits more has several items, whose results are merged. What goes back is made of the blocks
-of queries that visit one of keys. All is added up in an order that does not change; the arithmetic
-is that of `_tiles`.
+An item is a block of queries and a list of blocks of keys that it visits, all lists of one length;
+a block that visits more has several items, whose results are merged. In the backward pass an item
+is a block of keys and the blocks of queries that visit it. All sums are in a fixed order; the
+arithmetic is that of `_tiles`.
 """
 
 import dataclasses
@@ -33,9 +33,9 @@ from attn._wide import inverse, wide, wide_dtype
 from attn.biases import Bias
 from attn.masks import Mask
 
-LEAST, MOST = 256, 2048  # how many tokens a list holds, where there are as many
-EACH = 128  # what an item costs besides, in these
-# scores that are held, for each token and head, and at least: of more, groups of items take turns
+LEAST, MOST = 256, 2048  # how many tokens a list holds, if there are as many
+EACH = 128  # the fixed cost of an item, in tokens
+# scores held at once, per token and head, and at least: beyond, groups of items take turns
 HELD, SOME = 640, 2**21
 FEW = 8  # different numbers of items: of more, blocks are sorted by powers of two
 
@@ -86,8 +86,8 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
     score = functools.partial(t.scores, masked=True)
 
     def met(rows, columns):
-        """Queries, what comes back to them, keys, and of each pair the product, transposed, the
-        gradient of its weight, and whether dropout leaves it."""
+        """Queries, their cotangents, keys, and of each pair, transposed, the product, the gradient
+        of its weight, and whether dropout keeps it."""
         qa, doa = _take(qs, rows, t.G), _take(dos, rows, t.G)
         kb, vb = _take(ks, columns), _take(vs, columns)
         stays = None
@@ -136,9 +136,9 @@ def _items(
     visits: Bool[np.ndarray, "own others"], block: int
 ) -> tuple[Int[np.ndarray, " items"], Int[np.ndarray, "items m"]]:
     """Which block each item belongs to, in order, and which others it visits, of `block` tokens
-    each; where a list is shorter than m, the one after the last."""
+    each; lists shorter than m are padded with the index after the last block."""
     count = visits.sum(1)
-    # as long as costs the least: few blocks that visit many shall not make all lists long
+    # the cheapest length: a few blocks that visit many must not make all lists long
     most = max(1, min(count.max(initial=0), MOST // block))
     sizes = np.arange(min(most, -(-LEAST // block)), most + 1)
     items = np.maximum(1, -(-count[:, None] // sizes[None])).sum(0)
@@ -157,8 +157,8 @@ def _before(count):
 
 
 def _meeting(t: Tiling, mask: Mask, bias: Bias | None):
-    """Which blocks meet; and what calls t.scores, or the like, of all items, with their mask and
-    bias: run(raw, mask, bias, i, j, *arrays)."""
+    """Which blocks meet; and a function that calls run(raw, mask, bias, i, j, *arrays), as
+    t.scores, for all items with their mask and bias."""
     there = _There(t, mask, bias)
     of_bias = None if bias is None else there
 
@@ -177,7 +177,7 @@ def _tokens(at, block: int):
 
 @dataclasses.dataclass(frozen=True)
 class _There:
-    """The mask and the bias of blocks that need not be neighbours, nor be there at all."""
+    """The mask and the bias of blocks that need not be adjacent, and may be past the end."""
 
     t: Tiling
     mask: Mask
@@ -195,8 +195,8 @@ class _There:
 
 
 def _scaled(t: Tiling, q):
-    """q in base 2, and what its products are still to be multiplied by: a narrow q stays as it is,
-    to meet narrow keys."""
+    """q in base 2, and the factor still to be applied to its products: a narrow q stays as it is,
+    to be multiplied with narrow keys."""
     factor = t.scale * LOG2E
     return (q, factor) if q.dtype.itemsize == 2 else (q * factor, 1.0)
 
@@ -228,7 +228,7 @@ def _flat(x):
 
 
 def _in_turns(t: Tiling, run, own, at):
-    """run(own, at) of all items; of as many at once as can be held."""
+    """run(own, at) of all items, as many at once as can be held."""
     N = t.rows * t.K * t.G
     scores = N * own.size * at.shape[1] * t.block_q * t.block_k
     turns = -(-scores // max(SOME, HELD * N * max(t.T, t.S)))
@@ -242,8 +242,9 @@ def _in_turns(t: Tiling, run, own, at):
 
 
 def _folded(fold, blocks: int, own, made):
-    """What was made for each block, folded: fold(there, *x) of x [blocks, n, ...], where `there`
-    [blocks, n] is False past a block's last. `own` says for which (`blocks`: for none)."""
+    """The items' results folded for each block: fold(there, *x) of x [blocks, n, ...], where
+    `there` [blocks, n] is False past a block's last item. `own` is each item's block (`blocks`:
+    none)."""
     parts, order = np.bincount(own, minlength=blocks)[:blocks], np.argsort(own, kind="stable")
     if (parts == 1).all() and len(own) == blocks and (order == np.arange(blocks)).all():
         return made
@@ -266,9 +267,9 @@ def _added(there, *made):
 
 
 def _merged(there, out, top, total):
-    """Of outputs that are not divided yet, the largest scores and the sums of weights."""
+    """Merges outputs that are not divided yet, the largest scores and the sums of weights."""
     there = there[..., None, None]
-    # an item that sees nothing is beside no score; a NaN is a score that is larger than all
+    # an item that sees nothing has no top score; NaN stands as a score larger than all
     top = jnp.where(there & (total != 0), top, -huge(top.dtype))
     most = lax.stop_gradient(top.max(1, keepdims=True))
     shrink = jnp.where(there, jnp.exp2(top - most), 0)

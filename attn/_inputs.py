@@ -1,4 +1,4 @@
-"""What every variant is called with: q, k, v, a mask and a bias that go together, and a state."""
+"""Checks of what every variant is called with: q, k, v, a mask and a bias that fit, and a state."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from attn.masks.language import spelled
 
 
 def check_qkv(q, k, v, mask: Mask, bias=None) -> tuple[Mask, Bias | None]:
-    """Refuse what is not q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D]; bind mask and bias.
+    """Refuse all but q [*B, T, N, H], k [*B, S, K, H], v [*B, S, K, D]; bind mask and bias.
 
     Raises TypeError for dtypes and kinds, ValueError for shapes, naming the argument.
     """
@@ -58,14 +58,14 @@ def check_qkv(q, k, v, mask: Mask, bias=None) -> tuple[Mask, Bias | None]:
 
 
 def check_tokens(q, k) -> None:
-    """Raise ValueError unless there are as many keys as queries, those of the same tokens."""
+    """Raise ValueError unless there are as many keys as queries, of the same tokens."""
     T, S = q.shape[-3], k.shape[-3]
     if T != S:
         raise ValueError(f"k: expected as many tokens as q, {T}, got {S}")
 
 
 def refuse_rest(name: str, rest: Mask, bias: Bias | None, honours) -> None:
-    """Raise NotImplementedError naming what is left of a mask, or a bias, that `name` cannot do."""
+    """Raise NotImplementedError naming the rest of a mask, or a bias, that `name` cannot honour."""
     can = ", ".join(kind.__name__ for kind in honours)
     can = f"{can}, one of each, joined by &" if can else "none"
     if rest != FULL:
@@ -93,7 +93,7 @@ def check_state(state, kind: type, q=None) -> None:
 
 
 def check_kept(got: int, want: int, what: str = "tokens") -> None:
-    """Raise ValueError for a state that keeps other than `want` of something: it is that of a
-    variant with other settings, whose sizes would be taken for this one's."""
+    """Raise ValueError for a state that keeps other than `want` of something: it is from a variant
+    with other settings, whose sizes would be taken for this one's."""
     if got != want:
         raise ValueError(f"state: expected that of `init_state`, of {want} {what}, got {got}")

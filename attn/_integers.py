@@ -1,4 +1,4 @@
-"""Integers on their way into JAX, which keeps the last 32 bits of a larger one without a word."""
+"""Checks of integers given to JAX, which silently keeps the last 32 bits of larger ones."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from attn._arrays import is_array
 
 
 def check_range(name: str, x, least: int, most: int) -> None:
-    """Raise ValueError for integers outside `least` to `most`. Of what is traced, or is on other
-    machines, nothing is known: it passes."""
+    """Raise ValueError for integers outside `least` to `most`. Traced arrays, and those on other
+    machines, have unknown values and pass."""
     if isinstance(x, jax.core.Tracer) or not getattr(x, "is_fully_addressable", True):
         return
     numbers = np.asarray(x)
@@ -42,5 +42,5 @@ def check_fits(name: str, x, dtype=np.int32) -> None:
 
 
 def apart(i: Int[Any, "..."], j: Int[Any, "..."]) -> Int[Any, "..."]:
-    """i - j, which unsigned and short integers would wrap around in."""
+    """i - j in int32: unsigned and short integers would wrap around."""
     return jnp.asarray(i, jnp.int32) - jnp.asarray(j, jnp.int32)

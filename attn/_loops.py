@@ -1,6 +1,6 @@
 """Blockwise softmax by two loops, over blocks of queries and over the blocks of keys that each of
-them visits (forth; back the other way around). Blocks that a mask fills are visited without it. The
-arithmetic is that of `_tiles`.
+them visits (backward, the other way around). Blocks that a mask shows whole are visited without it.
+The arithmetic is that of `_tiles`.
 """
 
 import functools
@@ -86,7 +86,7 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
     deltas = t.rows_to_blocks((isolate(out)[0] * isolate(do)[0]).sum(-1).mT)
     dos, tops, d_lses = going_back_in_blocks(t, top, total, do, d_lse)
     shares = inverse(t.rows_to_blocks(total, 1.0))
-    # weights are not divided by their sum: instead of them, all that they meet is
+    # weights are not divided by their sum: what they are multiplied with is
     dos, deltas = dos * shares[..., None], (deltas - d_lses) * shares
     ks, vs = t.to_blocks(k, t.block_k), t.to_blocks(v, t.block_k)
 

@@ -23,11 +23,11 @@ def _merged(outs, lses):
     return _merged_forward(outs, lses)[0]
 
 
-# never through `_merged` again: forward over reverse differentiates what stands here
+# does not call `_merged`: forward over reverse differentiates this code
 def _merged_forward(outs, lses):
     shares, lse, lost = _shares(lses)
     out = sum(share[..., None] * finite(o) for share, o in zip(shares, outs))
-    # what stands in a part that a row does not see is not asked for, and may be anything
+    # the output of a part that a row does not see is not used, and may be anything
     fine = (jnp.isfinite(o) | (part == -jnp.inf)[..., None] for o, part in zip(outs, lses))
     fine = functools.reduce(jnp.logical_and, fine)
     out = jnp.where(fine & ~lost[..., None], out, jnp.nan)
@@ -35,8 +35,8 @@ def _merged_forward(outs, lses):
 
 
 def _shares(lses):
-    """What each part counts in each row, the log-sum-exp over all of them, and the rows that are
-    NaN, where nothing counts: 0 * NaN would reach what they saw."""
+    """The share of each part in each row, the log-sum-exp over all parts, and the rows that are
+    NaN, where shares are 0: 0 * NaN would reach what they saw."""
     lost = functools.reduce(jnp.logical_or, map(jnp.isnan, lses))
     lses = [jnp.where(lost, -jnp.inf, lse) for lse in lses]
     # finite where nothing is seen in any part: -inf - -inf is nan
@@ -65,8 +65,8 @@ _merged.defvjp(_merged_forward, _merged_backward)
 def softmax_part(
     s: Float[Array, "*B N T S"], seen: Bool[Array, "*#B #N #T S"], v: Float[Array, "*B S K D"]
 ) -> tuple[Float[Array, "*B T N D"], Float[Array, "*B T N"]]:
-    """softmax(s) v over the seen keys of a part, and its log-sum-exp: what `merged` takes. q, k
-    and v were finite: here nothing is isolated."""
+    """softmax(s) v over the seen keys of a part, and its log-sum-exp: what `merged` takes. q, k and
+    v must be finite: nothing is isolated here."""
     w, lse = part_weights(s, seen)
     return mix(w, v), jnp.swapaxes(lse, -1, -2)
 

@@ -1,4 +1,4 @@
-"""A prompt: what every `prefill` begins with, before any work."""
+"""Prompts: what every `prefill` begins with, before any work."""
 
 from typing import Any
 
@@ -13,15 +13,15 @@ from attn.mechanism import Mechanism
 
 
 def check_prompt(q, k, v, max_length: int) -> None:
-    """Refuse what `check_qkv` does, keys that are not those of the queries' tokens, and more than
-    `max_length` of these, also where a state keeps fewer."""
+    """Refuse what `check_qkv` does, other than one key per query, and more than `max_length`
+    tokens, even where a state keeps fewer."""
     check_qkv(q, k, v, FULL)
     check_tokens(q, k)  # `Causal()` would take the last queries of a prompt for its first
     check_count("max_length", max_length, least=k.shape[-3])
 
 
 def bias_of(bias: Bias | Float[Array, "*#B #N #T #S"] | None, q) -> Bias | None:
-    """What the bias of the whole has for the tokens of a prompt alone: of an array its first rows
+    """The part of the whole sequence's bias for the tokens of a prompt: of an array, its first rows
     and columns."""
     bias, T = as_bias(bias), q.shape[-3]
     if not isinstance(bias, ArrayBias) or bias.values.ndim < 2:
@@ -37,6 +37,6 @@ def state_for(mechanism: Mechanism, q, k, v, max_length: int) -> Any:
 
 
 def as_tokens(mechanism: Mechanism, q, k, v, max_length: int, **arrays) -> tuple[Any, Array]:
-    """The prompt as so many tokens after the empty state, where a `step` takes any number."""
+    """`prefill` as one `step` from the empty state, where a `step` takes any number of tokens."""
     check_prompt(q, k, v, max_length)
     return mechanism.step(state_for(mechanism, q, k, v, max_length), q, k, v, **arrays)

@@ -1,4 +1,4 @@
-"""What a mechanism asks its layer for: whether there is such a thing."""
+"""Checks of what a mechanism asks of its layer."""
 
 import math
 
@@ -10,8 +10,8 @@ OUTPUT_GATES = ("silu", "sigmoid")  # functions of jax.nn
 
 
 def wrong_requests(mechanism: Mechanism) -> list[str]:
-    """A line for each of `short_conv`, `output_gate`, `head_norm`, `bonus` and `shifts` that there
-    is not."""
+    """A line for each of `short_conv`, `output_gate`, `head_norm`, `bonus` and `shifts` that is
+    invalid."""
     taps, gate, bonus = mechanism.short_conv, mechanism.output_gate, mechanism.bonus
     norm, norms = mechanism.head_norm, "an attn.norms.HeadNorm, or None"
     number = is_number(bonus) and math.isfinite(bonus)

@@ -1,7 +1,8 @@
-"""Running sums of logarithms whose differences keep their digits: how far a token is forgotten.
+"""Running sums of log decays whose differences stay accurate: how far a token has decayed.
 
-A difference of two plain sums is off by their size, not its own, and a logarithm of -inf makes it
-NaN. So a sum is kept in three parts: the sum, what rounding left out of it, and a count.
+The error of a difference of two plain sums grows with the sums, not with it, and a logarithm of
+-inf makes it NaN. So a sum is kept in three parts: the sum, what rounding left out of it, and a
+count.
 """
 
 import jax.numpy as jnp
@@ -31,7 +32,7 @@ def followed(sums: Float[Array, "*B 1 N 3"], x: Float[Array, "*B 1 N"]) -> Float
 
 
 def _counted(x):
-    """The logarithms that count, and 1 for each that is none."""
+    """The logarithms that count, 0 in place of others, and 1 for each of those."""
     # above 0 sums would not fall, and `between` could not tell which came first
     bad = jnp.isnan(x) | (x > 0)
     x = jnp.where(bad, 0, x)
@@ -52,5 +53,5 @@ def between(a: Float[Array, "3 ..."], c: Float[Array, "3 ..."]) -> Float[Array, 
     """-|a - c| of running sums; NaN if what was left out lies between."""
     d = (a[0] - c[0]) + (a[1] - c[1])
     d = jnp.where(a[2] == c[2], d, jnp.nan)
-    # not -abs(d): its derivative at a NaN that nobody sees is 0 * NaN
+    # not -abs(d): its derivative at an unused NaN is 0 * NaN
     return jnp.where(d > 0, -d, d)

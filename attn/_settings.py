@@ -1,4 +1,4 @@
-"""Settings of a record or a function: numbers, counts, flags and choices that are such."""
+"""Checks of the settings of records and functions: numbers, counts, flags and choices."""
 
 import dataclasses
 import numbers
@@ -21,8 +21,8 @@ def check_count(name: str, value, *, least: int = 1) -> None:
 
 
 def check_room_for(batch, max_length) -> None:
-    """Raise TypeError for a `batch` of a state that is no tuple of sizes, numbers or symbols of
-    `jax.export`, ValueError for a `max_length` that is no number of tokens."""
+    """Raise TypeError unless a state's `batch` is a tuple of sizes, numbers or symbols of
+    `jax.export`, ValueError unless `max_length` is a number of tokens."""
     size = lambda n: not is_number(n) or (is_integer(n) and n >= 0)
     if not (isinstance(batch, tuple | list) and all(map(size, batch))):
         raise TypeError(f"batch: expected a tuple of sizes, as (2,), got {batch!r}")
@@ -43,7 +43,7 @@ def check_flags(record) -> None:
 
 
 def check_flag(name: str, value) -> None:
-    """Raise TypeError for what is neither True nor False."""
+    """Raise TypeError for anything but True and False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name}: expected True or False, got {value!r}")
 

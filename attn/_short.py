@@ -83,8 +83,8 @@ def _rows(t: Tiling, mask):
 
 
 def ranges(mask: Mask, T: int, S: int, block_q: int) -> Iterator[tuple[int, int, bool]]:
-    """Of each block of queries, where the keys that it meets begin and end, and whether it sees all
-    of them."""
+    """For each block of queries, where the keys that it may see begin and end, and whether it sees
+    all of them."""
     for some, every in zip(*mask.blocks(T, S, block_q, STEP)):
         seen = np.flatnonzero(some)
         # a block that sees nothing still looks at one range of keys, all hidden

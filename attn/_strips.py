@@ -1,6 +1,6 @@
 """Blockwise softmax where a mask leaves each block of queries one strip of keys, all of about the
-same width, as a sliding window does: a loop over the blocks of queries, each strip cut out where it
-lies and met at once. The arithmetic is that of `_tiles`.
+same width, as a sliding window does: a loop over the blocks of queries, each strip sliced out and
+used at once. The arithmetic is that of `_tiles`.
 """
 
 import jax.numpy as jnp
@@ -71,7 +71,7 @@ def forward(t: Tiling, q, k, v, mask, bias, dropout):
 def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout, d_bias):
     """The gradients of one tile of batch rows, which need no `out`."""
     starts, width, queries, cut = _geometry(t, mask)
-    # in blocks, as the loop asks for them: it makes what it is given again for each score
+    # in blocks, as the loop uses them: it would recompute them for each score
     tops = t.rows_to_blocks(going_back(top, total, do.swapaxes(1, 2), d_lse), jnp.inf)
     q = queries(wanted(q, total, do, d_lse))
     d_lses, do = t.rows_to_blocks(d_lse), queries(do)

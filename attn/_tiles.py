@@ -1,8 +1,8 @@
 """Tiles of the score matrix: what the forms of `attn/_forms.py` visit, and their arithmetic.
 
 B is cut into tiles of R batch rows and lengths into blocks of b and c. Batch rows and key heads
-share one axis, and each key head's G = N / K query heads stand one above the other:
-q is [T/b, R K, G b, H], k is [S/c, R K, c, H] and scores are [R K, G b, c].
+share one axis, and each key head's G = N / K query heads are stacked: q is [T/b, R K, G b, H], k is
+[S/c, R K, c, H] and scores are [R K, G b, c].
 """
 
 import dataclasses
@@ -22,13 +22,13 @@ LOG2E = math.log2(math.e)
 
 
 def huge(dtype) -> float:
-    """The score that stands for NaN in the forward pass: a row whose maximum it is, is NaN. XLA's
-    max and exp2 on a CPU can lose a NaN (exp2(nan) is 1 in some fusions), but no number."""
+    """The score that stands for NaN in the forward pass: a row with this maximum is NaN. XLA's max
+    and exp2 on a CPU can lose a NaN (exp2(nan) is 1 in some fusions), but no number."""
     return float(jnp.finfo(dtype).max) / 2
 
 
 def in_base_2(bias):
-    """LOG2E * bias, where biases beyond 5.9e37 (in float32) count as that: they would be infinite,
+    """LOG2E * bias, where biases beyond 5.9e37 (in float32) are clipped: they would be infinite,
     and -inf hides a key."""
     most = huge(bias.dtype) / 2
     return jnp.where(jnp.isinf(bias), bias, jnp.clip(LOG2E * bias, -most, most))
@@ -130,12 +130,13 @@ class Tiling:
         return s, self.arrange(seen[:, None], transposed)
 
     def back(self, raw, dp, weigh, delta, mask, bias, i, j, *, masked, stays, rate):
-        """What a tile sends back, transposed [R K, c, G b], from its raw scores: the weights that
-        were used, the gradients of the scores with bias, and those of the raw ones. weigh(s, seen)
-        are the weights p, dp their gradients; delta(p, dp) is the mean of these by the weights of
-        each row, less what comes from its log-sum-exp. `stays` is where dropout leaves a weight."""
+        """The backward pass of a tile, transposed [R K, c, G b], from its raw scores: the weights
+        that were used, the gradients of the scores with bias, and those of the raw ones. weigh(s,
+        seen) are the weights p, dp their gradients; delta(p, dp) is the mean of these by the
+        weights of each row, minus the gradient of its log-sum-exp. `stays` is where dropout keeps a
+        weight."""
         s, seen = self.scores(raw, mask, bias, i, j, masked=masked, transposed=True)
-        if bias is not None:  # a row whose bias is NaN, if nobody asks about it: 0 * NaN
+        if bias is not None:  # an unused row whose bias is NaN: 0 * NaN
             s = jnp.where(s < jnp.inf, s, 0)
         used = p = weigh(s, seen)
         if stays is not None:
@@ -148,39 +149,40 @@ class Tiling:
 
 
 def going_in(t: Tiling, q, k, v):
-    """What the forward pass meets, of q's dtype: q scaled and in base 2, and poison where a key or
-    value is not finite."""
+    """Inputs of the forward pass, of q's dtype: q scaled and in base 2, keys with poison where a
+    key or value is not finite."""
     k, (v, poison) = k.astype(q.dtype), isolate(v.astype(q.dtype))
     return q * (t.scale * LOG2E), k + (poison + isolate(k)[1])[..., None], v
 
 
 def coming_back(t: Tiling, q, k, v, total, do, d_lse):
-    """What the backward pass meets: q scaled and in base 2, and zeros where anything is not
+    """Inputs of the backward pass: q scaled and in base 2, and zeros where anything is not
     finite."""
     q, k, v = (isolate(x.astype(q.dtype))[0] for x in (wanted(q, total, do, d_lse), k, v))
     return q * (t.scale * LOG2E), k, v
 
 
 def wanted(q, total, do, d_lse):
-    """q [R, T, N, H], 0 in rows whose sums [R, N, T] are NaN: a score that overflowed would be so
-    again, inf - inf against a top of inf. And in rows that nobody asks about: one that was -inf,
-    added up in another order, may be NaN."""
+    """q [R, T, N, H], 0 in rows whose sums [R, N, T] are NaN: a score that overflowed would do so
+    again, inf - inf against a top of inf. Also 0 in unused rows, of gradient 0: a score that was
+    -inf, added up in another order, may be NaN."""
     lost, asked = jnp.isnan(total).mT, (do != 0).any(-1) | (d_lse != 0).mT
     return jnp.where((lost | ~asked)[..., None], 0, q)
 
 
 def going_back(top, total, do, d_lse):
-    """The `top` of rows whose weights exp2(s - top) send something back, undivided: top +
-    log2(total), the log-sum-exp, rounds the total away where scores are as large as -1e9."""
-    # rows that see nothing, and NaN rows that nobody asks about: exp2(s - inf) = 0
+    """The `top` by which the backward pass recomputes weights exp2(s - top), undivided; inf for
+    rows that send nothing back. (top + log2(total), the log-sum-exp, rounds the total away where
+    scores are as large as -1e9.)"""
+    # rows that see nothing, and unused NaN rows: exp2(s - inf) = 0
     lost, asked = jnp.isnan(total), (do != 0).any(-1) | (d_lse != 0)
     top = jnp.where((total == 0) | (lost & ~asked), jnp.inf, jnp.where(lost, jnp.nan, top))
-    # a NaN that comes back reaches what its row sees, nothing else
+    # a NaN cotangent reaches what its row sees, nothing else
     return top + isolate(do)[1]
 
 
 def going_back_in_blocks(t: Tiling, top, total, do, d_lse):
-    """do, `top` and d_lse in blocks of queries; do is [R, T, N, D], the others [R, N, T]."""
+    """do, `top` and d_lse in blocks of queries, from do [R, T, N, D] and the others [R, N, T]."""
     dos = t.to_blocks(do, t.block_q)
     tops, totals = t.rows_to_blocks(top, jnp.inf), t.rows_to_blocks(total, 1.0)
     d_lses = t.rows_to_blocks(d_lse)
@@ -188,11 +190,12 @@ def going_back_in_blocks(t: Tiling, top, total, do, d_lse):
 
 
 def undivided(top):
-    """The weights exp2(s - top) of scores [R K, c, G b] whose rows, of G b, `going_back` gave."""
+    """The weights exp2(s - top), undivided, of scores [R K, c, G b], with the top [G b] of
+    `going_back`."""
 
     def weigh(s, seen):
         s = s - top[..., None, :]
-        # scores may round otherwise than in the forward pass, where none was above the top
+        # scores may round differently than in the forward pass, where none was above the top
         p = jnp.exp2(s - lax.stop_gradient(jnp.maximum(s, 0))) + _nan_of(top)
         return p if seen is None else jnp.where(seen, p, 0)
 
@@ -200,8 +203,8 @@ def undivided(top):
 
 
 def divided(top):
-    """The weights of scores whose rows are whole: over sums of their own, for scores may round
-    otherwise than in the forward pass, and gradients that cancel in a row have to."""
+    """The weights of scores of whole rows, divided by sums of their own: scores may round
+    differently than in the forward pass, and gradients that cancel in a row must do so."""
 
     def weigh(s, seen):
         s = s if seen is None else jnp.where(seen, s, -jnp.inf)
@@ -220,8 +223,8 @@ def _nan_of(top):
 
 
 def mean(p, dp):
-    """do . out of each row that is whole, of the same numbers as what it is taken from: of `out`,
-    where few keys are seen, most of the difference would be rounding."""
+    """do . out of each whole row, from the same numbers as what it is subtracted from: with `out`,
+    most of the difference would be rounding where few keys are seen."""
     # the values of hidden keys may be as large as they like: 0 * inf
     return (p * jnp.where(p > 0, dp, 0)).sum(-2)
 
@@ -232,7 +235,7 @@ def whole_rows(s, seen):
     s = jnp.where(jnp.isnan(s), huge(s.dtype), s)
     if seen is not None:
         s = jnp.where(seen, s, -jnp.inf)
-    # the derivative of max looks for equal scores, and XLA may have rounded them anew: 0 / 0
+    # the derivative of max looks for equal scores, and XLA may have rounded them differently: 0 / 0
     m = lax.stop_gradient(s.max(-1, keepdims=True))
     m = jnp.where(m == -jnp.inf, 0, m)
     p = jnp.exp2(s - m)

@@ -1,4 +1,4 @@
-"""Which tokens there are, and what is not finite among them: of variants that mix tokens first."""
+"""Which tokens are visible, and which are not finite, for variants that mix tokens first."""
 
 from collections.abc import Callable
 
@@ -16,14 +16,14 @@ from attn.masks import Padding
 def seen_tokens(
     padding: Padding | None, batch: tuple[int, ...], T: int, S: int
 ) -> tuple[Bool[Array, "*B T"], Bool[Array, "*B S"]]:
-    """Which queries ask and which keys are there."""
+    """Which queries and which keys are not padding."""
     queries = jnp.ones(T, bool) if padding is None else padding.seen_queries(T)
     keys = jnp.ones(S, bool) if padding is None else padding.seen_keys(S)
     return jnp.broadcast_to(queries, (*batch, T)), jnp.broadcast_to(keys, (*batch, S))
 
 
 def no_output(q: Float[Array, "*B T N H"], v: Float[Array, "*B S K D"]) -> Float[Array, "*B T N D"]:
-    """What queries get where there are no keys, or what there is to get where there are no rows."""
+    """The output, 0, where there are no keys, and the empty one where there are no queries."""
     return jnp.zeros((*q.shape[:-1], v.shape[-1]), jnp.result_type(q))
 
 
@@ -35,7 +35,8 @@ def clean(
 
 
 def to_heads(x: Array, num_heads: int, axis: int = -1) -> Array:
-    """Key heads along an axis for the query heads that share them; jnp.repeat copies even once."""
+    """Key heads along an axis, repeated for the query heads that share them; jnp.repeat copies even
+    for one."""
     times = num_heads // x.shape[axis]
     return x if times == 1 else jnp.repeat(x, times, axis=axis)
 
@@ -49,7 +50,7 @@ def in_blocks(x: Array, size: int, axis: int) -> Array:
 
 
 def even_blocks(T: int, most: int) -> tuple[int, int]:
-    """How many blocks of at most `most` make T, and how long they are if all are alike."""
+    """How many blocks of at most `most` make up T, and their length if all are equal."""
     count = -(-T // most)
     return count, -(-T // count)
 
@@ -60,12 +61,12 @@ def blocks_first(x: Array, size: int) -> Array:
 
 
 def spread(x: Bool[Array, "..."], axis: int) -> Bool[Array, "..."]:
-    """Whether there was any True up to here."""
+    """Whether x is True anywhere up to each position."""
     return jax.lax.cummax(x.astype(jnp.int8), axis=axis) > 0
 
 
 def any_past(x: Bool[Array, "*B S"], T: int, offset: int) -> Bool[Array, "*B T"]:
-    """Whether any x is True that query t, at t + offset, sees under `Causal`."""
+    """Whether x is True at any key that query t, at t + offset, sees under `Causal`."""
     S = x.shape[-1]
     place = jnp.arange(T) + max(min(offset, S), -T)
     found = jnp.take(spread(x, x.ndim - 1), jnp.clip(place, 0, S - 1), axis=-1)
@@ -75,7 +76,7 @@ def any_past(x: Bool[Array, "*B S"], T: int, offset: int) -> Bool[Array, "*B T"]
 def matrix_of(
     attend: Callable[[Array], Float[Array, "*B T N S"]], k: Float[Array, "*B S K H"]
 ) -> Float[Array, "*B N T S"]:
-    """The matrix of an attention linear in its values: what becomes of e_1 ... e_S."""
+    """The matrix of an attention linear in its values: its outputs for values e_1 ... e_S."""
     check_floats(k=k)
     S = k.shape[-3]
     ones = jnp.broadcast_to(jnp.eye(S, dtype=jnp.result_type(k))[:, None], (*k.shape[:-1], S))

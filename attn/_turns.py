@@ -1,4 +1,4 @@
-"""How much a turn of a loop does, by what turns cost where this process computes."""
+"""How much each turn of a loop should do, by what turns cost on this process's platform."""
 
 import jax
 
@@ -6,7 +6,7 @@ FILLS = 2**25  # float32 numbers
 
 
 def loops_are_slow() -> bool:
-    """Whether each turn of a loop costs more than what is done in it, as launches do on a GPU."""
+    """Whether each turn of a loop costs more than its work, as launches do on a GPU."""
     return jax.default_backend() == "gpu"
 
 

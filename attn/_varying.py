@@ -1,4 +1,4 @@
-"""The mesh axes over which arrays differ inside `jax.shard_map`: a loop's carry must say them."""
+"""The mesh axes over which arrays vary inside `jax.shard_map`: a loop's carry must declare them."""
 
 from typing import Any
 
@@ -7,13 +7,14 @@ from jax import lax
 
 
 def varying(x: Any) -> frozenset[str]:
-    """The axes that x varies over; none outside of shard_map, or where it keeps no track."""
+    """The axes that x varies over; none outside of shard_map, or where it does not track them."""
     kept = getattr(jax.typeof(x), "manual_axis_type", None)
     return frozenset(kept.varying) if kept is not None else frozenset()
 
 
 def vary(tree: Any, *like: Any) -> Any:
-    """The same arrays, each said to vary over what any of them, or of `like`, varies over."""
+    """The arrays, each marked as varying over all axes that any of them, or of `like`, varies
+    over."""
     axes = frozenset().union(*map(varying, jax.tree.leaves((tree, like))))
 
     def one(x):

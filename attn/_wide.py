@@ -19,7 +19,7 @@ def wide(x: Array) -> Array:
 
 
 def inverse(total: Float[Array, "..."]) -> Float[Array, "..."]:
-    """1 / total of sums of weights; 0 for those of none, and of NaN."""
+    """1 / total for sums of weights; 0 where the sum is 0 or NaN."""
     return jnp.where(total > 0, 1 / jnp.where(total > 0, total, 1), 0)
 
 
@@ -29,15 +29,15 @@ def finite(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def largest(x: Float[Array, "*L H"]) -> Float[Array, "*L 1"]:
-    """What to divide each row by: its largest number, without gradient, and no larger than has an
-    inverse, for XLA multiplies by that, and that of 1e38 is 0 to a CPU."""
+    """What to divide each row by: its largest magnitude, without gradient, capped so that its
+    inverse is not 0: XLA multiplies by the inverse, which for 1e38 is 0 on a CPU."""
     top = jnp.abs(x).max(-1, keepdims=True, initial=0)
     return jax.lax.stop_gradient(jnp.minimum(top, float(jnp.finfo(x.dtype).max) / 8))
 
 
 def over_root(x: Float[Array, "*L H"], total) -> Float[Array, "*L H"]:
     """x / sqrt(total(x^2) + 1e-6), `total` jnp.sum or jnp.mean over the last axis; 0 stays 0."""
-    # as parts of the largest: in float32 the square of 1e20 is infinite, and its unit would be 0
+    # relative to the largest: in float32 the square of 1e20 is infinite, and its unit would be 0
     top = jnp.maximum(largest(x), 1)
     x = x / top
     return x * jax.lax.rsqrt(total(jnp.square(x), -1, keepdims=True) + 1e-6 / (top * top))

@@ -90,7 +90,7 @@ def padded_width(call: Call) -> int:
 
 
 def compute_capability() -> tuple[int, ...]:
-    """That of the first local device, (0,) if it is not from NVIDIA."""
+    """The capability of the first local device, (0,) if it is not from NVIDIA."""
     found = getattr(jax.local_devices()[0], "compute_capability", "")
     parts = str(found).split(".")
     return tuple(map(int, parts)) if all(p.isdigit() for p in parts) else (0,)
