@@ -68,8 +68,8 @@ def form_of(
 
 
 def choose(mask: Mask, T: int, S: int, N: int, B: int = 1) -> tuple[str, tuple[int, int]]:
-    """The form and the block sizes that visit the least, weighed by how fast those run; for short
-    sequences, rows of queries and all keys."""
+    """The form and the block sizes that visit the least, weighted by how fast those run; for short
+    sequences, blocks of queries and all keys."""
     if max(T, S) <= SHORT:
         return "short", (_even_block(T, SHORT_ROWS), S)
     return (_cached_choice if mask.static else _choice)(mask, T, S, N, B, loops_are_slow())

@@ -86,7 +86,7 @@ class Tiling:
 
     def rows_to_blocks(self, x, fill=0.0) -> Float[Array, "blocks RK Gb"]:
         """[R, N, T] -> [T/block_q, R K, G block_q]: a number a row, padded with `fill`. Heads come
-        first, for XLA's CPU backend reads them anew for each score, and then side by side."""
+        first: XLA's CPU backend reads these numbers again for each score, then side by side."""
         count = -(-self.T // self.block_q)
         pad = ((0, 0), (0, 0), (0, count * self.block_q - self.T))
         x = jnp.pad(x, pad, constant_values=fill)
@@ -260,6 +260,6 @@ def kept(drop: Dropout, a, b, transposed=False) -> Bool[Array, "RK Gb c"]:
 
 
 def transposed_product(a: Float[Array, "*B c H"], b: Float[Array, "*B c b"]):
-    """b^T a, [*B, b, H], by way of (a^T b)^T: XLA's CPU backend is slow where what it contracts is
-    not the last axis of the left factor, and would turn this back into that."""
+    """b^T a, [*B, b, H], by way of (a^T b)^T: XLA's CPU backend is slow where it contracts another
+    axis than the left factor's last, and without barriers would turn this into that."""
     return lax.optimization_barrier(lax.optimization_barrier(a.mT) @ b).mT

@@ -62,7 +62,7 @@ class Dense:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LowRank:
-    """W_up between(W_down x), with `rank` numbers in the middle."""
+    """W_up between(W_down x), with `rank` channels in the middle."""
 
     rank: int
     between: Callable[[Array], Array] = identity

@@ -91,7 +91,7 @@ def _attend(block, form, q, k, v, mask, bias, dropout) -> Float[Array, "*B T N D
     rows, columns = (rows, words and words[0]), (columns, words and words[1], clean)
 
     def one_block(c, a, start, rows):
-        """Rows from a b on, against c keys from `start` on: [*B, b, N, D]."""
+        """The output of rows a b and on against c keys from `start` on: [*B, b, N, D]."""
         rows, row_words = rows
         cut = lambda x: x if c == S else lax.dynamic_slice_in_dim(x, start, c, x.ndim - 3)
         keys, key_words, values = jax.tree.map(cut, columns)

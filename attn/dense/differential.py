@@ -111,8 +111,7 @@ class Differential(Cached):
 
     @classmethod
     def for_layers(cls, layers: int, **settings) -> tuple["Differential", ...]:
-        """A record for each layer, with the paper's lambda_init: 0.8 - 0.6 exp(-0.3 (layer -
-        1))."""
+        """One for each layer, with the paper's lambda_init 0.8 - 0.6 exp(-0.3 (layer - 1))."""
         depth = lambda layer: 0.8 - 0.6 * math.exp(-0.3 * layer)
         return tuple(cls(lambda_init=depth(layer), **settings) for layer in range(layers))
 

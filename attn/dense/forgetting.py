@@ -48,8 +48,8 @@ def forgetting_attention(
     last key. A log_decay below -1e5, even -inf, counts as -1e5; a NaN or one above 0 makes rows NaN
     that see keys on the other side of it. O(T S) time, O(T + S) memory: the decay is a bias
     computed from running sums, block by block. Raises NotImplementedError for a `bias` and for a |
-    of different offsets, ValueError for a log_decay of another shape, TypeError for one that is not
-    of floats.
+    of different `Causal` offsets, ValueError for a log_decay of another shape, TypeError for one
+    that is not of floats.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     _refuse(bias)

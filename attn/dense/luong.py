@@ -185,7 +185,7 @@ def _check_arrays(q, k, score, local, arrays):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Luong(Mechanism):
     """Softmax of q . k (unscaled), q^T W k or a . tanh(W [q; k]) over all keys, those near i (local
-    "m") or those near a predicted position, weighed by a Gaussian ("p") (Luong et al. 2015).
+    "m") or those near a predicted position, weighted by a Gaussian ("p") (Luong et al. 2015).
 
     "p" does not decode: its positions are fractions of a length not known before the end.
     """

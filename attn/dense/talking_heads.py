@@ -59,7 +59,7 @@ def talking_heads_attention(
 
 
 def _mix_queries(q, k, logit_mixing) -> Float[Array, "*B T N KH"]:
-    """q'_n: for each key head, the queries of its group weighed by column n of `logit_mixing`."""
+    """q'_n: for each key head, the queries of its group weighted by column n of `logit_mixing`."""
     # a NaN query whose output is unused must not reach the mixing: 0 * NaN
     q, poison = isolate(wide(q))
     *batch, T, N, H = q.shape

@@ -87,7 +87,7 @@ def _total(sums: Sums) -> Sums:
 
 
 def _read(form, K: int, learned_and_sums, queries, some) -> Float[Array, "B C N D"]:
-    """What one chunk of queries reads."""
+    """The output of one chunk of queries."""
     (learned, sums), (q,) = learned_and_sums, queries
     B, C, N, H = q.shape
     terms, q_poison, _ = isolated_terms(form, learned, q, jnp.zeros((B, C, K, H), q.dtype), {}, 2)

@@ -83,7 +83,7 @@ class Sizes:
 
     @property
     def ordered(self) -> bool:
-        """Whether the order of the tokens counts."""
+        """Whether the order of the tokens matters."""
         return self.decay > 0 or self.erases
 
 

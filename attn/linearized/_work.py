@@ -18,8 +18,9 @@ def fastest(size: Sizes, D: int) -> int:
     """The chunk that is fastest on two CPU cores, or within a quarter of it, where it was measured:
     8 variants, values of width D = 16 to 128, 64 to 4096 tokens, forward and backward.
 
-    A token meets about C D numbers of its chunk and M D of the state; solving for what is erased is
-    as much again inside the chunk. Where chunks run side by side it is 64, as in fla's kernels.
+    A token meets about C D numbers of its chunk and M D of the state; solving for what is erased
+    costs as much again inside the chunk. Where chunks run side by side it is 64, as in fla's
+    kernels.
     """
     if loops_are_slow():
         return 64
@@ -33,8 +34,8 @@ LONG = 16  # of loops of this many chunks or more, a turn takes several
 def unroll(size: Sizes, count: int) -> tuple[int, int]:
     """How many of `count` chunks a turn of the loop takes, forward and backward.
 
-    XLA's CPU backend multiplies small matrices on one thread, and runs operations beside each other
-    only where more than eight are ready, which one chunk is not: on two cores and 4096 tokens this
+    XLA's CPU backend multiplies small matrices on one thread, and runs operations in parallel only
+    if more than eight are ready, which one chunk does not offer: on two cores and 4096 tokens this
     takes 0.75 of the time forward, and without gates 0.84 with backward. With gates backward gains
     nothing, nor does either way where tokens erase: there each chunk waits for the one before.
     """

@@ -27,7 +27,7 @@ def rwkv6_attention(
     chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
     """o_t = (S_{t-1} + diag(bonus) k_t v_t^T)^T q_t, with S_t = diag(exp(log_decay_t)) S_{t-1} +
-    k_t v_t^T: a token's own value is weighed by `bonus`, the past read before the token's decay.
+    k_t v_t^T: a token's own value is weighted by `bonus`, the past read before the token's decay.
 
     The WKV of RWKV-6, "Finch" (Peng et al. 2024, arXiv:2404.05892), unscaled as in the paper; q is
     its receptance. The paper's token shift, before the projections, is left to the layer. Without

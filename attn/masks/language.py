@@ -58,7 +58,7 @@ class Mask:
         raise NotImplementedError(f"{type(self).__name__} must define sees(i, j)")
 
     def tiles(self, i0, i1, j0, j1):
-        """(some, every): whether any, and whether all, of rows i0..i1 x columns j0..j1 is seen.
+        """(some, every): whether any, and whether all, of rows i0..i1 x columns j0..j1 are seen.
 
         The bounds are inclusive NumPy arrays. When in doubt, some=True and every=False: that only
         costs work.

@@ -34,7 +34,7 @@ class Local2D(Mask):
 @term
 class Axial(Mask):
     """The same row or the same column of a height x width raster (Ho et al. 2019,
-    arXiv:1912.12180); positions past the raster see nothing."""
+    arXiv:1912.12180); positions past the raster see nothing and are hidden."""
 
     height: int
     width: int
