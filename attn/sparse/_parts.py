@@ -1,9 +1,9 @@
-"""Softmax over a pattern of visible pairs of which only the touched blocks are visited.
+"""Softmax over a pattern of visible pairs, visiting only the blocks it touches.
 
-The parts of a pattern (`_reorder.py`) say in which order of the tokens it is made of dense blocks;
-each part runs by `attn/_blockwise.py`, and their outputs are merged by their log-sum-exps. One that
-is whole and in order may run by a kernel that knows it, as cuDNN does a causal window. Heads may
-have patterns of their own.
+The parts of a pattern (`_reorder.py`) give the order of the tokens in which it is made of dense
+blocks; each part runs in `attn/_blockwise.py`, and their outputs are merged by their log-sum-exps.
+A single part in the original order may run in a kernel that supports it, as a causal window does in
+cuDNN. Heads may have patterns of their own.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,8 @@ def attend_parts(
     dropout: Dropout | None = None,
     block: int | None = None,
 ) -> Float[Array, "*B T N D"]:
-    """Softmax over the pairs of parts that `mask` shows, of checked arguments; head n has the n-th
-    parts, over and over. A pair that is in two parts counts twice."""
+    """Softmax over the pairs of the parts that `mask` shows, for checked arguments; heads take the
+    entries of `parts` in turn, cyclically. A pair that is in two parts counts twice."""
 
     def attend(n, q, k, v, bias, dropout):
         options = {"scale": scale, "dropout": dropout, "block": block}
@@ -50,8 +50,8 @@ def attend_parts(
 
 
 def by_head(attend, count: int, q, k, v, bias=None, dropout=None) -> Float[Array, "*B T N D"]:
-    """attend(n, q, k, v, bias, dropout) of the heads n, n + count, n + 2 count and so on, for each
-    n below `count`; as one array with its heads in order."""
+    """attend(n, q, k, v, bias, dropout) on the heads n, n + count, n + 2 count and so on, for each
+    n below `count`, as one array with its heads in order."""
     if count == 1:
         return attend(0, q, k, v, bias, dropout)
     N, K = q.shape[-2], k.shape[-2]
@@ -73,7 +73,7 @@ def by_head(attend, count: int, q, k, v, bias=None, dropout=None) -> Float[Array
 
 
 def visited_by_heads(kinds: Sequence[Sequence[Part]], T: int, S: int, N: int, block=None) -> int:
-    """How many scores N heads compute, of which head n has the n-th parts, over and over."""
+    """How many scores N heads compute, which take the entries of `kinds` in turn, cyclically."""
     heads = [len(range(n, N, len(kinds))) for n in range(len(kinds))]
     return sum(
         count * visited_scores(*laid_out(part, T, S), count, block)

@@ -1,8 +1,8 @@
-"""Patterns that are scattered where tokens lie, and together where tokens are sorted.
+"""Patterns that are scattered over the tokens in their own order, but dense once they are sorted.
 
-Every stride-th token is one in each block of keys; sorted by position modulo the stride they are
-neighbours, and a pattern that jumps is block diagonal. Masks, biases and dropout are still those of
-the tokens' own positions.
+Every stride-th token touches every block of keys; sorted by position modulo the stride these tokens
+are neighbours, and a strided pattern is block diagonal. Masks, biases and dropout are still those
+of the tokens' own positions.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from attn.masks.language import frozen
 
 @frozen
 class Reordered(Mask):
-    """`mask` of tokens that stand in another order: (i, j) is (queries[i], keys[j]) of it."""
+    """`mask` for reordered tokens: (i, j) is (queries[i], keys[j]) of it."""
 
     mask: Mask = dataclasses.field(metadata={"child": True})
     queries: Places
@@ -46,7 +46,7 @@ class Reordered(Mask):
 
 @frozen
 class SameGroup(Mask):
-    """Query and key of one number; where numbers are sorted, the groups are blocks."""
+    """Query and key have the same number; where numbers are sorted, the groups are blocks."""
 
     queries: Places
     keys: Places
@@ -95,9 +95,9 @@ def _around(places: Places, first, last):
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A part of a pattern, disjoint from the others: its pairs, and the queries and keys it is
-    about in the order in which it is dense (None: all, as they lie). `near` holds at least the
-    pattern's pairs, in that order: what is outside is never visited."""
+    """A part of a pattern, disjoint from the others: its pairs, and the queries and keys that it
+    covers, in the order in which it is dense (None: all, in their own order). `near`, in that
+    order, contains the pattern's pairs: what is outside is never visited."""
 
     pattern: Mask
     queries: Places | None = None
@@ -106,7 +106,7 @@ class Part:
 
     @property
     def lies(self) -> bool:
-        """Whether it is about all queries and keys, as they lie."""
+        """Whether it covers all queries and keys, in their own order."""
         return self.queries is None and self.keys is None
 
 
@@ -132,7 +132,7 @@ def _order(places: Places | None, length: int) -> Places:
 
 
 def attend_part(part: Part, q, k, v, mask: Mask, bias: Bias | None, *, scale, dropout, block):
-    """The output and log-sum-exp of one part, of checked arguments (`mask` bound to lengths)."""
+    """The output and log-sum-exp of one part, for checked arguments (`mask` bound to lengths)."""
     T, S = q.shape[-3], k.shape[-3]
     seen, _, _ = laid_out(part, T, S, mask)
     options = {"scale": scale, "block": block}
