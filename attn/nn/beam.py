@@ -23,21 +23,21 @@ def beam_search(
     end: int,
     alpha: float = 0.6,
 ) -> tuple[Int[Array, "*B W steps"], Float[Array, "*B W"]]:
-    """The W best of the hypotheses that a beam of W keeps, best first, and their scores.
+    """The W best hypotheses of a beam of width W, best first, and their scores.
 
-    `state` and `scores` are those after the start token, the same for each of the W. Each of at
-    most `steps` times, the W likeliest continuations stay; one that ends leaves the beam and
-    competes with the others that ended, and at last with those that did not, by
+    `state` and `scores` are those after the start token, the same for each of the W. At each of at
+    most `steps` steps, the W likeliest continuations stay; one that ends leaves the beam and
+    competes with the others that ended, and finally with those that did not, by
 
         log P(Y) / ((5 + |Y|) / 6)^alpha
 
-    (arXiv:1609.08144, eq. 14, without coverage), |Y| with its `end` token, which also fills what
-    follows it, and alpha from 0 to 4. Width 1 is greedy decoding. Where there are fewer than W
-    hypotheses, the rest score -inf, as do those whose scores are NaN; infinite scores share what
-    there is, as in `sample`. Each leaf of the state has the axes [*B, W] in front and is gathered
-    by the parent of each hypothesis; a leaf without axes is common to all. One call of `step` fewer
-    than `steps`, O(W steps) memory beside the state's.
-    Raises ValueError for what does not fit, TypeError for scores that are no floats.
+    (arXiv:1609.08144, eq. 14, without coverage), where |Y| counts the `end` token, which also fills
+    what follows it, and alpha is from 0 to 4. Width 1 is greedy decoding. If there are fewer than W
+    hypotheses, the rest score -inf, as do those whose scores are NaN; infinite scores share all
+    probability, as in `sample`. Each leaf of the state has leading axes [*B, W] and is gathered by
+    the parent of each hypothesis; a leaf without axes is common to all. One call of `step` fewer
+    than `steps`, O(W steps) memory besides the state's.
+    Raises ValueError for what does not fit, TypeError for scores that are not floats.
     """
     _check(state, scores, steps, end, alpha)
     steps, end = int(steps), int(end)  # they may be NumPy's
@@ -90,7 +90,7 @@ def _best(one, other):
 
 
 def _gather(x, at: Int[Array, "*B W"]):
-    """Along the axis W of x [*B, W, ...]."""
+    """x [*B, W, ...] gathered along its axis W."""
     tail = x.ndim - at.ndim
     return jnp.take_along_axis(x, at.reshape(*at.shape, *(1,) * tail), axis=at.ndim - 1)
 
