@@ -1,6 +1,6 @@
-"""Laws 1 to 6, of what a mechanism computes and what it sees.
+"""Laws 1 to 6: what a mechanism computes, and what it sees.
 
-Each takes a mechanism and raises BrokenLaw where it fails; 7 to 11 are in `runs.py`, the last in
+Each takes a mechanism and raises BrokenLaw if it fails; 7 to 11 are in `runs.py`, the last in
 `dropping.py`.
 """
 
@@ -20,8 +20,8 @@ from attn.testing.trying import compare, error_of, expect, precise, with_gradien
 
 
 def equals_reference(mechanism: Mechanism) -> None:
-    """1. Output and every gradient equal the definition in float64: for every honoured mask at
-    logit scale 8; for two of them at scale 1 and in bfloat16, for one in float16 too."""
+    """1. The output and every gradient equal those of the definition in float64: for every honoured
+    mask at logit scale 8; for two of them at scale 1 and in bfloat16, for one in float16 too."""
     run = jax.jit(with_gradients(mechanism))
     shape = {"T": 19, "S": 23}
     with precise():
@@ -47,9 +47,9 @@ def equals_reference(mechanism: Mechanism) -> None:
 
 
 def refuses_the_rest(mechanism: Mechanism) -> None:
-    """2. What is declared is taken, also where jax refuses to broadcast without a word; a mask term
-    or bias that is not raises NotImplementedError by its name; wrong shapes, dtypes and bare arrays
-    raise ValueError or TypeError."""
+    """2. Declared mask terms are accepted, also when jax forbids implicit rank promotion; a mask
+    term or bias that is not declared raises NotImplementedError naming it; wrong shapes, dtypes and
+    bare arrays raise ValueError or TypeError."""
     q, k, v, learned = inputs(mechanism)
     T, S = q.shape[-3], k.shape[-3]
     call, define = (functools.partial(f, **learned) for f in (mechanism, mechanism.reference))
@@ -90,8 +90,8 @@ def refuses_the_rest(mechanism: Mechanism) -> None:
 
 
 def is_strictly_causal(mechanism: Mechanism) -> None:
-    """3. Whatever replaces what comes after a token (new values, x10, x1e8, x1e30, 3e38, NaN)
-    leaves the outputs up to it bit-identical, and no gradient flows back in time."""
+    """3. Whatever replaces the tokens after a token (new values, x10, x1e8, x1e30, 3e38, NaN), the
+    outputs up to it stay bit-identical, and no gradient of them reaches later tokens."""
     if Causal not in mechanism.honours:
         return
     q, k, v, learned = trained(mechanism, inputs(mechanism, scale=3.0))
@@ -140,7 +140,7 @@ def is_strictly_causal(mechanism: Mechanism) -> None:
 
 
 def does_not_leak(mechanism: Mechanism) -> None:
-    """4. Nothing passes between batch rows, between documents, or from padding, NaN included."""
+    """4. Nothing, NaN included, passes between batch rows, between documents, or from padding."""
     q, k, v, learned = trained(mechanism, inputs(mechanism))
     call = jax.jit(lambda q, k, v, mask: mechanism(q, k, v, mask=mask, **learned))
     spoil = lambda x: x.at[1].set(jnp.nan)
@@ -190,7 +190,7 @@ def does_not_leak(mechanism: Mechanism) -> None:
 
 
 def _other_rows_teach_the_same(mechanism, arrays, spoil, base):
-    """The gradient of learned arrays by row 0 alone does not depend on what is in row 1."""
+    """The gradient of learned arrays from row 0 alone does not depend on row 1."""
     *qkv, learned = arrays
     loss = lambda learned, *qkv: (mechanism(*qkv, mask=base, **learned)[0] ** 2).sum()
     grad = jax.jit(jax.grad(loss))
@@ -230,7 +230,7 @@ def sees_nothing_gives_zero(mechanism: Mechanism) -> None:
 
 
 def any_length_works(mechanism: Mechanism) -> None:
-    """6. Lengths 1, one less and more than a block, two blocks and one more, a prime."""
+    """6. These lengths work: 1, a block, one less and more, two blocks and one more, a prime."""
     names = ("block", "chunk", "block_size")
     block = next((getattr(mechanism, name) for name in names if hasattr(mechanism, name)), 8)
     block = min(block[0] if isinstance(block, tuple) else block or 8, 16)
