@@ -70,7 +70,7 @@ def chunks(
     upto = jnp.cumsum(counts, dtype=jnp.int32)
     rank = (upto - counts) - (upto - counts)[start]
     opens = (counts > 0) & (rank % size == 0) & (g >= 0)
-    # numbered where they lie, not where they are sorted
+    # numbered in their own order, not in the sorted one
     number = jnp.zeros(L, jnp.int32).at[order].set(opens.astype(jnp.int32))
     number = (jnp.cumsum(number, dtype=jnp.int32) - 1)[order]
     look = lambda i, there: jnp.where(there, number[jnp.clip(i, 0, L - 1)], -1)
@@ -121,7 +121,7 @@ def small_softmax(
     e = e if share is None else e * share
     total = e.sum(-1)
     some = jnp.where(total == 0, 1, total)
-    w = jnp.where(seen, e / some[..., None], 0)  # also from gradients, as `isolated_softmax`
+    w = jnp.where(seen, e / some[..., None], 0)  # from gradients too, as `isolated_softmax`
     out = jnp.einsum("...mw,...wd->...md", w, v)
     lse = jnp.where(total == 0, -jnp.inf, top + jnp.log(some))
     return out + poison, lse + poison[..., 0]

@@ -15,7 +15,7 @@ from attn._merge import softmax_part
 from attn._tokens import clean, in_blocks, to_heads
 from attn._wide import wide_dtype
 
-# what asks: of each cell of queries their sum or the first, how many that is, and NaN or 0
+# the queries of each cell: their sum or the first of them, how many that is, and NaN or 0
 Rows = tuple[Float[Array, "*B R N H"], Float[Array, "*B R 1"], Float[Array, "*B R N"]]
 
 
@@ -104,7 +104,7 @@ class Cells:
     """The state of decoding: of each level the last 2 `block` cells, cell c at c mod 2 `block`, and
     the first query of the current cell."""
 
-    k: Float[Array, "*B L C K H"]  # sums over each cell, by the tokens that it has room for
+    k: Float[Array, "*B L C K H"]  # sums over each cell, divided by its size in tokens
     v: Float[Array, "*B L C K D"]
     poison: Float[Array, "*B K"]  # NaN if any key or value was not finite, else 0
     q: Float[Array, "*B L N H"]
@@ -189,6 +189,6 @@ def step(state: Cells, q, k, v) -> tuple[Cells, Float[Array, "*B 1 N D"]]:
     some, q_poison = aligned(seen.any(-1, keepdims=True), state.q_poison)
     asked = jnp.where(some, q_poison, 0).sum(-2)
     poison = to_heads(state.poison, N) + asked
-    # past its last level it has not kept what the definition sees, and says so
+    # past its last level it has not kept what the definition sees, and returns NaN
     poison = jnp.where(t < block << L, poison, jnp.nan)
     return state, (out + poison[..., None, :, None]).astype(dtype)

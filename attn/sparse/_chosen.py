@@ -54,9 +54,9 @@ class Chosen(Mechanism):
     """
 
     honours: ClassVar = (Causal, Padding)
-    # how each part of a summary takes one key more
+    # how each part of a summary takes one more key
     joins: ClassVar[tuple[Callable, ...]]
-    asks: ClassVar[int] = 1  # products of a query with what is known of a block
+    asks: ClassVar[int] = 1  # products of a query with the summary of a block
     top: ClassVar[int]  # a field of each variant
 
     @property

@@ -36,7 +36,7 @@ def compress(
 
 def _gelu(x):
     """jax.nn.gelu, whose own gradient is NaN where x^2 overflows."""
-    near = jnp.abs(x) < 30  # beyond, what it multiplies x by is 0 or 1 in any dtype
+    near = jnp.abs(x) < 30  # beyond, the factor of x is 0 or 1 in any dtype
     return jnp.where(near, jax.nn.gelu(jnp.where(near, x, 0)), jax.nn.relu(x))
 
 

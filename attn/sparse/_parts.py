@@ -40,7 +40,7 @@ def attend_parts(
     def attend(n, q, k, v, bias, dropout):
         options = {"scale": scale, "dropout": dropout, "block": block}
         first, *others = parts[n]
-        if first.lies and not others:  # a pattern that a kernel may know, as a window
+        if first.lies and not others:  # a kernel may support it, as a window
             seen, _, _ = laid_out(first, q.shape[-3], k.shape[-3], mask)
             return run(Call(q, k, v, seen, bias, **options), preferred_for_patterns())[0]
         done = [attend_part(part, q, k, v, mask, bias, **options) for part in parts[n]]
@@ -58,7 +58,7 @@ def by_head(attend, count: int, q, k, v, bias=None, dropout=None) -> Float[Array
     outs, order = [], []
     for n in range(min(count, N)):
         heads = np.arange(n, N, count)
-        # where every key head has as many of these heads, they share it as before
+        # if every key head has equally many of these heads, they share it as before
         shared = (N // K) % count == 0
         keys = np.arange(K) if shared else heads * K // N
         few = lambda x, at, axis=-2: jnp.take(x, at, axis=axis)

@@ -19,7 +19,7 @@ from attn.masks import FULL, TERMS, Causal, Mask, Padding
 from attn.sparse._parts import attend_parts, by_head, visited_by_heads
 from attn.sparse._reorder import Part, laid_out
 
-# of a paper whose heads are of two kinds: each sees both, or they take turns
+# for papers with two kinds of heads: each head sees both patterns, or they alternate
 HEADS = ("merged", "alternating")
 
 

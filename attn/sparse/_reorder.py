@@ -119,7 +119,7 @@ def by_residue(pattern: Mask, n: int, T: int, S: int) -> Part:
 
 
 def laid_out(part: Part, T: int, S: int, mask: Mask = FULL) -> tuple[Mask, int, int]:
-    """What a part shows of `mask`, in its order of queries and keys, and how many those are."""
+    """What a part shows of `mask`, in its order of queries and keys, and the numbers of these."""
     mask = mask & part.pattern.sized(T, S)
     if part.lies:
         return mask & part.near, T, S
@@ -147,7 +147,7 @@ def attend_part(part: Part, q, k, v, mask: Mask, bias: Bias | None, *, scale, dr
         dropout = Dropout(*words, dropout.rate)
     q, k, v = take(q, rows, 3), take(k, columns, 3), take(v, columns, 3)
     out, lse = blockwise(q, k, v, seen, bias, dropout=dropout, **options)
-    # back to where the queries lie; one that this part is not about sees nothing in it
+    # back to the queries' own order; one that this part does not cover sees nothing in it
     back = np.full(T, len(rows), np.int32)
     back[rows] = np.arange(len(rows))
     if len(rows) < T:

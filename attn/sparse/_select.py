@@ -20,7 +20,7 @@ from attn._wide import wide
 from attn.masks import Causal, Padding
 from attn.sparse import _sorted
 
-MANY = 8  # from so many queries on, they are moved to the blocks and not blocks to them
+MANY = 8  # from so many queries on, queries are moved to blocks, not blocks to queries
 
 
 def narrow(*arrays: Array):
@@ -37,8 +37,8 @@ def largest(s: Float[Array, "*B S"], seen: Bool[Array, "*#B S"], keys: int) -> B
     s = jnp.where(seen, jnp.nan_to_num(s), -jnp.inf)
     if keys >= S:
         return jnp.broadcast_to(seen, s.shape)
-    # kept whole: of its last alone XLA would make a sort of each row, 10 to 27 times as slow. And
-    # each by itself: XLA ends the process where a barrier takes both and devices are several
+    # barriers: to get the last value alone XLA would sort each row, 10 to 27 times as slow. One
+    # each: XLA ends the process if a barrier takes both and there are several devices
     value, at = map(lax.optimization_barrier, lax.top_k(s, keys))
     least, last = value[..., -1:], at[..., -1:]
     return seen & ((s > least) | ((s == least) & (place <= last)))
@@ -130,7 +130,7 @@ class Blocks:
         return jnp.einsum("mtgx,mtxd->mtgd", w, v) + lost[..., None, None] + over
 
 
-# by the indices of each M, of its own entries
+# x[at] for each M separately
 _of_row = jax.vmap(lambda x, at: x[at])
 
 

@@ -84,7 +84,7 @@ def _merged(out: Float[Array, "M t n G D"], lse: Float[Array, "M t n G"]):
     top = lax.stop_gradient(jnp.maximum(lse.max(2, keepdims=True), jnp.finfo(lse.dtype).min))
     share = jnp.exp(lse - top)
     total = share.sum(2, keepdims=True)
-    # divided first: several times the largest number would be infinite
+    # divided first: a sum of several of the largest numbers would be infinite
     share = share / jnp.where(total == 0, 1, total)
     mean = jnp.einsum("mtng,mtngd->mtgd", share, out)
     return mean + jnp.where(lost, jnp.nan, 0)[..., None]

@@ -23,8 +23,8 @@ def axial_attention(
 ) -> Float[Array, "*B T N D"]:
     """softmax(q k^T / sqrt(H) + bias) v over the row and the column of a height x width raster.
 
-    The least square that holds S pixels, unless both are given. One normaliser for both axes (Ho et
-    al. 2019, arXiv:1912.12180, attend to one axis a layer). Tokens from height * width on see
+    By default the raster is the least square that holds S pixels. One normaliser for both axes (Ho
+    et al. 2019, arXiv:1912.12180, attend to one axis a layer). Tokens from height * width on see
     nothing and are not seen. O(T (height + width)) time: columns are sorted to be contiguous. Takes
     any mask and bias. Raises ValueError for sides below 1, and for one without the other.
     """

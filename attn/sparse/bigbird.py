@@ -18,7 +18,8 @@ def bigbird_pattern(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BigBird(Patterned):
-    """Window, global and random blocks (Zaheer et al. 2020), as many as in the paper's base model.
+    """Softmax over window, global and random blocks (Zaheer et al. 2020), as many as in its base
+    model.
 
     Random blocks are drawn over `length` tokens, by default over the keys given; with a `length`,
     decoding equals the whole at once. The first blocks are global, and random ones may coincide

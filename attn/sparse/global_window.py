@@ -77,7 +77,7 @@ class GlobalWindow(Patterned):
 
     def pieces(self, T, S):
         near, rows, columns = self._near_and_columns(T, S)
-        # what global tokens see beside these
+        # the keys that global tokens see besides these
         others = Places.of(np.setdiff1d(np.arange(S), columns.array()))
         if len(rows) and len(others):
             near = (*near, Part(~Window(self.window, self.window), queries=rows, keys=others))

@@ -43,7 +43,7 @@ def hierarchical_attention(
     queries. (Their code also learns a bias for each distance between cells.) Both sequences count
     from 0 (queries from the offset of `Causal`); padding is in no cell.
 
-    O((T + S) b) time and memory. A query that is not finite makes all outputs NaN whose scores use
+    O((T + S) b) time and memory. A query that is not finite makes NaN all outputs whose scores use
     it. Honours `Causal` and `Padding` joined by `&`, else NotImplementedError. Raises ValueError
     for a `block_size` that is odd or below 2, and for `Causal` with an offset above S + T.
     """

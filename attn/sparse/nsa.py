@@ -108,8 +108,8 @@ def nsa_attention(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NSA(Mechanism):
-    """Compressed keys, the blocks they select and a window, gated (NSA, Yuan et al. 2025);
-    `separate` keys and values for each of the three, as in the paper.
+    """Softmax over compressed keys, the blocks they select and a window, gated (NSA, Yuan et al.
+    2025); `separate` keys and values for each of the three, as in the paper.
 
     Query heads of one key head select together, so repeating key heads changes what is selected.
     A layer's gates are sigmoids of one linear map, the paper's of an MLP. Decodes with a cache of
@@ -173,7 +173,7 @@ class NSA(Mechanism):
             )
         (*batch, T, N, H), (S, K) = q.shape, k.shape[-3:-1]
         sizes = {"num_heads": N, "num_kv_heads": K, "head_dim": H, "value_dim": v.shape[-1]}
-        wanted = dict(learned_shapes(self, **sizes))  # a copy: those are kept
+        wanted = dict(learned_shapes(self, **sizes))  # a copy: those are cached
         if self.separate:
             wanted |= dict.fromkeys(KEYS, k.shape) | dict.fromkeys(VALUES, v.shape)
         wanted["gate"] = (*batch, S, N, 3)
@@ -241,7 +241,7 @@ class NSA(Mechanism):
         """How many queries are processed at once, against the runs and their blocks."""
         known = max(1, runs)
         size = chunk_size(heads * max(3 * self.selected * width, known), T)
-        # enough for blocks to meet full tiles, where the scores of runs have room
+        # enough for blocks to meet full tiles, as far as the scores of runs have room
         least = _sorted.least_queries(blocks, self.selected)
         return max(size, min(least, 2 * held(BUDGET) // max(1, heads * known)))
 

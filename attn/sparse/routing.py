@@ -38,10 +38,10 @@ def routing_attention(
 
     Each of the C centroids of a key head takes the `window` queries of each query head and the
     `window` keys most similar to it (q' . c, ties by position). The output of a query in several
-    clusters is their mean; in none, 0. (The authors' code scales before it normalises, which
-    cancels the 1 / sqrt(H): its logits are sqrt(H) times the paper's and these.) Keys hidden by
-    `Padding` are in no cluster; nor, if T = S and `Padding` does not say which queries exist, are
-    the queries at their positions.
+    clusters is the mean of theirs; in none, 0. (The authors' code scales before it normalises,
+    which cancels the 1 / sqrt(H): its logits are sqrt(H) times the paper's and these.) Keys hidden
+    by `Padding` are in no cluster; nor, if T = S and `Padding` does not say which queries exist,
+    are the queries at their positions.
 
     O(T C + C window^2) time: T^1.5 with C = window = sqrt(T). Gradients do not reach the centroids,
     which follow the tokens by `updated_centroids`. Honours `Padding`; a later token pushes an

@@ -39,9 +39,9 @@ def sinkhorn_attention(
     """One softmax over a query block's own block of keys and a mixture of all blocks, sorted to it.
 
     R = mean(q block) W mean(k block)^T / (sqrt(H) temperature), W the `sorting` of a key head, for
-    all pairs of blocks; P is exp(R) after `iterations` times normalising its columns, then its rows
-    to sum to 1 (the paper: rows, then columns; rows last make averages). The block sorted to a
-    query block is P k, P v, place by place: a permutation P moves whole blocks. (The scores are
+    all pairs of blocks; P is exp(R) with its columns, then its rows, normalised to sum to 1,
+    `iterations` times (the paper: rows, then columns; rows last make averages). The block sorted to
+    a query block is P k, P v, place by place: a permutation P moves whole blocks. (The scores are
     ours: the authors' code maps the sum of each block of keys to one score for each place, and uses
     no query.) Where some of a place's tokens are hidden, it is the average of the others, and its
     weight is multiplied by their share of P.
@@ -84,7 +84,7 @@ def sinkhorn_attention(
     asks = cut(live, 1)[:, None, None, :, :, None]
     out, _ = _buckets.small_softmax(x, *map(pair, (y, z), moved), asks & (shares > 0), shares)
     out = jnp.moveaxis(out, (1, 2), (3, 4)).reshape(b, Q * m, N, D)[:, :T]
-    # every block of a head is sorted by all others, and a mixture of all
+    # every block of a head is sorted by scores of all, and is a mixture of all
     lost = q_lost | jnp.repeat(k_lost | v_lost, N // K, axis=-1) | over.reshape(b, N)
     nan = jnp.where(lost, jnp.nan, 0).astype(out.dtype)[:, None, :, None]
     some = live & seen.any(-1, keepdims=True)
