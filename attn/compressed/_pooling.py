@@ -63,12 +63,12 @@ class PooledState:
         t, near = self.near.length, _cache.append(self.near, k, v)
         size, room = near.k.shape[-2], self.far.k.shape[-2]
         there = [jnp.arange(room) < self.far.length, jnp.arange(size) <= t % stride]
-        own_k, own_v = map(wide, _cache.tokens(near)[:2])  # as what is pooled is kept
+        own_k, own_v = map(wide, _cache.tokens(near)[:2])  # as pooled blocks are kept
         far_k, far_v, _ = _cache.tokens(self.far)
         keys, values = (jnp.concatenate(x, -3) for x in ((far_k, own_k), (far_v, own_v)))
         mask = Padding(keys=jnp.concatenate(there))
         out = dense_attention(wide(q), keys, values, mask=mask)
-        # past `max_length` the definition sees what was forgotten
+        # past `max_length` the definition sees tokens that were dropped
         out = jnp.where((t // stride > room) | (t % stride >= size), jnp.nan, out)
         state = type(self)(self._after(t, own_k, own_v, kernels, stride), near)
         return state, out.astype(jnp.result_type(q))
@@ -80,7 +80,7 @@ class PooledState:
         cut = lambda w: w if w is None else w[:, : k.shape[-3]]
         block = lambda x, w: pool(x[..., None, :, :, :], seen, cut(w))
         grow = lambda far: _cache.append(far, *map(block, (k, v), kernels))
-        # under shard_map both ways must vary as what is pooled, but for how many there are
+        # under shard_map both branches must vary as pooled blocks do, except for their number
         far = self.far
         far = Cache(*vary((far.k, far.v, far.poison), k, v, kernels), far.length)
         return lax.cond((t + 1) % stride == 0, grow, lambda far: far, far)

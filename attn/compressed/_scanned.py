@@ -44,7 +44,7 @@ def attend(
         return no_output(q, v)
     asks, seen = seen_tokens(padding, tuple(batch), T, S)
     asks = asks & any_past(seen, T, causal.offset)
-    # query t reads after the key at t + offset: one of the two starts so much later
+    # query t reads after the key at t + offset: one of the two sequences starts that much later
     offset = max(min(causal.offset, S), -T)
     late_q, late_k = max(offset, 0), max(-offset, 0)
     L = T + late_q

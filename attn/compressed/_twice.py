@@ -48,11 +48,11 @@ def attend(
     tokens_first = lambda x: jnp.swapaxes(x, -3, -2)
     live = asks & seen.any(-1, keepdims=True)
     found = tokens_first(keys(h, w, k)), tokens_first(h)
-    # by blocks: scores of all queries would leave the cache
+    # by blocks: the scores of all queries would not fit in the processor's cache
     mask = FULL if padding is None else Padding(queries=live)
     out = blockwise(x, *found, mask, None, scale=None)[0]
     # what is not finite reaches its row and head, through every learned row, at the end: 0 * NaN in
-    # between would reach the gradients of rows that nobody asks about
+    # between would reach the gradients of rows that no query uses
     poison = (k_poison + v_poison).sum(-2) + lost.sum((-2, -1))
     met = to_heads(poison, N)[..., None, :] + q_poison
     out = out + jax.lax.stop_gradient(met)[..., None]

@@ -110,7 +110,7 @@ def _shown(x, seen):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Linformer(Mechanism):
-    """Learned projections of the length to `features` rows (Wang et al. 2020), per key head.
+    """Softmax over keys and values projected to `features` rows (Wang et al. 2020), per key head.
 
     `sharing` is the paper's: "headwise" has one E and one F for all heads of a layer, "key_value"
     one array for all heads, keys and values, "layer" one for all layers of an encoder too.

@@ -36,8 +36,8 @@ def luna_attention(
     paper projects the packed sequence A x to keys and values; A (x W) = (A x) W, so here those are
     A k and A v, by the layer's projections. (Its pack attention has projections of its own, and
     mixes heads between the two; here A uses k, and each head packs for itself.) The paper passes
-    the packed sequence, through a residual path and norm, to the next layer as its p; with an
-    interface of one output this cannot be, so p is learned in every layer.
+    the packed sequence, through a residual path and norm, to the next layer as its p, which an
+    interface of one output does not allow, so p is learned in every layer.
 
     Under `Causal` A cannot be a softmax over tokens, which would depend on later ones: it is the
     paper's causal form, with softplus for softmax and running means (`_luna_causal.py`), in chunks:

@@ -137,7 +137,7 @@ def _attend(q, k, v, means, iterations) -> Float[Array, "*B T N D"]:
     landed = heads_first(mix(b, v))  # [*B, N, M, D]
     own = heads_first(jnp.einsum("...ms,...skd->...mkd", means.of_k, v))
     own = jnp.repeat(own, q.shape[-2] // v.shape[-2], axis=-3)
-    # a key that is its own landmark is read as it is; so is the row of a query that is
+    # keys that are their own landmarks are read exactly, and so are rows of such queries
     read = jnp.where(_few(means.few_keys), own, pseudo_inverse(a, iterations) @ landed)
     rows = jnp.einsum("...mt,...nmd->...ntd", means.of_q, landed)
     return heads_first(jnp.where(means.own_row[..., None, :, None], rows, f @ read))

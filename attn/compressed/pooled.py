@@ -127,7 +127,7 @@ def _causal(q, k, v, there, near, stride, offset):
 
     keys, values, seen, spoilt = map(own, near)
     local = _local(rows * H**-0.5, keys, values, seen)
-    # all queries of a block see the same pooled keys, so they are as heads of one query
+    # all queries of a block see the same pooled keys, so they run as heads of one query
     grouped = rows.reshape(*batch, P, C, K, N // K, H).swapaxes(n + 1, n + 2)
     far = blockwise(
         grouped.reshape(*batch, P, N * C, H), k, v, Causal(first - 1) & there, None, scale=None

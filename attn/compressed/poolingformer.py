@@ -79,8 +79,8 @@ class TwoLevels:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Poolingformer(Mechanism):
-    """A window, whose outputs are projected, pooled and attended to in a larger one (Poolingformer,
-    Zhang et al. 2021, built from summaries of the paper); the two outputs are added.
+    """Softmax over a window, whose outputs are projected, pooled and attended to in a larger one
+    (Poolingformer, Zhang et al. 2021, built from summaries of the paper); the two are added.
 
     Decodes with the window's keys and all projected ones; a step reads and pools all of the latter.
     """
