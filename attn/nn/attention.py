@@ -53,8 +53,8 @@ class Attention(nnx.Module):
     W_q, W_k, W_v lie side by side in one kernel [width, (N + 2 K) H], so self-attention is one
     product; K < N is grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245), K = 1
     multi-query (Shazeer 2019, arXiv:1911.02150). `qk_norm` applies an RMSNorm with a learned scale
-    to each head of q and k, before rotary (after Henry et al. 2020, arXiv:2010.04245, who divide by
-    the length and learn one number in place of 1 / sqrt(H)); if a head holds several vectors side
+    to each head of q and k, before rotary (after Henry et al. 2020, arXiv:2010.04245, who use the
+    L2 norm and learn one number in place of 1 / sqrt(H)); if a head holds several vectors side
     by side (the mechanism's `parts`), each is normalised and rotated separately. With `xpos`, q and
     k are also scaled about the middle of `max_length`, so that scores fall with distance (Sun et
     al. 2022, arXiv:2212.10554).
@@ -65,9 +65,9 @@ class Attention(nnx.Module):
     The mechanism's record asks for the rest. Its learned arrays are parameters here; its `gates`
     are projected from x, and those that are queries or keys are treated as q or k. The projections
     named in `shifts` read a mixture of each token and the one before it, by learned shares
-    (`TokenShift`), which depend on the token with a `shift_rank`. With `short_conv`, q, k and v
-    first pass through a causal convolution of that many taps and SiLU. Padding and other documents
-    enter neither of the two.
+    (`TokenShift`), which depend on the token if there is a `shift_rank`. With `short_conv`, q, k
+    and v first pass through a causal convolution of that many taps and SiLU. Padding and other
+    documents enter neither.
     With `blending`, each value becomes v + s (v_1 - v), if `first_values` v_1, those of the first
     layer, are given; s is a share per channel, computed from the input of v (after Zhou et al.
     2024, arXiv:2410.17897).
@@ -180,7 +180,7 @@ class Attention(nnx.Module):
         latest = x[..., -max(1, self.mechanism.short_conv) :, :]
         conv = last = None
         if self.short_conv is not None:
-            # of the latest the first alone may lack the token before it, and `last` drops that
+            # only the first of the latest may lack the token before it, and `last` drops that
             qkv = self._qkv_shifted(latest, self._before(latest, Causal()))
             conv = self.short_conv.last(qkv)
         if self.token_shift is not None:
@@ -308,7 +308,7 @@ class Attention(nnx.Module):
 
     def _normed(self, y):
         norm = self.mechanism.head_norm
-        # not -1, which jax cannot tell of no rows
+        # not -1, which jax cannot infer without rows
         x = y.reshape(*y.shape[:-2], self.out.shape[0]) if norm.together else y
         return self.head_norm(x).reshape(y.shape) * norm.times
 

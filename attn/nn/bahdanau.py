@@ -26,7 +26,7 @@ class Bahdanau(Aligned):
 
     def __init__(self, *, width: int, key: Array, **sizes):
         """`sizes` are those of `Aligned`."""
-        super().__init__(width=width, key=key, **sizes)  # refuses what is no number
+        super().__init__(width=width, key=key, **sizes)  # refuses what is not a number
         if width % 2:
             raise ValueError(
                 f"width: expected an even number, half for each direction, got {width}"

@@ -43,7 +43,7 @@ def beam_search(
     steps, end = int(steps), int(end)  # they may be NumPy's
     *batch, width, vocabulary = scores.shape
     rows = (*batch, width)
-    # hypotheses of which there is no more than one so far: the others would be its copies
+    # only the first hypothesis is alive so far: the others would be copies of it
     alive = jnp.broadcast_to(jnp.where(jnp.arange(width) == 0, jnp.float32(0), -jnp.inf), rows)
     tokens = jnp.full((*rows, steps), end, jnp.int32)
     ended = (tokens, jnp.full(rows, -jnp.inf, jnp.float32))
@@ -51,7 +51,7 @@ def beam_search(
     def choose(alive, tokens, ended, scores, t):
         """The W likeliest continuations, and (parent, token) of each."""
         scores = scores.astype(jnp.float32)
-        # infinite ones share what there is: inf - inf would make all of the row NaN
+        # infinite scores share all probability: inf - inf would make all of the row NaN
         forced = jnp.where(scores == jnp.inf, 0, -jnp.inf)
         scores = jnp.where(scores.max(-1, keepdims=True) == jnp.inf, forced, scores)
         logp = alive[..., None] + jax.nn.log_softmax(scores)
@@ -74,7 +74,7 @@ def beam_search(
     (kept, _, scores), _ = jax.lax.scan(extend, start, jnp.arange(steps - 1))
     (alive, tokens, ended), *_ = choose(*kept, scores, steps - 1)
     tokens, scores = _best(ended, (tokens, alive / _penalty(steps, alpha)))
-    # what is no hypothesis holds no tokens either
+    # a place without a hypothesis holds no tokens either
     return jnp.where(jnp.isneginf(scores)[..., None], end, tokens), scores
 
 
@@ -112,6 +112,6 @@ def check_settings(vocabulary: int, steps, end, alpha) -> None:
     check_count("steps", steps)
     if not is_integer(end) or not 0 <= end < vocabulary:
         raise ValueError(f"end: expected an id below {vocabulary}, got {end!r}")
-    # a larger one of 2^30 tokens float32 does not hold, and -inf divided by infinity is NaN
+    # above 4, float32 does not hold the penalty of 2^30 tokens, and -inf / inf is NaN
     if not is_number(alpha) or not 0 <= alpha <= 4:
         raise ValueError(f"alpha: expected a number from 0 to 4, got {alpha!r}")

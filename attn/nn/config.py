@@ -37,13 +37,13 @@ class EncoderConfig:
         default_factory=Softmax
     )
     head: Literal["classification", "token", "dual"] = "classification"
-    head_width: int | None = None  # of its hidden layer; None is mlp_width, or width without it
+    head_width: int | None = None  # hidden layer of the head; None: mlp_width, or width if 0
     pooling: Literal["cls", "last", "mean", "max", "none"] = "mean"
     positions: Literal["sinusoidal", "grid", "learned", "rotary", "xpos", "alibi", "t5", "none"] = (
         "sinusoidal"
     )
-    columns: int | None = None  # of "grid": tokens to a row of the image
-    rotary: Rotary = dataclasses.field(default_factory=Rotary)  # of "rotary" and "xpos"
+    columns: int | None = None  # for "grid": tokens in a row of the image
+    rotary: Rotary = dataclasses.field(default_factory=Rotary)  # for "rotary" and "xpos"
     activation: Literal["gelu", "gelu_exact", "relu", "silu", "swiglu"] = "gelu"
     norm: Literal["layer", "rms"] = "layer"
     norm_position: Literal["pre", "post"] = "pre"

@@ -13,8 +13,8 @@ from attn.mechanism import Mechanism
 from attn.nn.mixers.base import Mixer
 from attn.positions import Rotary
 
-MOST_LAYERS = 10_000  # each is looked at, here and when it is made
-TURNED = ("rotary", "xpos")  # positions that turn queries and keys
+MOST_LAYERS = 10_000  # each is checked, here and when it is built
+TURNED = ("rotary", "xpos")  # positions that rotate queries and keys
 # half of it on either side of the centre scales by up to (1.4 / 0.4)^(half / 512)
 XPOS_LONGEST = {"float32": 70_000, "bfloat16": 70_000, "float16": 8_000}
 

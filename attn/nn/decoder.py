@@ -66,8 +66,8 @@ class Decoder(nnx.Module):
         """(state, scores of the next token) after a prompt of at least one token, without padding.
 
         Raises ValueError or TypeError for a prompt that does not fit, ValueError for mechanisms
-        that count the keys without a `length` or fit their pattern to them, NotImplementedError for
-        mechanisms and positions that do not decode token by token.
+        that count the keys without a `length`, or fit their pattern to the keys,
+        NotImplementedError for mechanisms and positions that do not decode token by token.
         """
         self._check("prompt", prompt)
         if wrong := uncounted(self.config):
@@ -174,7 +174,7 @@ def _generated(graph, params, prompt, lengths, key, sizes: tuple[int, int], sett
     model = nnx.merge(graph, params)
     prompt = prompt.astype(jnp.int32)
     places = jnp.arange(common, prompt.shape[-1] + steps)
-    # a key for each place: what a row draws does not depend on how short other rows are
+    # a key for each position: what a row draws does not depend on how short other rows are
     key = jax.random.key(0) if key is None else key
     keys = jax.vmap(lambda place: jax.random.fold_in(key, place))(places)
 

@@ -40,7 +40,7 @@ class Encoder(nnx.Module):
         self.config = config
         self.embedding = Embedding(config, key=fold(key, "embedding"))
         self.stack = Stack(config, key=fold(key, "stack"))
-        # the residual sum of pre-norm blocks has been normalised nowhere
+        # pre-norm blocks leave the residual sum unnormalised
         self.norm = norm_of(config)(config.width) if config.norm_position == "pre" else None
         self.head = Head(config, key=fold(key, "head"))
         self.relative = relative_table(config, key=key)
@@ -121,7 +121,7 @@ class Encoder(nnx.Module):
     ) -> Float[Array, "R L"]:
         """|d y_i / d x_j| (Frobenius) for i in `rows`: how much the input of the head at i depends
         on the input of the first layer at j. Pulls back `probes` orthonormal directions of y_i, so
-        exact up to that width and unbiased in its square beyond, in R x probes backward passes.
+        exact for widths up to `probes`, unbiased in its square beyond; R x probes backward passes.
         Raises as a call does, and ValueError for rows outside 0 to L - 1, probes below 1 and more
         than one sequence."""
         check_integers("rows", rows)

@@ -21,7 +21,7 @@ from attn.positions import Rotary
 FORMAT = "attn.nn.export 1"
 # what reading another program's metadata may raise
 FOREIGN = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
-# records by the kind that JSON says them under, and the names they have there
+# the kinds of records in JSON: their class, and the table with their names
 RECORDS = {
     "mechanism": (Mechanism, MECHANISMS),
     "mixer": (Mixer, MIXERS),
@@ -43,7 +43,7 @@ def save(path: str | os.PathLike, encoder: Encoder) -> None:
     arrays = {_name(p): x.get_value() for p, x in nnx.to_flat_state(nnx.state(encoder))}
     if mistakes := _mistakes(_wanted(encoder.config)[1], arrays):
         raise ValueError("encoder: not as its config says\n" + "\n".join(mistakes))
-    # not ascontiguousarray, which gives a number an axis
+    # not ascontiguousarray, which gives a scalar an axis
     arrays = {name: np.asarray(x, order="C") for name, x in arrays.items()}
     data = _safetensors().numpy.save(arrays, metadata={"format": FORMAT, "config": config})
     path = Path(path)

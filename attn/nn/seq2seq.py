@@ -141,7 +141,7 @@ class Seq2Seq(nnx.Module):
         mask: Mask = FULL,
         lengths: Int[Array, "*B"] | None = None,
     ) -> tuple[Seq2SeqState, Float[Array, "*B classes"]]:
-        """(state, scores of the next token) after a prompt of at least one target token, `bos`.
+        """(state, scores of the next token) after at least one target token, the first `bos`.
 
         Raises as `Encoder` does, NotImplementedError for mechanisms that do not decode, or not with
         the target's positions.
@@ -202,7 +202,7 @@ class Seq2Seq(nnx.Module):
         self._prepared(source, mask, lengths)  # before `jit` makes 32 bits of everything
         check_count("width", width)
         check_settings(self.config.target.classes, steps, end, alpha)
-        if not self._batch(source):  # some states have leaves of the batch axes alone
+        if not self._batch(source):  # some states have leaves with batch axes only
             source, mask, lengths = jax.tree.map(lambda x: x[None], (source, mask, lengths))
             how = dict(width=width, end=end, alpha=alpha, mask=mask, lengths=lengths)
             tokens, scores = self.beam(source, steps, **how)
@@ -269,7 +269,7 @@ def _beam(graph, params, source, settings, mask, lengths):
     """The source is the same for all hypotheses: only the layers' own states are gathered."""
     steps, width, end, alpha = settings
     model = nnx.merge(graph, params)
-    model.stack = model.stack.looped()  # a scan has the layers in front of the batch
+    model.stack = model.stack.looped()  # a scan's layers are a leading axis, before the batch
     first = jnp.full((*model._batch(source), 1), model.config.bos, jnp.int32)
     state, scores = model.prefill(source, first, mask=mask, lengths=lengths)
     batch = len(model._batch(source))

@@ -36,7 +36,7 @@ class Stack(nnx.Module):
         for made, mechanism in zip(blocks, mechanisms):
             for name in mechanism.shared_by_layers:
                 learned = made.attention.learned
-                # not by the mechanism: its other settings may follow the depth
+                # not by the mechanism: its other settings may depend on the layer
                 alike = type(mechanism), name, learned[name].shape
                 learned[name] = shared.setdefault(alike, learned[name])
         if self.scan and not self.tied:
