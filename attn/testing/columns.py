@@ -19,7 +19,7 @@ from attn.testing.trying import compare, error_of, expect, with_gradients
 
 TINY = {"T": 9, "S": 9, "H": 4, "D": 3}  # one token more than the blocks of most examples
 FAR = {**TINY, "T": 600, "S": 600, "batch": (1,), "N": 2, "K": 1}  # longer than a short sequence
-STEP, SECOND = 1e-5, 1e-6  # of finite differences, and how far from them a second derivative is
+STEP, SECOND = 1e-5, 1e-6  # of finite differences; relative error of a derivative
 
 
 def _equals_definition(mechanism, mask, **shape):
@@ -102,7 +102,7 @@ def dropout(mechanism):
     call = lambda m: jax.jit(lambda *qkv: m(*qkv, mask=mask, dropout_key=key, **learned))(*qkv)
     try:
         dropping = dataclasses.replace(mechanism, dropout_rate=0.4)
-    except TypeError as error:  # no such field: nor may the key be swallowed
+    except TypeError as error:  # no such field: nor may the key be ignored
         unused = error_of(lambda: call(mechanism))
         expect((TypeError, ValueError), unused, "dropout_key", "a dropout_key")
         raise NotImplementedError(str(error)) from error

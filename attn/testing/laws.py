@@ -27,7 +27,7 @@ def equals_reference(mechanism: Mechanism) -> None:
     with precise():
         named = masks_for(mechanism, **shape)
         few = {"FULL", "all joined"} & set(named)
-        if "Causal, later" in named:  # that and all joined: the same again would tell no more
+        if "Causal, later" in named:  # with it and all joined, Causal shows nothing more
             named.pop("Causal")
         for name, mask in named.items():
             for scale in (1.0, 8.0) if name in few else (8.0,):
@@ -127,7 +127,7 @@ def is_strictly_causal(mechanism: Mechanism) -> None:
         assert_zero(x[:, 7:], what=f"gradient of outputs up to 6 with respect to later {name}")
     for what in ("nan", "x1e30", "3e38"):
         later = lambda x: x.at[:, 7:].set(changes[what](x[:, 7:], None))
-        moved = () if what == "3e38" else gates  # which are of no such size
+        moved = () if what == "3e38" else gates  # which are never as large
         extra = {name: later(x) if name in moved else x for name, x in learned.items()}
         *dirty, taught = grad(*map(later, (q, k, v)), extra)
         of = f"gradient of outputs up to 6 when the future is {what}, with respect to"

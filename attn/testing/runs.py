@@ -73,7 +73,7 @@ def grouped_equals_repeated(mechanism: Mechanism, call, arrays, mask) -> None:
     of_key_heads = {name for name in few if few[name].shape != many[name].shape}
     again = {n: jnp.repeat(x, 2, 0) if n in of_key_heads else x for n, x in learned.items()}
     again |= {n: x if shapes[n] == apart[n] else heads(x) for n, x in gates.items()}
-    # heads that choose together do so apart once their keys are repeated
+    # heads that select together select separately once their keys are repeated
     one = jnp.repeat(q[..., ::2, :], 2, axis=-2) if mechanism.shares_selection else q
     assert_close(
         call(one, heads(k), heads(v), again, mask),

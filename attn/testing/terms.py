@@ -26,7 +26,7 @@ def check_mask(mask: Mask, T: int = 37, S: int = 29) -> None:
     if not np.array_equal(jax.jit(mask.sized(T, S).at)(i, j), drawn):
         raise BrokenLaw(f"{mask}: under jit, sees another {T} x {S} pairs than without")
     drawn = drawn.reshape(math.prod(drawn.shape[:-2]), T, S)
-    seen, full = drawn.any(0), drawn.all(0)  # by some row of the batch, by all
+    seen, full = drawn.any(0), drawn.all(0)  # in some row of the batch, in all
     for rows, columns in BLOCKS:
         some, every = mask.blocks(T, S, rows, columns)
         for a, b in np.ndindex(some.shape):

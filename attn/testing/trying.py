@@ -51,7 +51,7 @@ def compare(mechanism, run, arrays, mask, bias, *, dtype, what, jit_reference=Fa
     names = jax.tree_util.tree_leaves_with_path(gradients)
     for (path, got), want in zip(names, jax.tree.leaves(exact), strict=True):
         name = "q k v learned".split()[path[1].idx] if path[0].idx == 0 else "bias"
-        # learned arrays stay float32 beside narrow inputs: what reaches them is as rough as those
+        # learned arrays stay float32 beside narrow inputs: their gradients are as rough as those
         assert_close(
             got, want, dtype=dtype, kind="gradient", room=room, what=f"{what}, gradient of {name}"
         )
