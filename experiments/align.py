@@ -1,8 +1,8 @@
 """python -m experiments.align --workdir=DIR [--example=0]
 
-Draws which characters of a source each character that is written looks at, in one validation
-example of a trained run of a sequence task: rows are what is written (by greedy decoding), columns
-the source. Writes DIR/alignment.png and .svg.
+Draws which characters of the source each written character attends to, in one validation example of
+a trained run of a sequence task: rows are what is written (by greedy decoding), columns the source.
+Writes DIR/alignment.png and .svg.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from experiments.stdout import tell
 
 @dataclasses.dataclass(frozen=True)
 class Alignment:
-    """One example: for each picture's title, how much each written token takes of the source."""
+    """One example: for each picture's title, the weights of each written token over the source."""
 
     maps: dict[str, Float[np.ndarray, "T S"]]
     source: list[str]
@@ -31,8 +31,8 @@ class Alignment:
 
 
 def look(workdir: Path, example: int) -> Alignment:
-    """Raises what `load` does, ConfigError for an example that is not there or a run that cannot be
-    drawn, as of a task that is not one of sequences."""
+    """The alignment of one example. Raises what `load` does, ConfigError for an example that does
+    not exist or a run that cannot be drawn, as of a task that is not one of sequences."""
     from flax import nnx
 
     from experiments.evaluate import load

@@ -1,4 +1,4 @@
-"""Runs made alike: sizes solved for one quantity, and as many steps as a budget pays for.
+"""Runs made alike: sizes solved to match one quantity, and as many steps as a budget pays for.
 
 Solved once for each variant and kept in DIR/alike.json: a time measured again would differ.
 """
@@ -44,7 +44,7 @@ def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Plan
 
 
 def untimed(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> bool:
-    """Whether `alike` would time steps, which is to be done where they are trained."""
+    """Whether `alike` would time steps, which must be done where they are trained."""
     if rules.match != "step_time" and "seconds" not in rules.budget:
         return False
     kept = _kept(workdir / "alike.json")
@@ -57,7 +57,7 @@ def _key(planned: Planned, first: Experiment, rules: Fairness) -> str:
 
 
 def missed(planned: Sequence[Planned], rules: Fairness) -> list[str]:
-    """A line for each variant that is further off than NEAR, to be seen before it is trained."""
+    """A line for each variant that misses its match by more than NEAR, shown before training."""
     notes = {p.variant: p.notes.get("matched", "") for p in planned}
     return [f"{v}: {rules.match} not matched: {x}" for v, x in notes.items() if x.endswith(FAR)]
 
@@ -114,7 +114,7 @@ def _fields(
 
 
 def matched(planned: Planned, first: Experiment, quantity: str, name: str) -> tuple[int, float]:
-    """The value of a field that makes a quantity that of `first`, and how far off it is."""
+    """The value of a field that brings a quantity nearest to that of `first`, and how near."""
     from attn.nn.config_rules import TURNED  # Flax, only where it is needed
 
     model = planned.experiment.model
@@ -139,7 +139,7 @@ def matched(planned: Planned, first: Experiment, quantity: str, name: str) -> tu
 
 
 def solve(ratio: Callable[[int], float], start: int) -> tuple[int, float]:
-    """The whole number where a growing ratio is nearest to 1, and what it is there."""
+    """The integer at which an increasing ratio is nearest to 1, and the ratio there."""
     low, high = 1, start
     seen = {n: ratio(n) for n in (low, high)}
     while seen[high] < 1 and high < LARGEST:

@@ -1,4 +1,4 @@
-"""Arrays from .npz files, whose headers are believed only as far as there are bytes in the file."""
+"""Arrays from .npz files, whose headers are trusted only as far as the file has bytes."""
 
 import math
 import zipfile
@@ -17,8 +17,8 @@ HEADERS = {
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """The arrays by name. Raises DataError that names the file, before anything larger than its
-    bytes can make is allocated; never unpickles."""
+    """The arrays by name. Raises DataError naming the file, before allocating more than its bytes
+    can fill; never unpickles."""
     found = {}
     try:
         most = PACKED * path.stat().st_size

@@ -5,14 +5,14 @@
     [--against=jax.nn,torch] [--rounds=12] [--seconds=30]
 
 Times our primitives and their peers in turns, in one process on the same inputs, forward and
-forward + backward; what is not the float64 oracle's result at the timed shape is not timed, up to
-the length that a suite says its oracle can hold; what is longer is timed, "unjudged". Writes
-DIR/benchmark.json, benchmark.md and benchmark.html, again after every suite; a DIR with suites that
-are not asked for is refused, the same ones are measured again, and what was measured before stays
-there as benchmark.1.json and so on. `sharded` runs in a
-process of its own, and `loop` measures what the train loop adds to the jitted step. Times depend
-on the machine and on what else it does: trust the ratios. --against=COMMIT (any name that git has
-for one) runs the same suites there and here in turns and prints ours beside ours.
+forward + backward; what does not give the float64 oracle's result at the timed shape is not timed,
+up to the length that a suite says its oracle can hold; longer shapes are timed as "unjudged".
+Writes DIR/benchmark.json, benchmark.md and benchmark.html, again after every suite; a DIR with
+suites that are not asked for is refused, the same ones are measured again, and earlier results stay
+there as benchmark.1.json and so on. `sharded` runs in a process of its own, and `loop` measures
+what the train loop adds to the jitted step. Times depend on the machine and on what else it does:
+trust the ratios. --against=COMMIT (any name that git has for one) runs the same suites there and
+here in turns and prints both times of ours side by side.
 """
 
 import functools
@@ -46,7 +46,7 @@ TOLD = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "XLA_", "TRITON_F32_DEFAULT")
 def run_suite(
     suite: Suite, options: Options, console: Console, peaks: dict[str, float], rows: list[Row]
 ) -> None:
-    """Appends to `rows`, so that nothing is lost when it is interrupted."""
+    """Runs a suite, appending to `rows` so that nothing is lost if it is interrupted."""
     with console.status(suite.title):
         for found in suite.rows(options):
             rows += found
@@ -55,7 +55,7 @@ def run_suite(
 
 
 def share(rows: Iterable[Row], peaks: dict[str, float]) -> None:
-    """Writes which share of the FLOP/s that its dtype has in `peaks` the needed work is done at."""
+    """Adds to each row the share of its dtype's FLOP/s in `peaks` at which the needed work ran."""
     for row in rows:
         if row.get("work") and "minimum" in row:
             peak = machine.peak_of(row["dtype"], peaks)

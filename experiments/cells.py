@@ -1,4 +1,4 @@
-"""The runs of a comparison on disk: what each came to, and which process may run it now."""
+"""The runs of a comparison on disk: the outcome of each, and which process may run it now."""
 
 import contextlib
 import dataclasses
@@ -25,16 +25,16 @@ Run = Callable[..., dict[str, Any]]  # experiments.train.run
 
 
 def begin(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> None:
-    """Makes the directory this comparison's. Raises what `check` does."""
+    """Claims the directory for this comparison. Raises what `check` does."""
     check(workdir, sweep, rules)  # before anything is made there
     with held_soon(workdir):
         disk.write_json(workdir / "sweep.json", check(workdir, sweep, rules))
 
 
 def check(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> dict:
-    """What `begin` writes, from then on. Raises RunDirectoryError if the directory is a single
-    run's, or another comparison's: runs may be added to one, but none taken away or changed; or if
-    it cannot be known whose it is; or if it is no directory."""
+    """What `begin` will write. Raises RunDirectoryError if the directory is a single run's, or
+    another comparison's (runs may be added to one, but none removed or changed); if it cannot be
+    known whose it is; or if it is not a directory."""
     if workdir.exists() and not workdir.is_dir():
         raise RunDirectoryError(f"{workdir} is a file; give another --workdir")
     if (workdir / "config.json").exists():
@@ -84,7 +84,7 @@ def _changed(before: dict, now: dict) -> list[str]:
 
 
 def failure(folder: Path) -> str | None:
-    """Why a run failed; None if it did not, or if that is not as `Cells.work` wrote it."""
+    """Why a run failed; None if it did not, or if the record is not as `Cells.work` wrote it."""
     error = (records.read_object(folder / FAILURE) or {}).get("error")
     return error if isinstance(error, str) else None
 
@@ -134,8 +134,8 @@ class Cells:
         return False
 
     def work(self, run: Run, command: str, tell: Callable[[str], None]) -> None:
-        """Run, in order, what has not ended and no other process holds. A failure is kept beside
-        the run; an interruption is passed on."""
+        """Run, in order, what has not ended and no other process holds. A failure is recorded
+        beside the run; an interruption is raised again."""
         waiting = left = self.unfinished()
         pace = Pace(len(waiting))
         places = {planned.name: n for n, planned in enumerate(self.planned, 1)}
@@ -156,7 +156,7 @@ class Cells:
                     tell(f"  failed: {summary(error)}")
 
     def found(self) -> tuple[Cell, ...]:
-        """All as a report shows them. What has not ended is a failure too, with the reason."""
+        """All runs as a report shows them. One that has not ended is a failure, with the reason."""
         return tuple(map(self._cell, self.planned))
 
     def _cell(self, planned: Planned) -> Cell:
@@ -204,7 +204,7 @@ def _told(error: Exception) -> str:
 
 
 class Pace:
-    """How long the runs take, whoever runs them, to say how long the rest will."""
+    """How long the runs take, in whatever process, to estimate how long the rest will."""
 
     def __init__(self, left: int) -> None:
         self.first, self.start = left, time.monotonic()

@@ -42,8 +42,8 @@ class Checkpoints:
         )
 
     def save(self, step: int, state: PyTree, *, progress: dict[str, Any], best: int | None) -> None:
-        """Writes one; keeps beside it the latest and their best. Raises CheckpointError, with the
-        earlier ones as they were, and NonFiniteError for a state that is not worth keeping."""
+        """Writes a checkpoint; keeps the latest and their best. Raises CheckpointError, leaving
+        earlier ones intact, and NonFiniteError for a state that is not worth keeping."""
         partial, final = self.directory / f"partial-{step}", self.directory / str(step)
         arrays = flatten(state)
         for name, x in arrays.items():
@@ -81,8 +81,8 @@ class Checkpoints:
     ) -> tuple[PyTree, dict[str, Any]] | None:
         """The newest good state and its progress, in the form of `state`; None if none was saved.
 
-        One is good if it and the best one it knows of are as they were written. Raises
-        CheckpointError if there are some and none is good, or if a good one is another run's.
+        A state is good if its checkpoint and the best one it knows of are as they were written.
+        Raises CheckpointError if there are some and none is good, or a good one is another run's.
         """
         steps = sorted(self.steps(), reverse=True)
         damaged = {}
@@ -118,8 +118,8 @@ class Checkpoints:
             raise CheckpointError(message) from None
 
     def load_best(self, state: PyTree) -> tuple[PyTree, int]:
-        """What `load` gives of `best`, and its step; of another where a run that goes on put it in
-        the place of that one meanwhile."""
+        """The state at the `best` step, and that step: a newer one if a continuing run replaced it
+        meanwhile."""
         while True:
             step = self.best()
             try:

@@ -1,4 +1,4 @@
-"""What two places of a comparison set, so that one of them would be lost in silence."""
+"""Settings made in two places of a comparison, of which one would be lost silently."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ RECORDS = ("task", "model.attention", "model.cross")  # which a name alone stand
 
 
 def wrong(cell: dict) -> list[str]:
-    """What no dict of sweep() may be."""
+    """A line for each mistake in a dict of sweep()."""
     if strange := [k for k in cell if not isinstance(k, str)]:
         return [f"expected names of fields, got {shorten(repr(k))}" for k in strange]
     text = lambda x: isinstance(x, str) and x.strip() and x.isprintable()
@@ -27,7 +27,7 @@ def wrong(cell: dict) -> list[str]:
 
 
 def settled_twice(cells: list[dict], rules: Fairness, overrides: Sequence[str]) -> list[str]:
-    """What the rules settle, and the sweep or the command line too: one would be lost."""
+    """A line for each setting of the rules that the sweep or the command line makes too."""
     told, asked = swept(cells), given(overrides)
     lines = clashes(rules.search, "sweep() sets", told)
     lines += clashes(asked, "search tries", rules.search, "--config.")
@@ -46,7 +46,7 @@ def settled_twice(cells: list[dict], rules: Fairness, overrides: Sequence[str]) 
 
 
 def clashes(names: Iterable[str], who: str, others: Iterable[str], where: str = "") -> list[str]:
-    """A line for each name that is one of the others, or within one, or holds one."""
+    """A line for each name that is one of the others, or within one, or contains one."""
     return [
         f"{where}{one}: {who} {other}; leave one of them out{_or(one, other)}"
         for one in names

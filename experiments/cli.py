@@ -24,11 +24,11 @@ def main(
     usage: str,
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """The exit code of one command.
+    """Runs one command and returns its exit code.
 
     `define` adds its flags to the FlagValues it is given; one whose default is None is required.
-    `run` gets the parsed flags and, where there is a `load`, what it makes of `--config` and of
-    the `--config.a.b=value` arguments; `experiments.config_file.read` is such a `load`.
+    `run` gets the parsed flags and, if there is a `load`, what that returns for `--config` and the
+    `--config.a.b=value` arguments; `experiments.config_file.read` is such a `load`.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     values = flags.FlagValues()

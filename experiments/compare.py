@@ -62,9 +62,9 @@ def compare(
     retry_failed: bool = False,
 ) -> Comparison | None:
     """Run what is not finished, then write the report; failures are cells with their error. None
-    where another process still runs some: it will write the report. Raises DataError or
-    ConfigError where no run's data can be read, or there is no run at its end to start from, before
-    the directory is anyone's; LabError where what `launch` timed is not there."""
+    if another process still runs some: it will write the report. Raises DataError or ConfigError
+    if no run's data can be read, or a run to start from has not ended, before the directory is
+    claimed; LabError if what `launch` timed is missing."""
     console = Console()
     # before hours in which their files may be edited
     provenance.git_commit()

@@ -22,7 +22,7 @@ def once(function: Callable, *arguments: Any, quickly: bool = True) -> Any:
 @dataclasses.dataclass(frozen=True)
 class Compiled:
     """A function compiled ahead of time. Raises RetraceError for arguments of other shapes, dtypes
-    or structure; the look costs nothing, for the executable compares them anyway."""
+    or structure; the check costs nothing, since the executable compares them anyway."""
 
     function: Callable
     program: Program
@@ -31,7 +31,7 @@ class Compiled:
     def of(
         cls, function: Callable, *arguments: Any, known: Known | None = None, **options: Any
     ) -> Self:
-        """`known` is `build`'s, `options` are jax.jit's."""
+        """`function` compiled; `known` is `build`'s, `options` are jax.jit's."""
         return cls(function, build(jax.jit(function, **options), *arguments, known=known))
 
     def __call__(self, *arguments: Any) -> Any:

@@ -42,7 +42,7 @@ record = functools.partial(
 
 
 def name_of(value: Task | Mechanism | Mixer) -> str:
-    """The key of a record in its table."""
+    """The key of a record's class in its table."""
     table = TASKS if isinstance(value, Task) else TOKEN_MIXERS
     return next(name for name, cls in table.items() if cls is type(value))
 
@@ -83,8 +83,8 @@ def _attention_tag(value: Any) -> str:
 
 @record
 class Model:
-    """The encoder: `attn.nn.EncoderConfig` but for what the task decides. For a task from one
-    sequence to another it is the encoder and the decoder, of a `family`."""
+    """The encoder: the fields of `attn.nn.EncoderConfig` that the task does not decide. For a task
+    from one sequence to another, the encoder and the decoder, of a `family`."""
 
     family: Literal["transformer", "bahdanau", "luong", "lstmn"] = "transformer"
     attention: Annotated[
@@ -142,7 +142,7 @@ class Model:
 
     @property
     def sees_past_alone(self) -> bool:
-        """By the mask, or by what mixes the tokens of every layer."""
+        """Whether tokens see no later ones, by the mask or by the mixer of every layer."""
         return self.causal or all(isinstance(m, Mixer) and m.past_only for m in self.attentions)
 
     def encoder(self, *, head: str, **sizes: int | None) -> EncoderConfig:
@@ -183,12 +183,12 @@ NONFINITE_LIMIT = 10
 
 @record
 class Train:
-    """How long, how much at once, what is kept on the way, and what a run does in trouble.
+    """How long a run trains, on how much at once, what it saves, and what it does about failures.
 
     A batch whose loss, gradients or update are not finite stops the run; or "skip" goes on as if it
-    had never come, "rollback" goes back to the newest checkpoint and passes over it from there. A
-    checkpoint that cannot be written stops the run too, or it goes on to the next ("continue").
-    A call of the device makes `steps_per_call` steps at most, and a signal is heard between calls.
+    had never come, "rollback" returns to the newest checkpoint and skips it from there. A
+    checkpoint that cannot be written stops the run too, or it goes on to the next ("continue"). One
+    call of the device makes at most `steps_per_call` steps, and signals are handled between calls.
     """
 
     steps: Count
@@ -209,17 +209,17 @@ class Train:
 
     @property
     def together(self) -> int:
-        """How many steps one program makes, of `steps_per_call` at most as many as divide what is
-        between two evaluations, two saves, and the whole."""
+        """How many steps one program makes: the most, up to `steps_per_call`, that divide the steps
+        between two evaluations, between two saves, and in all."""
         between = math.gcd(self.steps, self.eval_every, self.save_every)
         return max(n for n in range(1, self.steps_per_call + 1) if between % n == 0)
 
 
 @record
 class Experiment:
-    """`objective` "masked" or "causal" learns the task's own inputs in place of its labels;
-    `init_from` is the directory of a run, at its end if this is one of a comparison, whose best
-    parameters this one starts from."""
+    """All settings of a run. `objective` "masked" or "causal" learns the task's own inputs in place
+    of its labels; `init_from` is the directory of a run (one that has ended, in a comparison) whose
+    best parameters this one starts from."""
 
     task: OneTask
     model: Model
@@ -249,7 +249,7 @@ class Experiment:
 
     @property
     def posed(self) -> Task:
-        """What is learned: the task, or its inputs."""
+        """The task that is learned: the given one, or its inputs."""
         if self.objective == "label":
             return self.task
         return Inputs(task=self.task, objective=self.objective, rate=self.mask_rate)

@@ -11,7 +11,7 @@ from experiments.errors import DeviceError
 
 
 def devices() -> list[jax.Device]:
-    """Raises DeviceError where JAX can start none."""
+    """JAX's devices. Raises DeviceError if it can start none."""
     try:
         return jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter of a plugin that is not installed
@@ -23,9 +23,9 @@ def devices() -> list[jax.Device]:
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """How the arrays of a run lie on them; XLA adds what the steps must tell each other.
+    """How the arrays of a run are placed on devices; XLA adds the communication.
 
-    A step computes the same numbers on any number of devices, but for the order of its sums.
+    A step computes the same numbers on any number of devices, except for the order of its sums.
     """
 
     whole: NamedSharding  # of a state, on each
@@ -34,7 +34,7 @@ class Devices:
 
     @classmethod
     def dividing(cls, *sizes: int) -> Self:
-        """As many as there are that divide all these numbers of rows."""
+        """On the largest number of devices that divides all these numbers of rows."""
         fits = lambda n: all(size % n == 0 for size in sizes)
         number = max(n for n in range(1, jax.device_count() + 1) if fits(n))
         mesh = jax.make_mesh((number,), ("rows",), (AxisType.Auto,), devices=jax.devices()[:number])

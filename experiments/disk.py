@@ -1,4 +1,4 @@
-"""Files and folders that are on the disk, whole, once these return, and never there in part."""
+"""Files and folders written whole or not at all, and on the disk once these functions return."""
 
 import contextlib
 import errno
@@ -12,18 +12,18 @@ from typing import Any
 
 
 def write_json(path: Path, value: Any) -> None:
-    """All of it or nothing, whenever the process is killed or the power fails."""
+    """Writes all of it or nothing, whenever the process is killed or the power fails."""
     write_text(path, as_json(value))
 
 
 def write_text(path: Path, text: str) -> None:
-    """All of it or what was there before, as `write_bytes`; of a path that is not UTF-8, which an
-    error may name, the bytes as Python writes them."""
+    """Writes text as `write_bytes` does; a path that is not UTF-8, which an error may name, as
+    Python escapes it."""
     write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """All of it or what was there before, whenever the process is killed or the power fails."""
+    """Writes all of it or leaves what was there, whenever the process is killed or power fails."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         with partial.open("wb") as file:
@@ -44,13 +44,13 @@ def as_json(value: Any) -> str:
 
 
 def is_full(error: Exception) -> bool:
-    """Whether it is of a disk, or a share of it, that has no room left: by its text, as Orbax's
-    errors have no number."""
+    """Whether the error is of a full disk or quota: told by its text, as Orbax's errors have no
+    number."""
     return any(os.strerror(x) in str(error) for x in (errno.ENOSPC, errno.EDQUOT))
 
 
 def make(folder: Path) -> None:
-    """The folder, with those above it that are missing."""
+    """Makes the folder, and those above it that are missing."""
     if not folder.is_dir():
         make(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -68,7 +68,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def literal(path: Path) -> Iterator[Path]:
-    """The path for those who take [ in one for a pattern's, as Orbax does: by a link without it."""
+    """The path, by a link without [, for libraries that read [ as a pattern, as Orbax does."""
     path = path.absolute()
     if glob.escape(str(path)) == str(path):
         yield path

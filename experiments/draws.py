@@ -1,8 +1,8 @@
-"""Settings that optuna's TPE sampler draws (Bergstra et al. 2011), each from how earlier ones did;
-the first, which it would draw blindly, are spread over the space, as three at random may be one.
+"""Settings that optuna's TPE sampler draws (Bergstra et al. 2011), each from the results of earlier
+ones; the first, which it would draw blindly, are spread over the space: random ones may coincide.
 
 Draw n is a pure function of the n before it, which DIR/search.journal holds: an interrupted search
-goes on as if it had not been. Optuna's own tools read the journal.
+continues as if it had not been. Optuna's own tools read the journal.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ SPREAD = 10  # draws that look at nothing, as many as optuna's
 
 
 class Draws:
-    """The trials of one variant that have ended. Raises ConfigError where optuna is missing,
-    DataError for a journal that is damaged; hold `journal(workdir)` meanwhile."""
+    """The ended trials of one variant, used while `journal(workdir)` is held. Raises ConfigError if
+    optuna is missing, DataError for a journal that is damaged."""
 
     def __init__(self, workdir: Path, name: str, rules: Fairness) -> None:
         self.optuna = load_optuna()
@@ -42,7 +42,7 @@ class Draws:
         self.space = {field: self._distribution(x) for field, x in rules.search.items()}
 
     def values(self, number: int) -> dict[str, Any]:
-        """Of this trial: those that it had, or the next ones."""
+        """The values of this trial: those that it had, or the next that are drawn."""
         ended = self.study.get_trials(deepcopy=False)
         if number < len(ended):
             return ended[number].params
@@ -55,7 +55,7 @@ class Draws:
         return study.ask(self.space).params
 
     def tell(self, number: int, accuracy: float | None) -> None:
-        """What trial `number` came to, None if it failed; what was told before stays."""
+        """Records the accuracy of trial `number`, None if it failed; an earlier record stays."""
         if number < len(self.study.get_trials(deepcopy=False)):
             return
         states = self.optuna.trial.TrialState
@@ -77,8 +77,8 @@ class Draws:
 
 
 def spread(number: int, dimensions: int) -> list[float]:
-    """Point `number` of a sequence that fills the unit cube evenly however far one goes: multiples
-    of the golden ratio's inverse, and of what is like it in more dimensions (Roberts 2018)."""
+    """Point `number` of a sequence that fills the unit cube evenly at any length: multiples of the
+    golden ratio's inverse, and of its analogues in more dimensions (Roberts 2018)."""
     ratio = 1.0
     for _ in range(50):
         ratio = (1 + ratio) ** (1 / (dimensions + 1))
@@ -97,7 +97,7 @@ def _at(x: Any, share: float) -> Any:
 
 @contextlib.contextmanager
 def journal(workdir: Path) -> Iterator[None]:
-    """Holds the journal, without the half of a line that a kill may have left."""
+    """Holds the journal, after cutting off a partial line that a kill may have left."""
     with held_soon(workdir, "searching", seconds=60):
         path = workdir / JOURNAL
         if path.exists() and not (content := path.read_bytes()).endswith(b"\n"):
@@ -116,7 +116,7 @@ class _Held:
 
 
 def load_optuna() -> Any:
-    """The module. Raises ConfigError where it is missing."""
+    """The module optuna. Raises ConfigError if it is missing."""
     try:
         import optuna
     except ImportError:

@@ -25,8 +25,8 @@ from experiments.sweep import Planned
 def dry_run(
     sweep: Sequence[Planned], rules: Fairness, workdir: Path, *, retry_failed: bool = False
 ) -> None:
-    """Prints every run with its folder, then what those that would be run would take; makes nothing
-    in `workdir`. Raises what `compare` does before the directory is anyone's."""
+    """Prints every run with its folder, then what those still to be run would take; makes nothing
+    in `workdir`. Raises what `compare` does before it claims the directory."""
     ready(workdir, sweep, rules)
     with tempfile.TemporaryDirectory() as copies:
         for name in ("alike.json", JOURNAL):  # which are written to where they are read
@@ -93,8 +93,8 @@ def _list(cells: Cells, console: Console, retry_failed: bool) -> list[Planned]:
 
 
 def estimate(planned: Sequence[Planned]) -> Table:
-    """The runs by variant: their work, the memory of a step, and the time of their steps here with
-    all cores to one, compilation included; evaluation and saving come on top."""
+    """The runs by variant: their work, the memory of a step, and the time of their steps here if
+    one run has all cores, compilation included; evaluation and saving come on top."""
     table = Table(
         caption="time: of compiling and training steps, each run by itself", caption_justify="left"
     )

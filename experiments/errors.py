@@ -1,4 +1,4 @@
-"""What ends a run in an orderly way: each kind has its exit code and a message, no traceback."""
+"""Errors that end a run in an orderly way: each has an exit code and a message, no traceback."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -56,11 +56,11 @@ class DeviceError(LabError):
 
 
 class RetraceError(LabError):
-    """Arguments of a step that are unlike those it was compiled for."""
+    """Arguments of a step that differ from those it was compiled for."""
 
 
 class RunDirectoryError(LabError):
-    """A run directory that is another run's, or that cannot be used."""
+    """A run directory that belongs to another run, or that cannot be used."""
 
     code = 5
 

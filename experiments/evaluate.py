@@ -22,7 +22,7 @@ from experiments.tasks import Task
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Answers:
-    """To a whole split: their loss, and of each row how many are right, out of how many."""
+    """Answers to a whole split: their loss, and how many of each row are right, out of how many."""
 
     task: Task
     loss: float  # nats, the mean
@@ -59,18 +59,18 @@ class Answers:
         }
 
     def by_row(self) -> dict[str, str]:
-        """The right answers of each row, out of how many: one number if it is the same for all. In
-        words, for JSON would give each row a line."""
+        """The right answers of each row, out of how many: one number if it is the same for all. As
+        text, since JSON would give each row a line."""
         asked = self.asked[:1] if (self.asked == self.asked[0]).all() else self.asked
         words = lambda x: " ".join(f"{n:g}" for n in x)
         return {"right": words(self.right), "of": words(asked)}
 
 
 def load(workdir: str | Path, *, named: str = "--workdir"):
-    """(learner, parameters of the best checkpoint, its step) of a run directory; errors say by what
-    it was `named`.
+    """(learner, parameters of the best checkpoint, its step) of a run directory; errors call it
+    `named`.
 
-    Raises ConfigError where there is none, RunDirectoryError and CheckpointError.
+    Raises ConfigError if there is none, RunDirectoryError and CheckpointError.
     """
     from experiments.checkpoint import Checkpoints
     from experiments.learner import Learner

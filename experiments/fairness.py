@@ -71,10 +71,10 @@ Searched = Annotated[
 @record
 class Fairness:
     """`match`: the quantity that sizes are solved for; the head keeps the first's width. `budget`:
-    an amount of one kind. Times are those of steps on as many cores as a run has, with nothing
-    beside them. `search`: what is tried for each field, in every combination, or as optuna draws so
-    many `trials`; beside a match, or a budget of other than steps, fields that change neither sizes
-    nor a step's work."""
+    an amount of one kind. Times are those of steps on as many cores as a run has, with nothing else
+    running. `search`: what is tried for each field, in every combination or in as many `trials` as
+    optuna draws; with a match, or a budget not in steps, only fields that change neither sizes nor
+    a step's work."""
 
     match: Literal["none", "params", "flops", "state_bytes", "step_time"] = "none"
     budget: Annotated[
@@ -86,12 +86,12 @@ class Fairness:
 
     @property
     def solved(self) -> str:
-        """The field that `match` solves, where the sweep names no other."""
+        """The field that `match` solves, unless the sweep names another."""
         return "model.head_dim" if self.match == "state_bytes" else "model.mlp_width"
 
     @property
     def told(self) -> str:
-        """A sentence for the report; empty where nothing is made alike."""
+        """A sentence for the report; empty if nothing is made alike."""
         lines = [] if self.match == "none" else [f"{self.match} matched to the first variant's"]
         lines += [f"a budget of {amount:,.10g} {kind}" for kind, amount in self.budget.items()]
         lines += [f"{name} searched {_among(x)}" for name, x in self.search.items()]
@@ -124,7 +124,7 @@ def _among(tried: list | Range) -> str:
 
 
 def fairness(names: dict[str, Any], where: str) -> Fairness:
-    """From the names that a config file defines. Raises ConfigError with all that is wrong."""
+    """The rules among the names that a file defines. Raises ConfigError with all that is wrong."""
     problems = _misspelt(names)
     given = {f.name: names[f.name] for f in dataclasses.fields(Fairness) if f.name in names}
     given = plain(given, where)
@@ -140,7 +140,7 @@ def fairness(names: dict[str, Any], where: str) -> Fairness:
 
 
 def kept(rules: dict[str, Any]) -> Fairness:
-    """Those that a comparison was begun with; none where they were edited since."""
+    """The rules that a comparison was begun with; none if they were edited since."""
     try:
         return fairness(rules, "sweep.json")
     except ConfigError:

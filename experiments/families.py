@@ -18,7 +18,7 @@ OF_RECURRENT = ("family", "width", "dropout")  # the fields of Model that these 
 
 
 def sequence_model(task: Translation, model: Model, *, key: Array) -> nnx.Module:
-    """Raises ValueError, with one line for each mistake, for what the family cannot be."""
+    """The model. Raises ValueError, one line for each mistake, for what the family cannot be."""
     if model.family != "transformer":
         _check_recurrent(model)
         sizes = dict(vocab_size=task.vocab_size, classes=task.classes, width=model.width)
@@ -44,10 +44,10 @@ def _check_recurrent(model: Model) -> None:
 
 
 def shifted(labels: Int[Array, "B U"]) -> Int[Array, "B U"]:
-    """What the decoder is given: the target one place later, behind the start token."""
+    """The decoder's input: the target one place later, after the start token."""
     return jnp.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=BOS)
 
 
 def source_mask(model: Model) -> dict[str, Any]:
-    """What a call is told of the source beside its lengths: the decoder is causal by itself."""
+    """A call's arguments for the source besides its lengths; the decoder is causal by itself."""
     return {"mask": Causal()} if model.causal else {}

@@ -1,5 +1,5 @@
-"""What a run needs at least, against this machine's memory: refused by name, where an allocation
-would wait for ever or the kernel would kill the process."""
+"""Checks what a run needs at least against this machine's memory: it is refused by name, where an
+allocation would wait for ever or the kernel would kill the process."""
 
 import os
 
@@ -15,7 +15,7 @@ POSITION = 12  # bytes: a token or one number of a vector, its label and its wei
 
 
 def data(experiment: Experiment) -> None:
-    """One batch, and each held-out split. Raises ConfigError naming all that are too large."""
+    """Checks one batch, and each held-out split. Raises ConfigError naming all too large."""
     train, task = experiment.train, experiment.posed
     rows = {f"train.{name}": getattr(train, name) for name in ("batch_size", "eval_batch_size")}
     rows |= {f"task.{split}": task.size(split) for split in ("validation", "test")}
@@ -32,13 +32,13 @@ def data(experiment: Experiment) -> None:
 
 
 def state(shapes: PyTree) -> None:
-    """The state and what takes its place. Raises ConfigError."""
+    """Checks the state beside its successor. Raises ConfigError."""
     need = 2 * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
     _check("model", "a state of at most half of it", need)
 
 
 def program(name: str, compiled: Program) -> None:
-    """What a compiled step holds while it runs. Raises ConfigError."""
+    """Checks what a compiled step holds while it runs. Raises ConfigError."""
     _check(name, "a step that fits into it", compiled.peak_bytes)
 
 

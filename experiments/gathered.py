@@ -1,4 +1,4 @@
-"""A comparison as it lies on the disk, read without training anything."""
+"""A comparison as it is on the disk, read without training anything."""
 
 import dataclasses
 import datetime
@@ -29,8 +29,8 @@ LEFT = ("config.json", "environment.json", "metrics.jsonl", RESULT)  # by a run,
 
 
 def gathered(workdir: Path) -> Comparison:
-    """What a comparison left, finished or not. A run that is unfinished, damaged or was edited by
-    hand is a cell with an error. Raises RunDirectoryError if there is no comparison."""
+    """The comparison in a directory, finished or not. A run that is unfinished, damaged or edited
+    by hand is a cell with an error. Raises RunDirectoryError if there is no comparison."""
     folder = workdir / "cells"
     if not folder.is_dir():
         raise RunDirectoryError(f"{workdir} holds no comparison: it has no folder cells")
@@ -116,7 +116,7 @@ def is_of(name: str, config: dict[str, Any]) -> bool:
 
 
 def machine(environment: dict[str, Any]) -> str:
-    """What times and rounding depend on, and not which of several equal machines it was."""
+    """The kind of machine that times and rounding depend on, not which of several equal ones."""
     hardware = environment.get("hardware") or {}
     if hardware.get("platform") in (None, "cpu"):
         used = hardware.get("cores_used", hardware.get("cores"))  # not in the first records
@@ -130,15 +130,15 @@ def machine(environment: dict[str, Any]) -> str:
 
 
 def on_machines(cells: Sequence[Cell], folder: Path) -> tuple[Cell, ...]:
-    """Each with the machine that its run was last continued on, and the code of its sessions."""
+    """Each cell with the machine that its run last continued on, and the code of its sessions."""
     on = [_environment(folder / cell.name) for cell in cells]
     more = lambda x: {"machine": machine(x), "code": code(x)}
     return tuple(dataclasses.replace(cell, **more(x)) for cell, x in zip(cells, on))
 
 
 def code(environment: dict[str, Any]) -> dict[str, str]:
-    """The commit, the versions, JAX's settings and the user's own files of a run, and what its data
-    are, several where its sessions had several."""
+    """The commit, the versions, JAX's settings, the user's own files and the data of a run; several
+    of each if its sessions had several."""
     sessions = [x for x in (*environment.get("earlier", ()), environment) if isinstance(x, dict)]
     parts = {"git": "", "versions": {}, "settings": {}, "source": {}, "data": {}}
     each = [flat({name: x.get(name, none) for name, none in parts.items()}) for x in sessions]
@@ -151,7 +151,7 @@ def code(environment: dict[str, Any]) -> dict[str, str]:
 def sights(
     cells: Sequence[Cell], folder: Path, look: Callable[[Path], Sight | None]
 ) -> dict[str, Sight]:
-    """What each variant attends to, of its first run that finished."""
+    """What each variant attends to, from its first finished run."""
     first = {cell.variant: cell for cell in reversed(cells) if cell.result}
     names = [n for n in dict.fromkeys(cell.variant for cell in cells) if n in first]
     runs = [folder / first[name].name for name in names]
@@ -161,8 +161,8 @@ def sights(
 
 
 def baselines(cells: Sequence[Cell]) -> dict[str, float]:
-    """Those of the tasks of the runs that finished, as data that is gone is not asked for: by the
-    variant where they are not the same for all."""
+    """The baselines of the tasks, as the finished runs recorded them (their data may be gone): by
+    variant if they are not the same for all."""
     found: dict[str, dict[str, float]] = {}
     for cell in cells:
         if cell.result:
@@ -171,12 +171,12 @@ def baselines(cells: Sequence[Cell]) -> dict[str, float]:
 
 
 def without_run(environment: dict[str, Any]) -> dict[str, Any]:
-    """What is of the machine and the code."""
+    """What an environment says of the machine and the code."""
     return {k: v for k, v in environment.items() if k not in ("command", "started", "earlier")}
 
 
 def dates(folder: Path, cells: Sequence[Cell], until: datetime.datetime | None = None) -> str:
-    """From when the first of the runs was started until then, or until now."""
+    """The dates from the start of the first run to `until`, or to now."""
     until = until or datetime.datetime.now(datetime.UTC)
     now = until.isoformat(timespec="seconds")
     began = [_began(_environment(folder / cell.name)) for cell in cells]

@@ -1,5 +1,5 @@
 """What a process compiled for its runs, kept: runs of other seeds have the same programs, and a
-train step is timed as it was trained with."""
+train step is timed with the program that trained."""
 
 import dataclasses
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class Trained(NamedTuple):
 
 
 class Kept:
-    """Of each variant that was trained last, whatever its seed; and the programs of all."""
+    """Those of the variants trained last, whatever their seed; and the programs of all."""
 
     def __init__(self) -> None:
         self._found: dict[str, Trained] = {}

@@ -1,4 +1,4 @@
-"""Where the runs of a comparison are called: here, in processes of its own, or on a cluster."""
+"""Where the runs of a comparison execute: in this process, in several, or on a cluster."""
 
 import functools
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def define_launch(values: flags.FlagValues) -> None:
 
 
 def launch_of(values: flags.FlagValues) -> Launch:
-    """As --processes and --slurm say."""
+    """The launcher that --processes and --slurm ask for."""
     if values.slurm:
         parameters, logs = slurm.settings(values.slurm), Path(values.workdir) / "slurm"
         submit = functools.partial(slurm.run, folder=logs, parameters=parameters)

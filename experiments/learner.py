@@ -40,14 +40,14 @@ class State:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What the steps take for granted about each batch, beside the shapes of its arrays."""
+    """What the steps assume of each batch, besides the shapes of its arrays."""
 
     full: bool  # every row is as long as the task: no padding to mask
     asked: int  # the most positions of a row that have a label
 
     @classmethod
     def of(cls, task: Task, batch_size: int) -> Self:
-        """As the held-out splits have it."""
+        """The assumptions that the held-out splits obey."""
         splits = [task.evaluation(split, batch_size) for split in ("validation", "test")]
         shapes = [cls._one(task.checked(batch)) for batches in splits for batch in batches]
         asked = max(s.asked for s in shapes)
@@ -61,7 +61,7 @@ class Shape:
         return cls(full=full, asked=int(np.count_nonzero(rows, axis=1).max()))
 
     def check(self, batch: Batch) -> Batch:
-        """The batch. Raises ValueError if it is not as taken for granted."""
+        """The batch. Raises ValueError if it is not as assumed."""
         one = self._one(batch)
         if (self.full and not one.full) or one.asked > self.asked:
             raise ValueError(f"a training batch is unlike the held-out data: {one}, {self}")
@@ -86,7 +86,7 @@ class Learner:
     """An Experiment's pure functions; jit `train_step` (its state may be donated) and `eval_step`.
 
     `known` holds programs of other runs, one of which may be that of the first state. Raises
-    ConfigError for what only shows when the data is read or the encoder is built.
+    ConfigError for mistakes that only show when the data is read or the encoder is built.
     """
 
     def __init__(self, experiment: Experiment, known: Known | None = None):
@@ -122,12 +122,12 @@ class Learner:
     def train_step(
         self, state: State, batch: Batch, step: Int[Array, ""], seed: Int[Array, ""] | None = None
     ) -> tuple[State, dict[str, Array]]:
-        """The next state and what happened; the same state if anything is not finite, but for its
-        step where `on_nonfinite` is "skip".
+        """(the next state, metrics); the same state if anything is not finite, except for its step
+        if `on_nonfinite` is "skip".
 
-        `step` is the batch's number, -1 of one to pass over. A state that is not at it stays as it
-        is too, so where nothing is skipped nothing changes any more after a bad step until someone
-        looks. Given the `seed`, which is the experiment's, runs of others have the same program.
+        `step` is the batch's number, -1 for one to skip. A state that is not at that step stays as
+        it is too, so unless batches are skipped nothing changes after a bad step until the host
+        looks. Given the `seed`, the experiment's, runs of other seeds have the same program.
         """
         seed = self.experiment.seed if seed is None else seed
         key = fold(jax.random.key(seed), "dropout", state.step)
@@ -165,13 +165,14 @@ class Learner:
     def train_steps(
         self, state: State, batches: Batch, steps: Int[Array, "K"], seed: Int[Array, ""]
     ) -> tuple[State, dict[str, Array]]:
-        """`train_step` on each of the stacked batches, and what happened in each. A call costs the
+        """`train_step` on each of the stacked batches, with the metrics of each. A call costs the
         host about ten microseconds for each array of the state, however many steps it makes."""
         one = lambda state, batch: self.train_step(state, *batch, seed)
         return lax.scan(one, state, (batches, steps), unroll=len(steps) == 1)
 
     def eval_step(self, params: PyTree, batch: Batch) -> dict[str, Array]:
-        """The loss summed over a batch's answers; of each row how many are right, and asked."""
+        """The loss summed over a batch's answers; for each row how many are right, and how many
+        there are."""
         return self._sums(params, batch, None)
 
     def names(self, state: State) -> list[str]:
@@ -232,7 +233,7 @@ class Learner:
 def by_row(
     losses: Float[Array, "B U"], right: Bool[Array, "B U"], weights: Float[Array, "B U"]
 ) -> tuple[Float[Array, "B"], Bool[Array, "B"], Float[Array, "B"]]:
-    """Of each row: the mean loss of its tokens, whether all are right, and 1 if it counts.
+    """For each row: the mean loss of its tokens, whether all are right, and 1 if it counts.
 
     All are right under teacher forcing exactly when greedy decoding gives the target: up to the
     first token that differs both see the same tokens, and so the same scores.
@@ -244,14 +245,14 @@ def by_row(
 
 
 def first_largest(x: Float[Array, "*B C"]) -> Int[Array, "*B"]:
-    """x.argmax(-1), but C in a row with nan, in two passes that XLA runs in vectors on a CPU."""
+    """x.argmax(-1), but C in a row with nan, in two passes that XLA vectorises on a CPU."""
     index = lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
     return jnp.where(x == x.max(-1, keepdims=True), index, x.shape[-1]).min(-1)
 
 
 def refusing(what: str, function: Callable[[], T]) -> T:
-    """What it returns. What a task or a model refuses only when it is made is a ConfigError, a file
-    that cannot be read a DataError."""
+    """The result of `function`. What a task or a model refuses only when it is made becomes a
+    ConfigError, a file that cannot be read a DataError."""
     try:
         return function()
     except OSError as error:
@@ -263,13 +264,13 @@ def refusing(what: str, function: Callable[[], T]) -> T:
 
 
 def zero_if_finite(x: Float[Array, "..."]) -> Float[Array, ""]:
-    """0 if all of x is finite, else nan: XLA's CPU backend adds numbers in vectors and on all
-    cores, where it takes `isfinite(x)` together one by one."""
+    """0 if all of x is finite, else nan: XLA's CPU backend sums in vectors and on all cores, but
+    reduces `isfinite(x)` one by one."""
     return (x * 0).sum()
 
 
 def watched(loss: Array, gradient: PyTree, norm: Array, params: PyTree) -> dict[str, Array]:
-    """What must be finite, in the order in which it goes wrong."""
+    """The values that must be finite, in the order in which they go wrong."""
     gradients = {f"gradient {name}": x for name, x in flatten(gradient).items()}
     after = {f"updated parameter {name}": x for name, x in flatten(params).items()}
     # Finite gradients may have an infinite norm, and clipped by it, or divided by Adam's root of

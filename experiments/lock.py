@@ -1,4 +1,4 @@
-"""One writer a directory: a lock that the system lets go when the process ends, however it ends."""
+"""One writer per directory: a lock that the system releases however the process ends."""
 
 import contextlib
 import dataclasses
@@ -24,8 +24,8 @@ class Held:
     path: Path
 
     def check(self) -> None:
-        """Raises RunDirectoryError if the directory or the lock is another one by now, or gone: who
-        holds that may be writing too."""
+        """Raises RunDirectoryError if the directory or the lock was replaced or removed: whoever
+        holds the new one may be writing too."""
         try:
             same = os.path.samestat(os.fstat(self.file.fileno()), self.path.stat())
         except OSError:
@@ -37,8 +37,8 @@ class Held:
 
 @contextlib.contextmanager
 def held(workdir: Path, name: str = LOCK) -> Iterator[Held]:
-    """Makes the directory and holds its lock of that name. Raises InUseError naming who does
-    already, RunDirectoryError if it cannot be made."""
+    """Makes the directory and holds its lock `name`. Raises InUseError naming the process that
+    holds it already, RunDirectoryError if it cannot be made."""
     if what := _unwritable(str(workdir.absolute())):  # now, and not at the first checkpoint
         raise RunDirectoryError(f"{workdir.absolute()}: {what}; give another --workdir")
     try:
@@ -75,8 +75,8 @@ def _unwritable(path: str) -> str:
 
 @contextlib.contextmanager
 def in_turn(folder: Path) -> Iterator[None]:
-    """Waits for who else writes there: by a lock of the folder itself, which may be called anything
-    and gets no file more."""
+    """Waits for other writers there: by a lock of the folder itself, which may have any name and
+    gets no additional file."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # a file system without such locks
@@ -88,7 +88,7 @@ def in_turn(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def held_soon(workdir: Path, name: str = LOCK, seconds: float = 10) -> Iterator[None]:
-    """`held`, but waits for one who only holds it for a moment."""
+    """`held`, but waits for a process that holds it only for a moment."""
     end = time.monotonic() + seconds
     with contextlib.ExitStack() as stack:
         while True:

@@ -185,7 +185,8 @@ class Session:
         return refusing("the task", lambda: self.learner.shape.check(e.posed.checked(draw())))
 
     def run(self) -> dict[str, Any]:
-        """result.json. Raises Interrupted after a signal, NonFiniteError where training fails."""
+        """Runs, and returns result.json. Raises Interrupted after a signal, NonFiniteError if
+        training fails."""
         self.lock.check()
         if lost := self.step - records.repair_metrics(self.metrics, self.step):
             self.display.warn(f"{self.metrics} lacks {lost} of the rows up to step {self.step}")

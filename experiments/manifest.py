@@ -16,7 +16,7 @@ class Damaged(Exception):
 
 
 def write(folder: Path, body: dict[str, Any]) -> None:
-    """Hashes every file, then writes `body` with the hashes; all of it is on the disk after."""
+    """Hashes every file, then writes `body` with the hashes; all is on the disk afterwards."""
     files = {str(p.relative_to(folder)): _entry(p, sync=True) for p in _files(folder)}
     body = {**body, "files": files}
     disk.write_json(folder / NAME, {"sha256": digest(body), "body": body})
@@ -40,7 +40,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def verify(folder: Path) -> dict[str, Any]:
-    """The body, and every file is as it says. Raises Damaged with the first thing that is not."""
+    """The body, if every file is as it says. Raises Damaged with the first thing that is not."""
     body = read(folder)
     for name, expected in body["files"].items():
         path = folder / name
@@ -66,7 +66,7 @@ def _entry(path: Path, *, sync: bool = False) -> dict[str, Any]:
 
 
 def digest(body: dict[str, Any]) -> str:
-    """Of the values, whatever their order and spacing in a file."""
+    """The hash of the values, whatever their order and spacing in a file."""
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 

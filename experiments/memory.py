@@ -1,4 +1,4 @@
-"""Memory that one step frees is the next step's, and not the kernel's in between."""
+"""Memory that one step frees is kept for the next, not returned to the kernel in between."""
 
 import contextlib
 import ctypes
@@ -8,15 +8,15 @@ HEAP = 2**26  # bytes of a heap of a thread other than the first: glibc's HEAP_M
 
 
 def keep_freed_memory() -> None:
-    """Has the C library keep what this process frees, for the rest of its life.
+    """Makes the C library keep what this process frees, for the rest of its life.
 
-    XLA on a CPU allocates the temporaries of a step anew at each step. What is larger than 32 MB
-    glibc then asks of the kernel, which clears it page by page as it is touched, and gives back. A
-    step of configs/pathfinder.py:small, with 104 MB of them, met 25,000 page faults, and 38 of its
-    82 ms of processor time went there. Where the C library has no mallopt (macOS, musl) nothing
-    changes. Threads that ask for memory from now on have the first one's heap, which may hold
-    blocks of any size; others keep theirs of `HEAP` bytes, given back when empty unless the padding
-    is as large.
+    XLA on a CPU allocates the temporaries of a step anew at each step. Those larger than 32 MB
+    glibc takes from the kernel, which clears them page by page as they are touched, and gives back.
+    A step of configs/pathfinder.py:small, with 104 MB of them, met 25,000 page faults, and 38 of
+    its 82 ms of processor time went there. If the C library has no mallopt (macOS, musl), nothing
+    changes. Threads that ask for memory from now on use the first one's heap, which may hold blocks
+    of any size; others keep theirs of `HEAP` bytes, given back when empty unless the padding is as
+    large.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt

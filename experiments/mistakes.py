@@ -47,7 +47,7 @@ def describe(details: ErrorDetails, values: Any) -> list[str]:
 
 
 def culprits(details: ErrorDetails) -> list[tuple[str | int, ...]]:
-    """What to take out to see further: the field that is wrong, or those a record names."""
+    """What to remove to find further mistakes: the wrong field, or those a record names."""
     path = _path(details["loc"])
     if details["type"] == "value_error" and isinstance(details["input"], dict):
         lines = str(details["ctx"]["error"]).split("\n")
@@ -87,7 +87,7 @@ def at(values: Any, path: Path) -> Any:
 
 
 def shorten(text: str, most: int = 80) -> str:
-    """The text, or its beginning, with no secret: half of one may not be seen to be one."""
+    """The text, or its beginning, without secrets: half of one might not be recognised."""
     text = redacted(text[: 100 * most])
     return text if len(text) <= most else text[: most - 3] + "..."
 

@@ -27,7 +27,7 @@ def make_optimizer(experiment: Experiment) -> optax.GradientTransformation:
 
 
 def updates_done(state: optax.OptState) -> Int[Array, ""]:
-    """What the schedule of `make_optimizer` counts: batches that were passed over are not in it."""
+    """The updates that the schedule of `make_optimizer` counts, skipped batches left out."""
     return optax.tree.get(state, "ScaleByScheduleState").count
 
 
@@ -42,9 +42,9 @@ KEPT = {
 
 
 def decays(params: optax.Params) -> optax.Params:
-    """True for each array that weight decay shrinks: the matrices of layers and heads, and not the
-    `KEPT`, which are what is looked up or learned as an input, biases, scales and shares, rates of
-    gates and what is skipped or added by them."""
+    """True for each array that weight decay shrinks: the matrices of layers and heads, but not the
+    `KEPT`, which are tables and learned inputs, biases, scales and shares, rates of gates and what
+    is skipped or added by them."""
 
     return jax.tree_util.tree_map_with_path(lambda path, _: not names(path) & KEPT, params)
 

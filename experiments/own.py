@@ -1,4 +1,4 @@
-"""What a task, a mechanism or a mixer of the user's own must be, for a configuration to say it."""
+"""What a task, a mechanism or a mixer of the user's own must be, for configurations to name it."""
 
 import dataclasses
 import enum
@@ -26,7 +26,8 @@ def is_own(kind: type) -> bool:
 
 
 def check_own() -> None:
-    """Raises ConfigError with a line for each that cannot be made, or not from plain values."""
+    """Raises ConfigError with a line for each of them that cannot be made, or not from plain
+    values."""
     tables = ((TASKS, (Task,)), (TOKEN_MIXERS, (Mechanism, Mixer)))
     entries = [(*entry, bases) for table, bases in tables for entry in table.items()]
     if problems := [line for entry in entries for line in _wrong(*entry)]:

@@ -1,4 +1,4 @@
-"""Which run of its sweep each folder of a comparison is, and which variant that is of."""
+"""Which run of the sweep each folder of a comparison is, and of which variant."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from experiments.validation import flat
 
 def placed(folders: Iterable[str], runs: Iterable[str]) -> dict[str, str]:
     """The name of the run in sweep.json, by that of its folder. What was solved for a run or chosen
-    by a search, changes the hash at the end alone; a trial has a seed that no run has."""
+    by a search changes only the hash at the end; a trial has a seed that no run has."""
     by_hash: dict[str, str] = {}
     by_stem: dict[str, list[str]] = {}
     for name in runs:
@@ -24,14 +24,14 @@ def placed(folders: Iterable[str], runs: Iterable[str]) -> dict[str, str]:
 
 
 def seed(folder: str) -> int:
-    """That of a run, from its folder's name, <variant>-<seed>-<hash>; 0 of any other name."""
+    """The seed of a run, from its folder's name, <variant>-<seed>-<hash>; 0 for any other name."""
     number = folder[: -HASH - 1].rpartition("-")[2]
     return int(number) if number.isascii() and number.isdecimal() else 0
 
 
 def without_trials(there: Sequence[str], sweep: dict[str, Any]) -> list[str]:
-    """Those whose seed the sweep has, where it was searched: a trial that was chosen by what it
-    scored would be one more seed of its variant."""
+    """The folders whose seed is in the sweep, if that was searched: a trial, chosen by its score,
+    would count as one more seed of its variant."""
     if not sweep["rules"].get("search"):
         return list(there)
     seeds = {run["config"]["seed"] for run in sweep["runs"].values()}
@@ -39,8 +39,8 @@ def without_trials(there: Sequence[str], sweep: dict[str, Any]) -> list[str]:
 
 
 def labelled(intact: dict[str, dict[str, Any]], swept: dict[str, str]) -> dict[str, str]:
-    """The variant of each run: as the sweep calls it; by what differs where that is not known, or
-    would be one name of several settings."""
+    """The variant of each run: the sweep's name or, if that is unknown or would name several
+    settings, one made of what differs."""
     told = dict(zip(intact, _labels(list(intact.values()))))
     labels = told | swept
     return swept | told if unlike((labels[n], x) for n, x in intact.items()) else labels

@@ -13,13 +13,13 @@ CODE = ("attn/*.py", "experiments/*.py")  # git's own patterns, where * goes dow
 
 @functools.cache
 def git_commit() -> str:
-    """That of this checkout when it was first asked: what is edited later is not what runs."""
+    """The commit of this checkout when first asked: what is edited later is not what runs."""
     return commit_of(ROOT)
 
 
 def commit_of(checkout: Path) -> str:
-    """Its commit, with `-dirty-` and a hash of the difference if files differ from it or are code
-    that git does not know yet, as a new mechanism's; "" outside of git."""
+    """A checkout's commit, with `-dirty-` and a hash of the difference if files differ from it or
+    are code that git does not know yet, such as a new mechanism; "" outside of git."""
     git = lambda *arguments: _git(checkout, *arguments)
     # not describe, which writes the index: killed meanwhile, its lock stops the user's own git
     lines = git("status", "--porcelain=v2", "--branch", "--untracked-files=no").splitlines()

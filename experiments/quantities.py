@@ -26,8 +26,8 @@ Layer = tuple[Mechanism, cost.Shape, bool]
 
 
 class Step:
-    """The train step as it is trained with: state donated, batches on the host, as many steps in a
-    call. The program that was `trained` with in this process need not be compiled again."""
+    """The train step as in training: state donated, batches on the host, as many steps per call.
+    The program that was `trained` with in this process need not be compiled again."""
 
     def __init__(self, experiment: Experiment, trained: Trained | None = None) -> None:
         self.learner = trained.learner if trained else Learner(experiment)
@@ -37,13 +37,13 @@ class Step:
         self.batches = jax.tree.map(lambda x: np.stack([x] * self.together), batch)
 
     def arguments(self, state: State, first: int) -> tuple[Any, ...]:
-        """Those of the learner's `train_steps`."""
+        """The arguments of the learner's `train_steps`."""
         steps = np.arange(first, first + self.together, dtype=np.int32)
         return state, self.batches, steps, self.seed
 
     @functools.cached_property
     def work(self) -> Count:
-        """Of one step."""
+        """The operations of one step."""
         found = counted(self.program.jaxpr)
         return dataclasses.replace(found, flops=found.flops // self.together)
 
@@ -66,7 +66,7 @@ class Step:
 
 
 def in_turns(steps: dict[Any, Step], *, rounds: int, seconds: float) -> dict[Any, cost.Timing]:
-    """Their times, each from the start of its training and with the memory of it."""
+    """The times of steps, each from the start of its training and with the memory of it."""
     keep_freed_memory()
     for step in steps.values():
         step.start()
@@ -82,7 +82,7 @@ def params(experiment: Experiment) -> int:
 
 
 def flops(experiment: Experiment) -> int:
-    """Of one train step. Raises TypeError where they cannot be counted, as those of a loop whose
+    """FLOPs of one train step. Raises TypeError if they cannot be counted, as in a loop whose
     length depends on data, ConfigError for what the model refuses."""
     step = Step(experiment)
     arguments = step.arguments(step.learner.shapes, 0)
@@ -93,13 +93,13 @@ def flops(experiment: Experiment) -> int:
 
 
 def milliseconds(*steps: Step) -> list[float]:
-    """Of each, in turns."""
+    """The time of each step, timed in turns."""
     found = in_turns(dict(enumerate(steps)), rounds=15, seconds=20)
     return [timing.median for timing in found.values()]
 
 
 def tokens(experiment: Experiment) -> int:
-    """What one train step reads, padding included; a decoder reads the target."""
+    """How many tokens a train step reads, padding included; a decoder reads the target."""
     task = experiment.posed
     batch = task.batch(experiment.seed, 0, experiment.train.batch_size)
     target = batch.labels.size if task.head == "sequence" else 0
@@ -131,9 +131,9 @@ def layers(experiment: Experiment) -> list[Layer]:
 
 
 def state_bytes(experiment: Experiment) -> int | None:
-    """Of all that the layers keep of one sequence, of the task's length, to decode it: keys, sums,
+    """Bytes that the layers keep of one sequence, of the task's length, to decode it: keys, sums,
     the last tokens of a convolution. None if one does not decode, or not to what it is trained as,
-    or if what decodes is beside the encoder."""
+    or if the encoder is not what decodes."""
     sequence = experiment.posed.head == "sequence"
     return None if sequence else _state_bytes(_encoder(experiment))
 

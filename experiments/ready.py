@@ -13,9 +13,9 @@ from experiments.sweep import Planned
 
 
 def ready(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> None:
-    """Raises what `cells.check` does; and while the directory is nobody's, DataError or ConfigError
-    where no run's data can be read, ConfigError where one starts from what is no run at its end, or
-    where there is no optuna to draw trials."""
+    """Raises what `cells.check` does; and for a directory not claimed yet, DataError or ConfigError
+    if no run's data can be read, ConfigError if one starts from what is not an ended run, or if
+    there is no optuna to draw trials."""
     if rules.trials:
         load_optuna()
     if not (workdir / "sweep.json").exists():

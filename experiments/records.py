@@ -1,4 +1,4 @@
-"""What a run leaves behind for people: environment, metrics, JSON that is never half written."""
+"""The files of a run for people to read: environment, metrics, JSON that is never half written."""
 
 import datetime
 import importlib.metadata
@@ -39,8 +39,8 @@ def environment(command: str = "") -> dict[str, Any]:
 
 
 def write_environment(path: Path, command: str, **more: dict[str, str]) -> None:
-    """That of this session, and in "earlier" those of the sessions that it goes on from; with
-    `more` of the run: its `sources.sources`, and its data by what defines them."""
+    """Writes the environment of this session, with those of the sessions that it continues under
+    "earlier"; `more` is of the run: its `sources.sources`, and its data by what defines them."""
     before = read_object(path) or {}
     earlier = before.pop("earlier", [])
     earlier = [*earlier, before] if before and isinstance(earlier, list) else []
@@ -55,8 +55,8 @@ def read_environment(path: Path) -> dict[str, Any]:
 
 
 def other_cores(path: Path) -> str:
-    """What to say of a run that goes on with another number of CPU cores, "" of any other. XLA
-    splits sums by them, so a step agrees but for rounding, which training makes larger."""
+    """The warning for a run that continues on another number of CPU cores, "" for any other. XLA
+    splits sums by them, so a step agrees except for rounding, which training amplifies."""
     now, before = hardware(), read_environment(path).get("hardware", {})
     on = before.get("cores_used")
     if "cpu" != now["platform"] or on in (None, now["cores_used"]):
@@ -65,7 +65,7 @@ def other_cores(path: Path) -> str:
 
 
 def other_settings(path: Path) -> str:
-    """What to say of a run that goes on with other settings of JAX, "" of any other."""
+    """The warning for a run that continues with other settings of JAX, "" for any other."""
     before = read_environment(path).get("settings")
     before = before if isinstance(before, dict) else {}  # not in the first records
     changed = [(n, x) for n, x in settings().items() if n in before and before[n] != x]
@@ -99,14 +99,14 @@ def hardware() -> dict[str, Any]:
 
 
 def cores() -> list[int]:
-    """Those that this process may use."""
+    """The CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # Linux
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def version(package: str) -> str:
-    """That which is installed, "" for none."""
+    """The installed version, "" for none."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -132,26 +132,26 @@ def read_object(path: Path) -> dict[str, Any] | None:
 
 
 def sealed(result: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    """The result of a configuration, with a hash of both, so that what is another's or was changed
-    afterwards shows."""
+    """The result of a configuration, with a hash of both, so that one that is another's or was
+    changed afterwards shows."""
     body = result | {"config": digest(config)}
     return body | {"sha256": digest(body)}
 
 
 def is_sealed(result: dict[str, Any], config: dict[str, Any]) -> bool:
-    """Whether it is as it was sealed, for this configuration."""
+    """Whether the result is as it was sealed, for this configuration."""
     body = {k: v for k, v in result.items() if k != "sha256"}
     return (result["config"], result["sha256"]) == (digest(config), digest(body))
 
 
 def is_number(x: Any) -> bool:
-    """Whether it is finite and a float holds it: JSON that was written by hand may have others."""
+    """Whether x is finite and fits in a float: JSON written by hand may have other numbers."""
     return isinstance(x, int | float) and not isinstance(x, bool) and abs(x) < 1e300
 
 
 def is_result(value: Any, config: dict[str, Any]) -> bool:
-    """Whether it is a whole result.json of this configuration: what is damaged, edited or another's
-    is made again, never averaged."""
+    """Whether it is a whole result.json of this configuration: one that is damaged, edited or
+    another's is made again, never averaged."""
     try:
         scores = [value[split]["accuracy"] for split in ("validation", "test")]
         numbers = [*scores, value["parameters"], value["steps_per_second"]]
@@ -161,7 +161,7 @@ def is_result(value: Any, config: dict[str, Any]) -> bool:
 
 
 def timeless(values: dict[str, Any]) -> dict[str, Any]:
-    """A result or a row without times, nor the seal over them: what two equal runs agree on."""
+    """A result or a row without times and the seal over them: what two equal runs agree on."""
     return {k: v for k, v in values.items() if "second" not in k and k != "sha256"}
 
 
@@ -180,8 +180,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def repair_metrics(path: Path, step: int) -> int:
-    """Leaves whole lines of strictly increasing steps up to `step`, whatever a kill left; how many
-    these are."""
+    """Keeps only whole lines of strictly increasing steps up to `step`, whatever a kill left; their
+    number."""
     rows: list[dict[str, Any]] = []
     for row in read_metrics(path):
         if (rows[-1]["step"] if rows else 0) < row["step"] <= step:
@@ -191,7 +191,7 @@ def repair_metrics(path: Path, step: int) -> int:
 
 
 def append_metrics(path: Path, rows: Iterable[dict[str, Any]], *, sync: bool) -> None:
-    """One line each; with `sync` all of the file is on the disk after."""
+    """Appends a line per row; with `sync` all of the file is on the disk afterwards."""
     with path.open("a", encoding="utf-8") as file:
         file.write("".join(_line(row) for row in rows))
         file.flush()

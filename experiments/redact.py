@@ -1,6 +1,6 @@
-"""Secrets stay out of what is written and printed: values that are named as such.
+"""Keeps secrets, values that are named as such, out of what is written and printed.
 
-A name is one if its last word is: WANDB_API_KEY, slurm_token, hfToken; not key_heads, not tokens.
+A name is secret by its last word: WANDB_API_KEY, slurm_token, hfToken; not key_heads, not tokens.
 """
 
 import re
@@ -32,13 +32,13 @@ def redacted(text: str) -> str:
 
 
 def command(module: str, arguments: Sequence[str]) -> str:
-    """`python -m module arguments`, to be copied into a shell, but for the secrets in it."""
+    """`python -m module arguments`, to be copied into a shell, without the secrets in it."""
     return _joined(["-m", module], arguments)
 
 
 def started(module: str) -> str:
-    """The command of this process: `module`'s, or of a file that was run in its place, which may
-    add mechanisms that the module alone does not know."""
+    """The command of this process: `module`'s, or that of a file run in its place, which may add
+    mechanisms that the module alone does not know."""
     main = sys.modules["__main__"]
     in_place = main.__spec__ is None and hasattr(main, "__file__")
     return _joined([sys.argv[0]] if in_place else ["-m", module], sys.argv[1:])

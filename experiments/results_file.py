@@ -1,4 +1,4 @@
-"""What a comparison's own files say that its runs do not; people may have edited them."""
+"""The files of a comparison itself, beyond those of its runs; people may have edited them."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""A run directory: one experiment's, one writer's at a time."""
+"""A run directory, of one experiment and with one writer at a time."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ def claimed(workdir: Path, experiment: Experiment) -> Iterator[Held]:
 
 
 def write_config(workdir: Path, experiment: Experiment) -> None:
-    """From here on the directory is this experiment's."""
+    """Claims the directory for this experiment from here on."""
     if not (workdir / CONFIG).exists():
         write_json(workdir / CONFIG, to_dict(experiment))
 
@@ -45,14 +45,14 @@ def _check_config(workdir: Path, experiment: Experiment) -> None:
 
 
 def moved(lines: Iterable[str]) -> str:
-    """What to do where these differences are of files' folder: what they hold is known anyway."""
+    """What to do if these differences are of a data folder: its contents are known anyway."""
     there = any(".data_dir: " in line for line in lines)
     return ", with a link to data that moved at its old place (ln -s)" * there
 
 
 def read_experiment(workdir: Path, *, named: str = "--workdir") -> Experiment:
-    """What the directory, `named` so in errors, is a run of. Raises ConfigError where there is
-    none, RunDirectoryError if it is no run directory."""
+    """The experiment of the directory, called `named` in errors. Raises ConfigError if there is
+    none, RunDirectoryError if it is not a run directory."""
     if not workdir.is_dir():
         what = "expected the folder of a run, and there is no such folder"
         raise ConfigError([f"{named}={workdir}: {what}"])

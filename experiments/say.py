@@ -1,4 +1,4 @@
-"""Lines on stderr, for whoever still reads them."""
+"""Lines on stderr, if anyone still reads it."""
 
 import contextlib
 import os
@@ -6,7 +6,7 @@ import sys
 
 
 def say(line: str) -> None:
-    """Nothing where nobody does: Ctrl-C ends a `| tee` too, before the run that it asks to save."""
+    """Prints a line, if anyone reads: Ctrl-C ends a `| tee` too, before the run that is to save."""
     with contextlib.suppress(OSError):
         print(line, file=sys.stderr, flush=True)
 

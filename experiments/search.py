@@ -94,8 +94,8 @@ def check_values(planned: Sequence[Planned], rules: Fairness) -> None:
 
 
 def chosen(planned: Sequence[Planned], tried: Cells, rules: Fairness) -> list[Planned]:
-    """The runs with the setting that was best on validation, of equal ones the first; where every
-    trial failed, of the first, whose failure then shows."""
+    """The runs with the setting that was best on validation, the first of equal ones; if every
+    trial failed, that of the first, whose failure then shows."""
     trials: dict[str, list[tuple[Planned, float | None]]] = {}
     for trial in tried.planned:
         trials.setdefault(trial.variant, []).append((trial, _accuracy(tried, trial)))
@@ -112,7 +112,7 @@ def chosen(planned: Sequence[Planned], tried: Cells, rules: Fairness) -> list[Pl
 
 
 def setting(config: dict[str, Any], rules: Fairness) -> str:
-    """What a run has of the fields that are searched, and whether that is an end of them."""
+    """A run's values of the searched fields, and whether any is at an end of those tried."""
     values = {name: at(config, name) for name in rules.search}
     return _told(values, lambda name: _end(values[name], rules.search[name]))
 

@@ -33,8 +33,8 @@ class Seen:
 
 
 def look(learner, params, split: str, example: int, *, probes: int = 64, rows: int = 64) -> Seen:
-    """At one example of a split, its receptive field from at most so many `probes` and at so many
-    `rows` at equal distances. Raises LabError where there is no one sequence to look at."""
+    """One example of a split, with the receptive field from at most `probes` probes and at `rows`
+    evenly spaced rows. Raises LabError if there is no single sequence to look at."""
     from flax import nnx
 
     from attn import FULL, Causal
@@ -119,7 +119,7 @@ def _error(outputs, real) -> float | None:
 def trained_or_not(workdir: Path):
     """(learner, parameters, which): of the best checkpoint, or the initial ones if none is left.
 
-    Raises ConfigError where there is nothing, RunDirectoryError for what is no run."""
+    Raises ConfigError if there is nothing, RunDirectoryError for what is not a run."""
     from experiments.evaluate import load
     from experiments.learner import Learner
     from experiments.rundir import read_experiment
@@ -133,7 +133,7 @@ def trained_or_not(workdir: Path):
 
 
 def sight(run: Path) -> Sight:
-    """Of one run, at the first test example: from its folder, or looked at now and kept there.
+    """The sight of one run at the first test example: from its folder, or made now and kept there.
     What cannot be looked at says why."""
     if (kept := Sight.load(run)) is not None and kept.errors is not None:
         return kept

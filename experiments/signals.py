@@ -1,4 +1,4 @@
-"""SIGTERM, SIGINT and SIGHUP: the first asks the run to finish its step and save, the second ends
+"""SIGTERM, SIGINT and SIGHUP: a first one asks the run to finish its step and save, a second ends
 it."""
 
 import contextlib

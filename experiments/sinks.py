@@ -81,7 +81,7 @@ def _installed(names: Sequence[str]) -> bool:
 
 
 class Sinks:
-    """Those of these names, as one; a context that closes them."""
+    """The sinks of these names, as one; a context that closes them."""
 
     def __init__(self, names: Iterable[str], workdir: Path, *, warn: Callable[[str], None]) -> None:
         self.workdir, self.warn = workdir, warn

@@ -26,7 +26,7 @@ def run(
     folder: Path,
     parameters: dict[str, Any],
 ) -> None:
-    """`work(*arguments)` in so many jobs until all have ended, their logs in `folder`; "cluster"
+    """`work(*arguments)` in `processes` jobs until all have ended, logs in `folder`; "cluster"
     in the parameters is "slurm", or "local" to try it. Raises ConfigError for what submitit
     refuses. A job that is killed leaves its run to be continued by the same command."""
     try:

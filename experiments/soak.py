@@ -151,8 +151,8 @@ def _verified(workdir: Path) -> int:
 
 
 def soak(kills: int, seed: int, folder: Path) -> str:
-    """The line with the counts, once so many were killed in training and saving. Raises LabError
-    for the first run that does not end as the one never killed."""
+    """The line with the counts, once `kills` were killed in training and saving. Raises LabError
+    for the first run that does not end like the one never killed."""
     began, rng = time.monotonic(), random.Random(seed)
     whole, timed = (Worker(folder / name, folder / "compiled") for name in ("whole", "timed"))
     _live(whole)  # compiles for all that follow

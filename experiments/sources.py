@@ -1,5 +1,5 @@
-"""What no commit here tells of a run: which files the user's own tasks, mechanisms and mixers came
-from, and which data it had."""
+"""What no commit here says of a run: the files of the user's own tasks, mechanisms and mixers, and
+its data."""
 
 import ast
 import functools
@@ -16,7 +16,7 @@ from experiments.rundir import RESULT
 
 def sources(experiments: Iterable[Experiment]) -> dict[str, str]:
     """By the name of each: a hash of its class's file, and of those beside it that it imports, when
-    it was first asked, for what is edited later is not what runs."""
+    first asked, since what is edited later is not what runs."""
     used = lambda x: (x.task, *x.model.attentions, x.model.cross)
     kinds = {name_of(one): type(one) for x in experiments for one in used(x)}
     return {name: _hash(kind) for name, kind in kinds.items() if is_own(kind)}

@@ -23,10 +23,10 @@ POSITIONS, CLS = "embedding.positions.value", "embedding.cls.value"
 
 
 def start(learner: Learner, *, tell: Callable[[str], None] = print) -> State:
-    """`learner.init()`; with `init_from`, every parameter is the best one of that run, but for the
-    head and CLS where they differ: CLS takes a learned position of its own in front. Tells which
-    other settings of task and model differ. Raises ConfigError if other parameters or the heads do,
-    RunDirectoryError and CheckpointError if that run has none to give."""
+    """`learner.init()`; with `init_from`, every parameter is that of the run's best checkpoint,
+    except for the head and CLS if they differ: CLS takes a learned position of its own in front.
+    Tells which other settings of task and model differ. Raises ConfigError if other parameters or
+    the heads do, RunDirectoryError and CheckpointError if that run has none to give."""
     source = learner.experiment.init_from
     if not source:
         return learner.start()

@@ -1,4 +1,4 @@
-"""Lines on stdout, for whoever still reads them: who goes away, as `| head` does, stops nothing."""
+"""Lines on stdout, if anyone still reads: a reader that leaves, as `| head` does, stops nothing."""
 
 import io
 import os
@@ -8,7 +8,7 @@ import rich.console
 
 
 def tell(line: str) -> None:
-    """The line at once. Raises OSError naming stdout where it cannot be written, as to a full
+    """Prints the line at once. Raises OSError naming stdout if it cannot be written, as to a full
     disk."""
     _take_any_letter()
     try:
@@ -25,7 +25,7 @@ WIDE = 1_000  # no table is
 
 
 class Console(rich.console.Console):
-    """The same for what is coloured. A file or a pipe has no edge that a table is cut at; names and
+    """The same for coloured output. A file or a pipe has no edge that a table is cut at; names and
     paths are printed as they are, whatever rich would make of [bold] or :bug: in them."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Console(rich.console.Console):
             self.width = WIDE
 
     def on_broken_pipe(self) -> None:
-        """rich's own ends the process, with whatever it is in the middle of."""
+        """Drops the rest: rich's own method ends the process, with whatever it is doing."""
         _lead_nowhere()
 
     def print(self, *objects: object, **options: object) -> None:

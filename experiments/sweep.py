@@ -43,7 +43,7 @@ class Planned:
 
     @functools.cached_property
     def name(self) -> str:
-        """Its folder: readable, and another one if anything in the configuration changes."""
+        """The run's folder: readable, and another one if anything in the configuration changes."""
         if self.kept_as:
             return self.kept_as
         readable = re.sub(r"[^A-Za-z0-9_.]+", "-", self.variant).strip("-.")[:60] or "variant"
@@ -85,12 +85,12 @@ def unlike(runs: Iterable[tuple[str, dict[str, Any]]]) -> list[str]:
 
 
 def seedless(config: dict[str, Any]) -> str:
-    """The settings of all its seeds, to be compared."""
+    """The settings without the seed, to be compared."""
     return json.dumps({**config, "seed": 0}, sort_keys=True)
 
 
 def variants(settings: Sequence[dict[str, Any]]) -> list[str]:
-    """A name for each: its own, or those of its records, such as a mechanism's; and what sets it
+    """A name for each: its own, or those of its records, such as a mechanism's; with what sets it
     apart from others of that name."""
     values = [flat({k: _numbered(v) for k, v in x.items()}) for x in settings]
     of_records = lambda x: " ".join(filter(None, map(_of_records, x, x.values())))

@@ -33,8 +33,8 @@ def run(
     sinks: Sequence[str] = (),
     kept: "Kept | None" = None,
 ) -> dict[str, Any]:
-    """Trains to the end, or goes on with what `workdir` holds; returns result.json. Copies metrics
-    to `sinks`, names in SINKS, and compiles nothing that is in `kept`, where all else is added.
+    """Trains to the end, continuing what `workdir` holds; returns result.json. Copies metrics to
+    `sinks`, names in SINKS, and compiles nothing that is in `kept`, to which all else is added.
 
     Raises a LabError of `experiments.errors`: Interrupted after a signal, when all is saved.
     """

@@ -19,7 +19,7 @@ from experiments.tasks import Task
 
 
 def to_dict(experiment: Experiment) -> dict[str, Any]:
-    """JSON's own types; `from_dict` of it gives an equal Experiment."""
+    """The experiment in JSON's types; `from_dict` of it gives an equal one."""
     return _plain(experiment)
 
 
@@ -74,7 +74,7 @@ def without_numpy(value: Any) -> Any:
 
 
 def as_json(raw: dict[str, Any], where: str) -> str:
-    """Raises ConfigError for what is within itself, too deep, or has keys of another kind."""
+    """As JSON. Raises ConfigError for what contains itself, is too deep, or has other keys."""
     try:
         return json.dumps(raw, default=repr)
     except (TypeError, ValueError, RecursionError) as error:

@@ -25,8 +25,8 @@ from experiments.stdout import tell
 
 
 def look(workdir: Path, example: int) -> Seen:
-    """Raises what `load` does, ConfigError for an example that is not there or a task whose rows
-    are not one sequence of tokens."""
+    """What the model sees in one example. Raises what `load` does, ConfigError for a missing
+    example or a task whose rows are not one sequence of tokens."""
     learner, params, step = load(workdir)
     task = learner.experiment.posed
     if task.head == "sequence":
@@ -44,8 +44,8 @@ def look(workdir: Path, example: int) -> Seen:
 
 
 def draw(found: Seen) -> plots.Drawing:
-    """A row for each layer that has matrices, a column for each head, the input beside the first,
-    and last the receptive field."""
+    """The picture: a row per layer that has matrices, a column per head, the input beside the first
+    row, and last the receptive field."""
     maps = [(n, layer) for n, layer in enumerate(found.maps, 1) if layer is not None]
     heads = max((len(layer) for _, layer in maps), default=0)
     rows, first = max(len(maps), 1), found.image is not None

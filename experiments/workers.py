@@ -1,4 +1,4 @@
-"""Processes that share a comparison's runs: each takes what no other holds, on cores of its own."""
+"""Processes that share a comparison's runs: each takes what no other holds, on its own cores."""
 
 import multiprocessing
 import os
@@ -30,8 +30,8 @@ class WorkerError(LabError):
 
 
 def shares(items: Sequence[Any], processes: int) -> list[list[Any]]:
-    """As many to each, since what a run comes to depends on it; what is over stays idle. Where
-    there are fewer than processes, some get the same."""
+    """Equally many items for each, since a run's results depend on their number; the rest stay
+    idle. If there are fewer than processes, some get the same."""
     if len(items) < processes:
         return [[items[n % len(items)]] if items else [] for n in range(processes)]
     size = len(items) // processes
@@ -39,7 +39,7 @@ def shares(items: Sequence[Any], processes: int) -> list[list[Any]]:
 
 
 def gpus() -> list[str]:
-    """Those that this process may use, found without starting them."""
+    """The GPUs that this process may use, found without starting them."""
     if VISIBLE in os.environ:
         return [x for x in os.environ[VISIBLE].split(",") if x]
     devices = Path("/dev").glob("nvidia*")
@@ -47,7 +47,7 @@ def gpus() -> list[str]:
 
 
 def run(work: Callable[..., None], arguments: tuple, processes: int, most: int) -> None:
-    """`work(*arguments)` in so many processes until all have ended, each with its share of cores
+    """`work(*arguments)` in `processes` processes until all have ended, each with a share of cores
     and GPUs: training processes that share their cores slow each other by far more than their
     number. No more than `most` are started; the share of each is the same, for results depend on
     it. Raises Interrupted if a signal came, which each of them got, WorkerError if one ended in

@@ -1,14 +1,14 @@
 """Luna's causal form (Ma et al. 2021, arXiv:2106.01540, on causal attention, and its code).
 
-With means over the tokens j <= t that are seen,
+With means over the visible tokens j <= t,
 
     a_j = log2(1 + 2^(p k_j / sqrt(H)))       token j's weight in each packed row, [L]
     w_t = softmax(mean_j (q_t . k_j / sqrt(H)) a_j)
     out_t = mean_j (w_t . a_j) v_j
 
-A softmax over tokens, as in the other form, would tell of later ones. The softplus is to the base
-2, as in the authors' code, so that a score of 0 weighs 1. That code packs by keys of their own
-projection, here by k.
+A softmax over tokens, as in the other form, would depend on later ones. The softplus is to the base
+2, as in the authors' code, so that a score of 0 has weight 1. That code packs by keys with a
+projection of their own, this by k.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ LOG_2 = math.log(2)
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What the past packed: how many tokens there were, and the sums of a k and of a v."""
+    """The decoding state: how many tokens there were, and the sums of a k and of a v."""
 
     count: Float[Array, "*B"]
     k: Float[Array, "*B K L H"]
@@ -38,14 +38,14 @@ class State:
 
 
 def empty(batch, K, L, H, D, dtype) -> State:
-    """No token yet, in at least float32."""
+    """The state before any token, in at least float32."""
     dtype = wide_dtype(dtype)
     zeros = lambda *tail: jnp.zeros((*batch, *tail), dtype)
     return State(zeros(), zeros(K, L, H), zeros(K, L, D), zeros(K))
 
 
 def chunk(state: State, q, k, v, seen, packed) -> tuple[State, Float[Array, "*B K G C D"]]:
-    """C tokens after `state`, a `_scanned.Chunk`."""
+    """The `_scanned.Chunk`: C tokens after `state`."""
     C, (a, over) = k.shape[-2], _packing(k, packed)
     # of hidden tokens k and v are 0, so only the count must leave them out
     count = state.count[..., None] + jnp.cumsum(seen, -1, dtype=k.dtype)
@@ -75,7 +75,7 @@ def matrix(
     packed: Float[Array, "K L H"],
     seen: Bool[Array, "*#B 1 T S"],
 ) -> Float[Array, "*B N T S"]:
-    """The weights of every pair, whatever is hidden set to 0; O(T S) memory."""
+    """The weight of every pair, for q and k that are 0 where hidden; O(T S) memory."""
     q, k = wide(q), wide(k)
     a, over = _packing(jnp.swapaxes(k, -3, -2), packed)  # [*B, K, S, L]
     a, seen = aligned(jnp.repeat(a + over[..., None], q.shape[-2] // k.shape[-2], axis=-3), seen)

@@ -1,4 +1,4 @@
-"""Blocks of tokens pooled into one each, and what decoding remembers of them."""
+"""Blocks of tokens pooled into one each, and the decoding state made of them."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ def pool(
     seen: Bool[Array, "*#B P C"],
     kernel: Float[Array, "K C H H"] | None,
 ) -> Float[Array, "*B P K H"]:
-    """The mean of the seen tokens of each block, or its strided convolution, what is unseen 0."""
+    """The mean of each block's visible tokens, or its strided convolution; x is 0 where hidden."""
     if kernel is not None:
         return jnp.einsum("...pckh,kche->...pke", x, kernel.astype(x.dtype))
     count = jnp.maximum(seen.sum(-1, dtype=jnp.int32), 1).astype(x.dtype)
@@ -33,8 +33,8 @@ def pool(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PooledState:
-    """The blocks that are whole, pooled, and the tokens of the one that is not: for L tokens in
-    blocks of C no more than K (L / C + C) (H + D + 1) numbers a batch row."""
+    """The complete blocks, pooled, and the tokens of the incomplete one: for L tokens in blocks of
+    C no more than K (L / C + C) (H + D + 1) numbers per batch row."""
 
     far: Cache
     near: Cache  # token t at t mod C
@@ -50,7 +50,7 @@ class PooledState:
 
     @classmethod
     def of(cls, k, v, kernels, *, stride: int, max_length: int) -> "PooledState":
-        """After T tokens at once."""
+        """The state after T tokens at once."""
         n, whole = k.ndim - 3, k.shape[-3] // stride
         cut = lambda x: lax.slice_in_dim(wide(x), 0, whole * stride, axis=n)
         seen = jnp.ones((whole, stride), bool)
@@ -59,33 +59,33 @@ class PooledState:
         return cls(_cache.fill(*pooled, blocks), _cache.fill(k, v, near))
 
     def step(self, q, k, v, kernels, stride: int) -> tuple["PooledState", Float[Array, "*B 1 N D"]]:
-        """One token more, which sees what is pooled and its own block's tokens up to itself."""
+        """One token more, which sees the pooled blocks and its own block's tokens up to itself."""
         t, near = self.near.length, _cache.append(self.near, k, v)
         size, room = near.k.shape[-2], self.far.k.shape[-2]
         there = [jnp.arange(room) < self.far.length, jnp.arange(size) <= t % stride]
-        own_k, own_v = map(wide, _cache.tokens(near)[:2])  # as what is pooled is kept
+        own_k, own_v = map(wide, _cache.tokens(near)[:2])  # as pooled blocks are kept
         far_k, far_v, _ = _cache.tokens(self.far)
         keys, values = (jnp.concatenate(x, -3) for x in ((far_k, own_k), (far_v, own_v)))
         mask = Padding(keys=jnp.concatenate(there))
         out = dense_attention(wide(q), keys, values, mask=mask)
-        # past `max_length` the definition sees what was forgotten
+        # past `max_length` the definition sees tokens that were dropped
         out = jnp.where((t // stride > room) | (t % stride >= size), jnp.nan, out)
         state = type(self)(self._after(t, own_k, own_v, kernels, stride), near)
         return state, out.astype(jnp.result_type(q))
 
     @functools.partial(jax.jit, static_argnums=5)  # for calls outside of jit
     def _after(self, t: Int[Array, ""], k, v, kernels, stride: int) -> Cache:
-        """The pooled blocks, with the present one where token t is its last."""
+        """The pooled blocks, including the current one if token t is its last."""
         seen = jnp.ones((1, k.shape[-3]), bool)
         cut = lambda w: w if w is None else w[:, : k.shape[-3]]
         block = lambda x, w: pool(x[..., None, :, :, :], seen, cut(w))
         grow = lambda far: _cache.append(far, *map(block, (k, v), kernels))
-        # under shard_map both ways must vary as what is pooled, but for how many there are
+        # under shard_map both branches must vary as pooled blocks do, except for their number
         far = self.far
         far = Cache(*vary((far.k, far.v, far.poison), k, v, kernels), far.length)
         return lax.cond((t + 1) % stride == 0, grow, lambda far: far, far)
 
 
 def _sizes(stride: int, max_length: int) -> tuple[int, int]:
-    """How many blocks, and how many tokens of one, are ever kept."""
+    """The most pooled blocks, and the most tokens of one block, ever kept."""
     return -(-max_length // stride), min(stride, max_length)

@@ -1,4 +1,4 @@
-"""Runs of tokens, a stride apart and perhaps overlapping, pooled into one each; who sees a run."""
+"""Runs of tokens, a stride apart and perhaps overlapping, pooled into one each, and their mask."""
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,8 @@ from attn.masks.language import Mask, frozen
 
 @frozen
 class Within(Mask):
-    """Run j, of tokens j stride ... j stride + kernel - 1, lies whole among `left` tokens before
-    query i, itself and `right` after it."""
+    """Run j, the tokens j stride ... j stride + kernel - 1, lies entirely between `left` tokens
+    before query i and `right` after it."""
 
     kernel: int
     stride: int
@@ -38,8 +38,8 @@ class Within(Mask):
 
 
 def runs(x: Array, kernel: int, stride: int, axis: int) -> Array:
-    """[..., P, kernel, ...] of the tokens [..., T, ...] on `axis`: a run begins at every multiple
-    of the stride, and past the last token there is 0 or False."""
+    """The runs [..., P, kernel, ...] of the tokens [..., T, ...] on `axis`: one begins at every
+    multiple of the stride, filled with 0 or False past the last token."""
     blocks = in_blocks(x, stride, axis)
     count, more = blocks.shape[axis], -(-kernel // stride)
     ends = [(0, more - 1) if a == axis else (0, 0) for a in range(blocks.ndim)]
@@ -55,8 +55,8 @@ def pool_runs(
     how: str,
     weights: Float[Array, "N W L"] | None = None,
 ) -> Float[Array, "*B P N W"]:
-    """The "mean" or "max" of the seen tokens of each run or, "dynamic", sum_c d_c x_c with d the
-    softmax over them of x_m `weights`, m the middle of L >= C tokens; what is unseen is 0 in x."""
+    """The "mean" or "max" of the visible tokens of each run or, if "dynamic", sum_c d_c x_c with d
+    the softmax over them of x_m `weights`, m the middle of L >= C tokens; x is 0 where hidden."""
     if how == "mean":
         return pool(x, seen, None)
     if how == "max":

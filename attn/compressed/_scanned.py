@@ -1,4 +1,4 @@
-"""A state of fixed size that tokens are written to and queries read from, by chunks of tokens."""
+"""A state of fixed size that tokens write to and queries read from, in chunks of tokens."""
 
 import dataclasses
 import functools
@@ -20,8 +20,9 @@ from attn.masks import Causal, Padding
 from attn.mechanism import Mechanism
 
 # (state, q [*B, K, G, C, H], k [*B, K, C, H], v [*B, K, C, D], seen [*B, C], learned) to the state
-# after C tokens and what their queries read [*B, K, G, C, D]. It meets q / sqrt(H), 0 where hidden,
-# and only what is finite: it hands on `state.poison` [*B, K], NaN once a seen key or value was not
+# after C tokens and what their queries read [*B, K, G, C, D]. Its q are q / sqrt(H), its inputs are
+# finite and 0 where hidden, and it passes on `state.poison` [*B, K], NaN once a visible key or
+# value was not finite
 Chunk = Callable[..., tuple[Any, Array]]
 
 
@@ -36,14 +37,14 @@ def attend(
     padding: Padding | None,
     size: int,
 ) -> Float[Array, "*B T N D"]:
-    """What each query reads after the keys up to its own place, from the empty `state` on, by
-    chunks of `size`."""
+    """What each query reads after the keys up to its own position, starting from the empty `state`,
+    in chunks of `size`."""
     (*batch, T, _, _), S, n = q.shape, k.shape[-3], q.ndim - 3
     if 0 in (*batch, T, S):
         return no_output(q, v)
     asks, seen = seen_tokens(padding, tuple(batch), T, S)
     asks = asks & any_past(seen, T, causal.offset)
-    # query t reads after the key at t + offset: one of the two starts so much later
+    # query t reads after the key at t + offset: one of the two sequences starts that much later
     offset = max(min(causal.offset, S), -T)
     late_q, late_k = max(offset, 0), max(-offset, 0)
     L = T + late_q
@@ -61,9 +62,9 @@ def attend(
 def go_on(
     chunk: Chunk, learned: Array, mechanism: Mechanism, state: Any, q, k, v
 ) -> tuple[Any, Array]:
-    """The state and the outputs of any number of tokens after `state`, by the mechanism's chunks.
-    Raises ValueError for other numbers of queries and keys, and for a state of other sizes,
-    TypeError for one that is another's."""
+    """The state and the outputs after any number of tokens from `state`, in the mechanism's chunks.
+    Raises ValueError for unequal numbers of queries and keys, and for a state of other sizes,
+    TypeError for the state of another mechanism."""
     check_tokens(q, k)
     empty = jax.eval_shape(lambda: state_for(mechanism, q, k, v, max_length=q.shape[-3]))
     check_state(state, type(empty), q)
@@ -78,9 +79,9 @@ def go_on(
 
 
 def over_slots(s: Float[Array, "*B T M"]) -> tuple[Float[Array, "*B T M"], Float[Array, "*B T"]]:
-    """softmax(s), and the poison of rows that are not finite: there it is that of equal scores, for
-    0 * NaN would reach the gradients of their past. What scales s comes before its sums: XLA would
-    round a product where it looks for the largest and not where it subtracts it, e^600 at 1e10."""
+    """softmax(s), and the poison of rows that are not finite: their softmax is that of equal
+    scores, since 0 * NaN would reach the gradients of their past. Scale before s is summed, not
+    here: XLA rounds a product to find the maximum but not to subtract it, e^600 at 1e10."""
     s, poison = isolate(s)
     return jax.nn.softmax(s, axis=-1), poison
 
@@ -96,7 +97,7 @@ def _follow(
     seen: Bool[Array, "*B T"],
     size: int,
 ) -> tuple[Any, Float[Array, "*B T N D"]]:
-    """T more tokens after `state`, whatever is hidden set to 0: the state and the outputs."""
+    """The state and the outputs after T more tokens from `state`; inputs are 0 where hidden."""
     (*batch, T, N, H), K = q.shape, k.shape[-2]
     n, dtype = len(batch), q.dtype
     (q, q_poison), (k, k_poison), (v, v_poison) = map(isolate, (q, k, v))

@@ -1,4 +1,4 @@
-"""Two attentions in a row: a few learned rows attend to all tokens, then all queries to those."""
+"""Two attentions in a row: a few learned rows attend to all tokens, then all queries to these."""
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ def attend(
     scale: float | None = None,
 ) -> Float[Array, "*B T N D"]:
     """softmax(q keys^T / sqrt(H)) h with h = A v, A = softmax(scale rows k^T), and keys
-    [*B, K, P, H] = keys(h, A, k), of checked arguments; `scale` is 1 / sqrt(H) unless given.
+    [*B, K, P, H] = keys(h, A, k), for checked arguments; `scale` is 1 / sqrt(H) unless given.
     O((T + S) P) time and memory."""
     (*batch, T, N, H), S = q.shape, k.shape[-3]
     if 0 in (*batch, T, S):
@@ -48,11 +48,11 @@ def attend(
     tokens_first = lambda x: jnp.swapaxes(x, -3, -2)
     live = asks & seen.any(-1, keepdims=True)
     found = tokens_first(keys(h, w, k)), tokens_first(h)
-    # by blocks: scores of all queries would leave the cache
+    # by blocks: the scores of all queries would not fit in the processor's cache
     mask = FULL if padding is None else Padding(queries=live)
     out = blockwise(x, *found, mask, None, scale=None)[0]
     # what is not finite reaches its row and head, through every learned row, at the end: 0 * NaN in
-    # between would reach the gradients of rows that nobody asks about
+    # between would reach the gradients of rows that no query uses
     poison = (k_poison + v_poison).sum(-2) + lost.sum((-2, -1))
     met = to_heads(poison, N)[..., None, :] + q_poison
     out = out + jax.lax.stop_gradient(met)[..., None]
@@ -65,12 +65,12 @@ def read_flops(T: int, P: int, N: int, H: int, D: int) -> int:
 
 
 def averaged_keys(h, w, k):
-    """Keys put together as the values are."""
+    """Keys averaged as the values are."""
     return jnp.einsum("...kps,...skh->...kph", w, k)
 
 
 def whole(q, k, v, rows, keys, padding: Padding | None) -> Float[Array, "*B T N D"]:
-    """The same as two dense attentions; keys(A, k, v) is [*B, P, K, H]."""
+    """The same by two dense attentions; keys(A, k, v) is [*B, P, K, H]."""
     batch, T, S = q.shape[:-3], q.shape[-3], k.shape[-3]
     asks, seen = seen_tokens(padding, batch, T, S)
     k, v = (jnp.where(seen[..., None, None], wide(x), 0) for x in (k, v))

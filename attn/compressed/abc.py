@@ -35,12 +35,12 @@ def abc_attention(
 ) -> Float[Array, "*B T N D"]:
     """softmax(q k'^T / sqrt(H)) v' over M slots, k'_m = sum_j f_jm k_j / sum_j f_jm and v' alike.
 
-    f_j = exp(W^T k_j) says how token j is written to the slots, W (`control`) learned for each key
-    head: the paper's MLP control, from the key where the paper has the layer's input. Under
-    `Causal` the sums run over each query's own past, in chunks, held against a running maximum of
-    that past: `chunk` changes only the speed. O((T + S) M) time and memory, a decoding state of
-    M (H + D) numbers a key head. Honours `Causal` and `Padding` joined by `&`, else
-    NotImplementedError. Raises ValueError for a `control` of the wrong shape.
+    f_j = exp(W^T k_j) are the weights of token j in the slots, W (`control`) learned for each key
+    head: the paper's MLP control, of the key where the paper has the layer's input. Under `Causal`
+    the sums run over each query's own past, in chunks, relative to a running maximum of that past:
+    `chunk` changes only the speed. O((T + S) M) time and memory, a decoding state of M (H + D)
+    numbers per key head. Honours `Causal` and `Padding` joined by `&`, else NotImplementedError.
+    Raises ValueError for a `control` of the wrong shape.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     check_count("chunk", chunk)
@@ -65,7 +65,7 @@ def _check_control(control, k):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What the past wrote to the slots: sums of f, f k and f v, all times exp(-top)."""
+    """The slots after the past tokens: sums of f, f k and f v, all times exp(-top)."""
 
     weight: Float[Array, "*B K M"]
     k: Float[Array, "*B K M H"]
@@ -83,7 +83,7 @@ def _empty(batch, K, M, H, D, dtype) -> State:
 
 
 def _chunk(state, q, k, v, seen, control):
-    """C tokens after `state`, a `_scanned.Chunk`; C x C x M weights a key head."""
+    """The `_scanned.Chunk`: C tokens after `state`; C x C x M weights per key head."""
     C = k.shape[-2]
     a, over = isolate(k @ control.astype(k.dtype))  # [*B, K, C, M]
     low = jnp.finfo(a.dtype).min / 4
@@ -91,7 +91,7 @@ def _chunk(state, q, k, v, seen, control):
     top = lax.cummax(lax.stop_gradient(shown), axis=a.ndim - 2)
     top = jnp.maximum(top, state.top[..., None, :])
     past = conjunction(jnp.tril(jnp.ones((C, C), bool)), seen[..., None, None, :])  # [*B, 1, C, C]
-    # f of token i as row t holds it: against the largest of t's own past, and nothing later
+    # f of token i in row t, relative to the largest of t's own past, not of anything later
     apart = a[..., None, :, :] - top[..., :, None, :]
     f = jnp.where(past[..., None], jnp.exp(jnp.where(past[..., None], apart, 0)), 0)
     old = jnp.exp(state.top[..., None, :] - top)
@@ -121,7 +121,7 @@ def _chunk(state, q, k, v, seen, control):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ABC(Mechanism):
-    """A memory of `slots` that tokens are written to by a learned control (Peng et al. 2021)."""
+    """Attention to `slots` that tokens are written to by a learned control (Peng et al. 2021)."""
 
     honours: ClassVar = HONOURS
     crosses: ClassVar = True
@@ -142,7 +142,7 @@ class ABC(Mechanism):
         return apply_weights(w, wide(v), seen_array(mask, q.shape[-3], k.shape[-3]))
 
     def weights(self, q, k, *, mask=FULL, bias=None, control):
-        """O(T S slots): to look at and to test by."""
+        """The effective matrix, O(T S slots): for plots and tests."""
         self.check_learned(q, k, k, control=control)
         mask, bias = check_qkv(q, k, k, mask, bias)
         (_, padding), rest = mask.take(*HONOURS)

@@ -34,12 +34,13 @@ def linformer_attention(
     mask: Mask = FULL,
     bias=None,
 ) -> Float[Array, "*B T N D"]:
-    """softmax(q (E k)^T / sqrt(H)) (F v) with E, F [R, S] the first S <= L columns, per key head.
+    """softmax(q (E k)^T / sqrt(H)) (F v) with E, F [R, S] the first S <= L columns of the
+    projections, per key head.
 
     A projection with a first axis of 1 is shared by all heads; without a `value_projection` F = E.
-    Padded keys are taken out before they are projected. O((T + S) R) time and memory. Honours
-    `Padding`; a projection mixes all positions, so `Causal` and the rest raise NotImplementedError.
-    Raises ValueError for projections of the wrong shape or S > L.
+    Padded keys are removed before projecting. O((T + S) R) time and memory. Honours `Padding`; a
+    projection mixes all positions, so `Causal` and the rest raise NotImplementedError. Raises
+    ValueError for projections of the wrong shape or S > L.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     (padding,), rest = mask.take(*HONOURS)
@@ -89,7 +90,7 @@ def _projections(S, K, key_projection, value_projection=None):
 
 
 def _keys(k, key_projection, value_projection=None):
-    """The R projected keys [*B, R, K, H] of k, 0 where it is hidden, and F cut to S columns
+    """The R projected keys [*B, R, K, H] of a k that is 0 where hidden, and F cut to S columns
     [K, R, S]."""
     both = _projections(*k.shape[-3:-1], key_projection, value_projection)
     e, f = (x.astype(k.dtype) for x in both)
@@ -97,22 +98,22 @@ def _keys(k, key_projection, value_projection=None):
 
 
 def _scores(q, live, keys) -> tuple[Float[Array, "*B N T R"], Bool[Array, "*B 1 T 1"]]:
-    """The scores of the projected keys, and which queries are live, of [*B, T, 1, 1]."""
+    """The scores against the projected keys, and the live queries, given as [*B, T, 1, 1]."""
     return scores(q * q.shape[-1] ** -0.5, keys), jnp.moveaxis(live, -3, -2)
 
 
 def _shown(x, seen):
-    """x [*B, S, K, H], 0 where it is hidden."""
+    """x [*B, S, K, H], 0 where hidden."""
     seen, x = aligned(seen[..., None, None], x)
     return jnp.where(seen, x, 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Linformer(Mechanism):
-    """Learned projections of the length to `features` rows (Wang et al. 2020), per key head.
+    """Softmax over keys and values projected to `features` rows (Wang et al. 2020), per key head.
 
     `sharing` is the paper's: "headwise" has one E and one F for all heads of a layer, "key_value"
-    one array for all heads, keys and values, "layer" that array for all layers of an encoder too.
+    one array for all heads, keys and values, "layer" one for all layers of an encoder too.
     """
 
     honours: ClassVar = HONOURS

@@ -30,19 +30,19 @@ def luna_attention(
     bias=None,
     chunk: int = 64,
 ) -> Float[Array, "*B T N D"]:
-    """softmax(q (A k)^T / sqrt(H)) (A v) with A = softmax(p k^T / sqrt(H)), [L, S] a key head.
+    """softmax(q (A k)^T / sqrt(H)) (A v) with A = softmax(p k^T / sqrt(H)), [L, S] per key head.
 
     Pack attention A, from a learned extra sequence p (`packed`), then unpack attention from q. The
     paper projects the packed sequence A x to keys and values; A (x W) = (A x) W, so here those are
-    A k and A v, by the layer's projections. (Its pack attention has projections of its own, and its
-    heads meet between the two; here A reads k, and each head packs for itself.) The packed sequence
-    is not handed on: the paper gives it, through a residual path and norm, to the next layer as its
-    p, which an interface of one output cannot, so p is learned in every layer.
+    A k and A v, by the layer's projections. (Its pack attention has projections of its own, and
+    mixes heads between the two; here A uses k, and each head packs for itself.) The paper passes
+    the packed sequence, through a residual path and norm, to the next layer as its p, which an
+    interface of one output does not allow, so p is learned in every layer.
 
-    Under `Causal` A cannot be a softmax over tokens, which would tell of later ones: it is the
+    Under `Causal` A cannot be a softmax over tokens, which would depend on later ones: it is the
     paper's causal form, with softplus for softmax and running means (`_luna_causal.py`), in chunks:
     `chunk` changes only the speed. O((T + S) L) time and memory, a decoding state of L (H + D)
-    numbers a key head. Honours `Causal` and `Padding` joined by `&`, else NotImplementedError.
+    numbers per key head. Honours `Causal` and `Padding` joined by `&`, else NotImplementedError.
     Raises ValueError for a `packed` of the wrong shape.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
@@ -60,7 +60,7 @@ def luna_attention(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Luna(Mechanism):
-    """Nested attention: packed to `length` learned rows and unpacked again (Ma et al. 2021)."""
+    """Nested attention: tokens packed to `length` learned rows, then unpacked (Ma et al. 2021)."""
 
     honours: ClassVar = HONOURS
     crosses: ClassVar = True

@@ -34,10 +34,10 @@ def nystrom_attention(
 ) -> Float[Array, "*B T N D"]:
     """softmax(q l^T) pinv(softmax(p l^T)) softmax(p k^T) v, scores over sqrt(H), O((T + S) M).
 
-    The landmarks p of q and l of k are the means of M segments of the tokens that are seen, as even
-    as may be. With no more tokens than landmarks each is its own: the exact softmax. Where T = S,
-    token i is query i and key i, so a query whose key is padded is in no mean. `pinv` is the
-    paper's iteration, started by the norms of each batch row and head by itself. `conv` adds
+    The landmarks p of q and l of k are the means of M segments, as even as possible, of the visible
+    tokens. With no more tokens than landmarks, each is its own: the exact softmax. If T = S, token
+    i is query i and key i, so a query whose key is padded is in no mean. `pinv` is the paper's
+    iteration, initialised by the norms of each batch row and head separately. `conv` adds
     sum_c conv_c v_{i+c-C//2}, C odd. Honours `Padding`; the means mix all positions, so `Causal`
     and the rest raise NotImplementedError. Raises ValueError for settings below 1 and for a `conv`
     of the wrong shape.
@@ -90,7 +90,8 @@ class _Means:
 
 
 def averages(seen: Bool[Array, "*B S"], landmarks: int, dtype) -> Float[Array, "*B M S"]:
-    """Row m averages segment m of the seen tokens, in order; the first segments hold one more."""
+    """Row m averages segment m of the visible tokens, in order; the first segments may hold one
+    more."""
     n = seen.sum(-1, keepdims=True, dtype=jnp.int32)
     used = jnp.clip(n, 1, landmarks)
     size, longer = n // used, n % used
@@ -130,13 +131,13 @@ def _softmaxes(q, k, means):
 
 
 def _attend(q, k, v, means, iterations) -> Float[Array, "*B T N D"]:
-    """The approximation for clean, scaled arrays."""
+    """The approximation, for arrays that are finite, 0 where hidden, and scaled."""
     f, a, b = _softmaxes(q, k, means)
     heads_first = lambda x: jnp.swapaxes(x, -3, -2)
     landed = heads_first(mix(b, v))  # [*B, N, M, D]
     own = heads_first(jnp.einsum("...ms,...skd->...mkd", means.of_k, v))
     own = jnp.repeat(own, q.shape[-2] // v.shape[-2], axis=-3)
-    # a key that is its own landmark is read as it is; so is the row of a query that is
+    # keys that are their own landmarks are read exactly, and so are rows of such queries
     read = jnp.where(_few(means.few_keys), own, pseudo_inverse(a, iterations) @ landed)
     rows = jnp.einsum("...mt,...nmd->...ntd", means.of_q, landed)
     return heads_first(jnp.where(means.own_row[..., None, :, None], rows, f @ read))
@@ -160,8 +161,8 @@ def _convolved(v, conv, T, N):
 class Nystrom(Mechanism):
     """Softmax through segment means, a Nystroem approximation (Xiong et al. 2021).
 
-    `conv_kernel`, odd, is the taps of the paper's depthwise convolution of values, one kernel a
-    key head.
+    `conv_kernel`, odd, is the number of taps of the paper's depthwise convolution of values, one
+    kernel per key head.
     """
 
     honours: ClassVar = HONOURS

@@ -49,13 +49,13 @@ def pooled_attention(
 ) -> Float[Array, "*B T N D"]:
     """softmax(q pool(k)^T / sqrt(H)) pool(v), each block of `stride` tokens pooled into one.
 
-    pool(x)_p is the mean of the seen tokens of block p or, with kernels, the strided convolution
-    sum_c x_{p C + c} W_c of the paper (C = stride, padding counts 0). Under `Causal` a query sees
-    what was pooled from the blocks before its own, and of its own block the tokens themselves, up
-    to its own: a block that holds a later token is never pooled for it (the paper masks the pooled
-    keys alone, so that the first queries see nothing). O(T S / stride) time, O(T stride + S)
-    memory. Honours `Causal` and `Padding` joined by `&`, else NotImplementedError. Raises
-    ValueError for kernels of the wrong shape or one without the other.
+    pool(x)_p is the mean of the visible tokens of block p or, with kernels, the paper's strided
+    convolution sum_c x_{p C + c} W_c (C = stride, padding counts as 0). Under `Causal` a query sees
+    the pooled blocks before its own, and the unpooled tokens of its own block up to itself: a block
+    with a later token is never pooled for it (the paper masks the pooled keys alone, so that the
+    first queries see nothing). O(T S / stride) time, O(T stride + S) memory. Honours `Causal` and
+    `Padding` joined by `&`, else NotImplementedError. Raises ValueError for kernels of the wrong
+    shape or one without the other.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     check_count("stride", stride)
@@ -106,11 +106,11 @@ def _checked(stride, k, v, key_kernel=None, value_kernel=None):
 
 
 def _causal(q, k, v, there, near, stride, offset):
-    """The output, and the poison of what each query sees [*B, T, N]."""
+    """The output, and the poison [*B, T, N]: NaN where a query sees a token that is not finite."""
     *batch, T, N, H = q.shape
     C, K, n = stride, k.shape[-2], len(batch)
     S = near[0].shape[n]
-    # query t stands at place t + offset; further off than this it sees the same
+    # query t stands at position t + offset; beyond these bounds it sees the same
     offset = max(min(offset, S + C), -T - C)
     first = offset // C  # the block of query 0
     lead = offset - first * C
@@ -120,14 +120,14 @@ def _causal(q, k, v, there, near, stride, offset):
     start = first * C
 
     def own(x):
-        """The blocks of tokens in which the queries stand, beside theirs."""
+        """The blocks of tokens in which the queries' blocks stand."""
         x = ends(x, max(-start, 0), max(start + P * C - S, 0))
         at = max(start, 0)
         return in_blocks(jax.lax.slice_in_dim(x, at, at + P * C, axis=n), C, n)
 
     keys, values, seen, spoilt = map(own, near)
     local = _local(rows * H**-0.5, keys, values, seen)
-    # all queries of a block see the same pooled keys, so they are as heads of one query
+    # all queries of a block see the same pooled keys, so they run as heads of one query
     grouped = rows.reshape(*batch, P, C, K, N // K, H).swapaxes(n + 1, n + 2)
     far = blockwise(
         grouped.reshape(*batch, P, N * C, H), k, v, Causal(first - 1) & there, None, scale=None
@@ -156,8 +156,8 @@ def _local(q, k, v, seen):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pooled(Mechanism):
-    """Keys and values pooled by blocks of `stride` (memory-compressed, Liu et al. 2018): by their
-    mean, or by a learned convolution for each key head."""
+    """Softmax over keys and values pooled in blocks of `stride` (memory-compressed, Liu et al.
+    2018): by their mean, or by a learned convolution for each key head."""
 
     honours: ClassVar = HONOURS
     crosses: ClassVar = True

@@ -46,16 +46,17 @@ def poolingformer_attention(
     """y + z: y = softmax(q k^T / sqrt(H)) v over keys at most `window` away, and
     z = softmax(y Q pool(y K)^T / sqrt(H)) pool(y V), with Q, K, V the projections of each head.
 
-    A pool is of `kernel` tokens, one every `stride`, and seen where it lies whole within
-    `pool_window` of the query; under `Causal`, at or after its last token. "mean" and "max" are
-    those of its tokens; "dynamic" is the paper's lightweight dynamic convolution, sum_c d_c x_c
-    with d = softmax(x_m P), m its middle token and P `key_pool` or `value_pool` of the head.
+    A pool covers `kernel` tokens, one starts every `stride`, and a query sees those that lie
+    entirely within `pool_window` of it and, under `Causal`, end no later than it. "mean" and "max"
+    are those of a pool's tokens; "dynamic" is the paper's lightweight dynamic convolution,
+    sum_c d_c x_c with d = softmax(x_m P), m the middle token and P the head's `key_pool` or
+    `value_pool`.
 
-    Query i is token i: its first level is what enters pools, so a token without a query is in none,
-    and where T != S pools are of the queries. Nor is one that sees nothing in the first level, or,
-    where T = S, whose key is padded; d is over the others. A `Causal` with an offset moves the edge
-    of the first level alone. Each head projects its own y: the paper's second level mixes all
-    heads, which a layer does only before and after. O(T (window + pool_window / stride)) time, O(T)
+    Query i is token i, and pools are of outputs of the first level: a token without a query is in
+    none, and if T != S pools are of the queries. Nor is one that sees nothing in the first level
+    or, if T = S, whose key is padded; d is over the others. An offset of `Causal` moves the edge of
+    the first level alone. Each head projects its own y: the paper's second level mixes all heads,
+    which a layer does only before and after. O(T (window + pool_window / stride)) time, O(T)
     memory. Honours `Causal` and `Padding` joined by `&`, else NotImplementedError. Raises
     ValueError for settings and arrays that do not fit.
     """
@@ -70,7 +71,7 @@ def poolingformer_attention(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TwoLevels:
-    """The last keys and values of the first level, and all of the second, not yet pooled."""
+    """The last keys and values of the first level, and all those of the second, unpooled."""
 
     near: _cache.Cache
     far: _cache.Cache  # float32 or wider
@@ -78,8 +79,8 @@ class TwoLevels:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Poolingformer(Mechanism):
-    """A window, whose outputs are projected anew, pooled and attended to in a larger one
-    (Poolingformer, Zhang et al. 2021, known here by summaries); the two outputs are added.
+    """Softmax over a window, whose outputs are projected, pooled and attended to in a larger one
+    (Poolingformer, Zhang et al. 2021, built from summaries of the paper); the two are added.
 
     Decodes with the window's keys and all projected ones; a step reads and pools all of the latter.
     """
@@ -110,7 +111,7 @@ class Poolingformer(Mechanism):
         return self._levels(_drawn, q, k, v, mask, bias, learned)[0]
 
     def _levels(self, attend, q, k, v, mask, bias, learned):
-        """The output, and the second level's keys and values of each token, before the pools."""
+        """The output, and the second level's keys and values of each token, before pooling."""
         self.check_learned(q, k, v, **learned)
         mask, bias = check_qkv(q, k, v, mask, bias)
         (causal, padding), rest = mask.take(*HONOURS)
@@ -129,7 +130,7 @@ class Poolingformer(Mechanism):
         return y + z, k, v
 
     def _pools(self, k, v, seen: Bool[Array, "*B T"], learned):
-        """Pooled keys and values [*B, P, N, *], and which pools there are [*B, P]."""
+        """Pooled keys and values [*B, P, N, *], and which pools hold a visible token [*B, P]."""
         T, n = k.shape[-3], k.ndim - 3
         (k, poison), (v, v_poison) = isolate(k), isolate(v)  # a projection may overflow
         poison = poison + v_poison
@@ -205,7 +206,7 @@ class Poolingformer(Mechanism):
 
 
 def _projected(y, learned):
-    """Queries, keys and values of the second level; a y that is not finite has NaN for its key."""
+    """Queries, keys and values of the second level; the key of a y that is not finite is NaN."""
     y, poison = isolate(y)
     names = ("query_projection", "key_projection", "value_projection")
     q, k, v = (jnp.einsum("...nd,ndh->...nh", y, learned[x].astype(y.dtype)) for x in names)
@@ -219,6 +220,6 @@ def _by_blocks(q, k, v, mask):
 
 
 def _drawn(q, k, v, mask):
-    """The same by the whole matrix."""
+    """The same by the full matrix."""
     seen = seen_array(mask, q.shape[-3], k.shape[-3]).any(-1)[..., 0, :]
     return dense_attention(q, k, v, mask=mask), jnp.broadcast_to(seen, q.shape[:-2])

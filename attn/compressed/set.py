@@ -30,12 +30,12 @@ def set_attention(
     """softmax(q (h W)^T / sqrt(H)) h with h = softmax(I k^T / sqrt(H)) v [P, D], per key head.
 
     The two attentions of the paper's induced block ISAB, one head at a time: `inducing_points` I
-    are queries (the authors scale by the width of all heads), and `key_map` W makes the keys of
-    the second attention from what they found; its values are h itself, since a map of them can be
-    had from the layer's output projection. What the inner block does to h besides, its residual
-    path, norm and position-wise network, is left out; those of the outer block are the layer's.
-    O((T + S) P) time and memory. Honours `Padding`; the points see all positions, so `Causal` and
-    the rest raise NotImplementedError. Raises ValueError for arrays of the wrong shape.
+    are queries (the authors scale by the width of all heads), and `key_map` W makes the keys of the
+    second attention from their output h; its values are h itself, since the layer's output
+    projection can map them. The inner block's residual path, norm and position-wise network are
+    left out; those of the outer block are the layer's. O((T + S) P) time and memory. Honours
+    `Padding`; the points see all positions, so `Causal` and the rest raise NotImplementedError.
+    Raises ValueError for arrays of the wrong shape.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     (padding,), rest = mask.take(*HONOURS)
@@ -51,7 +51,7 @@ def set_attention(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Set(Mechanism):
-    """Attention through `points` learned inducing points, a Set Transformer's (Lee et al. 2019)."""
+    """Attention through `points` learned inducing points (Set Transformer, Lee et al. 2019)."""
 
     honours: ClassVar = HONOURS
     crosses: ClassVar = True

@@ -24,11 +24,10 @@ from attn.nn.sampling import greedy
 
 
 class Aligned(nnx.Module, abc.ABC):
-    """A source is read into one vector for each of its tokens; each token of the target is written
-    from a state, the token before it and a context, the mean of those vectors by their alignment
-    with the state. O(T S) time. Tokens are embedded in `width` numbers, a share `dropout` of which
-    is dropped; `bos` stands before the first token of the target. Padding of the source reaches
-    nothing, in value or gradient.
+    """Scores of each target token, from a state, the token before it and a context: the mean of one
+    vector per source token, weighted by their alignment with the state. O(T S) time. Tokens are
+    embedded in `width` numbers, a share `dropout` of which is dropped; `bos` stands before the
+    first target token. Padding of the source affects nothing, in value or gradient.
     """
 
     def __init__(
@@ -56,13 +55,13 @@ class Aligned(nnx.Module, abc.ABC):
 
     @abc.abstractmethod
     def read(self, x: Float[Array, "*B S W"], real: Bool[Array, "*#B S"]) -> tuple[Any, Array]:
-        """(the state before the first token, vectors [*B, S, W] of a source)."""
+        """(the state before the first target token, the vectors [*B, S, W] of a source)."""
 
     @abc.abstractmethod
     def write(
         self, state: Any, y: Float[Array, "*B W"], h: Float[Array, "*B S W"], mask: Mask
     ) -> tuple[Any, Float[Array, "*B W"], Float[Array, "*B S"]]:
-        """(state, what the scores are read from, alignment) of the next token, after token y."""
+        """(state, the vector that the scores are a linear map of, alignment) after token y."""
 
     def __call__(
         self,
@@ -72,7 +71,7 @@ class Aligned(nnx.Module, abc.ABC):
         lengths: Int[Array, "*B"] | None = None,
         dropout_key: Array | None = None,
     ) -> Float[Array, "*B T classes"]:
-        """Scores of what follows each token of `target_in`, whose first is `bos`.
+        """Scores of the token that follows each of `target_in`, whose first is `bos`.
 
         Raises TypeError or ValueError for tokens and lengths that do not fit.
         """
@@ -85,7 +84,7 @@ class Aligned(nnx.Module, abc.ABC):
         *,
         lengths: Int[Array, "*B"] | None = None,
     ) -> Float[Array, "*B T S"]:
-        """How much of each token of the source goes into each of the target."""
+        """The alignment weights of each target token over the tokens of the source."""
         return self._run(source, target_in, lengths, None)[1]
 
     def greedy(
@@ -110,14 +109,14 @@ class Aligned(nnx.Module, abc.ABC):
         alpha: float = 0.6,
         lengths: Int[Array, "*B"] | None = None,
     ) -> tuple[Int[Array, "*B width steps"], Float[Array, "*B width"]]:
-        """(hypotheses, scores), best first, of `beam_search`; compiled as one program."""
+        """(hypotheses, scores) of `beam_search`, best first; compiled as one program."""
         _check_source(source, lengths)
         check_count("width", width)
         check_settings(self.out.out_features, steps, end, alpha)
         return _beam(*nnx.split(self), source, (steps, width, end, alpha), lengths)
 
     def _next(self, state, token, h, mask):
-        """(state, scores of the next token) after one token more."""
+        """(state, scores of the next token) after one more token."""
         y = look_up(self.target_table[...], token)
         state, out, _ = self.write(state, y, h, mask)
         return state, self.out(out)
@@ -154,8 +153,8 @@ class Aligned(nnx.Module, abc.ABC):
 def recur(
     cell: nnx.Module, carry: Any, x: Float[Array, "*B S W"], real: Bool[Array, "*#B S"], **how
 ) -> tuple[Any, Float[Array, "*B S V"]]:
-    """(last carry, outputs) of a Flax cell over the real tokens; `reverse=True` goes from the last
-    to the first. Padding changes no carry."""
+    """(last carry, outputs) of a Flax cell over the real tokens, from the last to the first with
+    `reverse=True`. Padding changes no carry."""
 
     def one(carry, given):
         x, real = given
@@ -175,7 +174,7 @@ def align(
     h: Float[Array, "*B S W"],
     mask: Mask,
 ) -> tuple[Float[Array, "*B W"], Float[Array, "*B S"]]:
-    """(context, alignment) of a state with the vectors of a source, in one head."""
+    """(context, alignment) of a state with the vectors of a source, by one head."""
     learned = {name: x[...] for name, x in learned.items()}
     a = mechanism.weights(s[..., None, None, :], h[..., None, :], mask=mask, **learned)
     a = a[..., 0, 0, :]
@@ -183,7 +182,7 @@ def align(
 
 
 def learned_of(mechanism: Additive | Luong, width: int, key: Array) -> nnx.Dict:
-    """Its arrays as parameters, for one head."""
+    """The mechanism's learned arrays as parameters, for one head."""
     heads = dict(num_heads=1, num_kv_heads=1, head_dim=width, value_dim=width, max_length=1)
     return nnx.Dict({name: nnx.Param(x) for name, x in mechanism.init(key, **heads).items()})
 
@@ -216,7 +215,7 @@ def _greedy(graph, params, source, steps: int, lengths):
 def _beam(graph, params, source, settings, lengths):
     steps, width, end, alpha = settings
     model = nnx.merge(graph, params)
-    # each hypothesis reads the source for itself, which costs no more than to write it does
+    # each hypothesis reads the source by itself, which costs no more than writing does
     source = jnp.repeat(source[..., None, :], width, axis=-2)
     lengths = None if lengths is None else jnp.repeat(lengths[..., None], width, axis=-1)
     step, state, scores = _started(model, source, lengths)
@@ -224,7 +223,7 @@ def _beam(graph, params, source, settings, lengths):
 
 
 def _started(model: Aligned, source, lengths):
-    """(step, state, scores of the first token) of writing."""
+    """(step, state, scores of the first token) to decode from."""
     state, h, mask = model._read(source, lengths, None)
     step = lambda state, token: model._next(state, token, h, mask)
     return step, *step(state, jnp.full(source.shape[:-1], model.bos, jnp.int32))

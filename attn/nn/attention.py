@@ -38,8 +38,8 @@ PLAIN = Rotary()
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LayerState:
-    """What a layer remembers while it decodes: its mechanism's state, the last tokens before the
-    short convolution, and the last token for the shift."""
+    """A layer's state while it decodes: its mechanism's state, the last inputs of the short
+    convolution, and the last token for the token shift."""
 
     mechanism: Any
     conv: Float[Array, "*B before C"] | None
@@ -52,31 +52,31 @@ class Attention(nnx.Module):
 
     W_q, W_k, W_v lie side by side in one kernel [width, (N + 2 K) H], so self-attention is one
     product; K < N is grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245), K = 1
-    multi-query (Shazeer 2019, arXiv:1911.02150). `qk_norm` puts an RMSNorm with a learned scale on
-    each head of q and k, before rotary (after Henry et al. 2020, arXiv:2010.04245, whose norm is
-    the length and whose scale one number in place of 1 / sqrt(H)); where a mechanism keeps several
-    vectors side by side in a head (`parts`), each is normalised and rotated by itself. With `xpos`,
-    q and k are also scaled about the middle of `max_length`, so that scores fall with distance (Sun
-    et al. 2022, arXiv:2212.10554).
+    multi-query (Shazeer 2019, arXiv:1911.02150). `qk_norm` applies an RMSNorm with a learned scale
+    to each head of q and k, before rotary (after Henry et al. 2020, arXiv:2010.04245, who use the
+    L2 norm and learn one number in place of 1 / sqrt(H)); if a head holds several vectors side
+    by side (the mechanism's `parts`), each is normalised and rotated separately. With `xpos`, q and
+    k are also scaled about the middle of `max_length`, so that scores fall with distance (Sun et
+    al. 2022, arXiv:2212.10554).
 
     A mechanism with `shared_qk` has one kernel for q and k (Reformer, Kitaev et al. 2020,
-    arXiv:2001.04451), [width, 2 N H], K = N. `bias` adds one to each of these products.
+    arXiv:2001.04451), [width, 2 N H], K = N. `bias` adds a bias to each of these products.
 
-    A mechanism asks for the rest by its record: its learned arrays are parameters here and its
-    `gates` are projected from x, queries and keys among them made as q and k are. What its
-    `shifts` name is projected from a mixture of each token and the one before it, by learned shares
-    (`TokenShift`), which follow the token with a `shift_rank`. With `short_conv`, q, k and v first
-    pass through a causal convolution of that many taps and SiLU. Padding and other documents enter
-    neither.
-    With `blending`, each value is v + s (v_1 - v) of the first layer's value v_1, if these
-    `first_values` are given, and a share s of each channel that follows the token, as v does (after
-    Zhou et al. 2024, arXiv:2410.17897).
+    The mechanism's record asks for the rest. Its learned arrays are parameters here; its `gates`
+    are projected from x, and those that are queries or keys are treated as q or k. The projections
+    named in `shifts` read a mixture of each token and the one before it, by learned shares
+    (`TokenShift`), which depend on the token if there is a `shift_rank`. With `short_conv`, q, k
+    and v first pass through a causal convolution of that many taps and SiLU. Padding and other
+    documents enter neither.
+    With `blending`, each value becomes v + s (v_1 - v), if `first_values` v_1, those of the first
+    layer, are given; s is a share per channel, computed from the input of v (after Zhou et al.
+    2024, arXiv:2410.17897).
     `head_norm` (an `attn.norms.HeadNorm`) normalises the heads' outputs; with `bonus`, the
     mechanism's `own` share of the token's value is added to them, by weights that start at that
     number; `output_gate` then multiplies by "silu" or "sigmoid" of x W_g, or by the mechanism's own
-    `gating`, and with `gates_first` before the norm. What is None there, or 0 taps, adds nothing.
-    Parameters are float32; products and the output are in `dtype`. Raises ValueError for sizes that
-    do not fit, TypeError for what is no mechanism, no rotary or no flag.
+    `gating`; with `gates_first`, before the norm. None, or 0 taps, adds nothing. Parameters are
+    float32; products and the output are in `dtype`. Raises ValueError for sizes that do not fit,
+    TypeError for what is not a mechanism, a rotary or a flag.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Attention(nnx.Module):
 
         Raises ValueError for shapes that do not fit, for rotary, gates, a short convolution or a
         token shift in cross-attention, and for xPos without `Causal`; TypeError for positions that
-        are no array.
+        are not an array.
         """
         q, k, v, extra = self._project(x, context, positions, mask, first_values)
         own = self._own(q, k, v, extra)
@@ -171,16 +171,16 @@ class Attention(nnx.Module):
         max_length: int,
         first_values: Float[Array, "*B T K H"] | None = None,
     ) -> tuple[LayerState, Float[Array, "*B T W"]]:
-        """(state, output) of the tokens of a prompt, with `mask=Causal()`; `step` goes on from the
-        state up to `max_length` tokens. Raises NotImplementedError if the mechanism cannot, or
-        not with a bias."""
+        """(state, output) of the tokens of a prompt, with `mask=Causal()`; `step` continues from
+        the state up to `max_length` tokens. Raises NotImplementedError if the mechanism does not
+        decode, or not with a bias."""
         q, k, v, extra = self._project(x, None, positions, Causal(), first_values)
         own, stepped = self._own(q, k, v, extra), {**extra, **self._stepped(bias)}
         state, y = self.mechanism.prefill(q, k, v, max_length=max_length, **stepped)
         latest = x[..., -max(1, self.mechanism.short_conv) :, :]
         conv = last = None
         if self.short_conv is not None:
-            # of the latest the first alone may lack the token before it, and `last` drops that
+            # only the first of the latest may lack the token before it, and `last` drops that
             qkv = self._qkv_shifted(latest, self._before(latest, Causal()))
             conv = self.short_conv.last(qkv)
         if self.token_shift is not None:
@@ -197,7 +197,8 @@ class Attention(nnx.Module):
         positions: Int[Array, "*#B 1"] | None = None,
         first_values: Float[Array, "*B 1 K H"] | None = None,
     ) -> tuple[LayerState, Float[Array, "*B 1 W"]]:
-        """One token after those of `state`: its output equals that of the whole at once.
+        """(state, output) of the token after those of `state`; the output equals that of the whole
+        sequence at once.
 
         Raises TypeError for a state that is not a layer's, ValueError for more tokens than one.
         """
@@ -225,8 +226,8 @@ class Attention(nnx.Module):
     def values(
         self, x: Float[Array, "*B T W"], *, mask: Mask = FULL, state: LayerState | None = None
     ) -> Float[Array, "*B T K H"]:
-        """The `first_values` of deeper layers, if this is the first; with a `state`, of the token
-        after it. Raises ValueError for another width or batch."""
+        """The `first_values` for deeper layers, if this is the first; with a `state`, those of the
+        token after it. Raises ValueError for another width or batch."""
         check_width(self.qkv.shape[0], x=x)
         if state is not None:
             check_batch(x, state.last, state.conv)
@@ -239,7 +240,7 @@ class Attention(nnx.Module):
         return {name: x[...] for name, x in self.learned.items()}
 
     def _dropping(self, key: Array | None) -> dict[str, Array]:
-        """The key, for mechanisms that drop weights."""
+        """The dropout key, for mechanisms that drop weights."""
         return {"dropout_key": key} if key is not None and self.mechanism.dropout_rate > 0 else {}
 
     def _stepped(self, bias: Bias | None) -> dict[str, Bias]:
@@ -254,7 +255,7 @@ class Attention(nnx.Module):
     def memory(
         self, context: Float[Array, "*B S W"]
     ) -> tuple[Float[Array, "*B S K H"], Float[Array, "*B S K H"]]:
-        """Keys and values of a context, projected once for any number of `recall`s. Raises
+        """The keys and values of a context, projected once for any number of `recall`s. Raises
         ValueError for another width, gates, a short convolution or a token shift."""
         check_width(self.qkv.shape[0], context=context)
         check_context(self.mechanism, positions=None, gates=self._gates(context, None, None))
@@ -279,14 +280,14 @@ class Attention(nnx.Module):
         return self._by_head(self._qkv(x, self._columns[0]), self.heads[0], self.q_norm)
 
     def _by_head(self, x, heads, norm):
-        """Heads of their own axis, normalised by parts."""
+        """x with an axis of heads, each of whose parts is normalised."""
         parts, H = self.mechanism.parts, self.heads[2]
         x = x.reshape(*x.shape[:-1], heads * parts, H // parts)
         x = x if norm is None else norm(x)
         return x.reshape(*x.shape[:-2], heads, H)
 
     def _own(self, q, k, v, extra) -> Float[Array, "*B T N H"] | None:
-        """The bonus: what each head adds of its token's own value."""
+        """The bonus: the share of its token's own value that each head adds."""
         if self.bonus is None:
             return None
         q, k, v = map(wide, (q, k, v))
@@ -296,7 +297,7 @@ class Attention(nnx.Module):
         return self.mechanism.own(q, k, **arrays)[..., None] * jnp.repeat(v, groups, axis=-2)
 
     def _output(self, x, y, own=None):
-        """Heads [*B, T, N, H] of the tokens x back to the width."""
+        """The output [*B, T, W] for the tokens x from the outputs y [*B, T, N, H] of the heads."""
         gated = lambda y: y if self.out_gate is None else y * self._gating(x).reshape(y.shape)
         y = gated(y) if self.mechanism.gates_first else y
         y = y if self.head_norm is None else self._normed(y)
@@ -307,7 +308,7 @@ class Attention(nnx.Module):
 
     def _normed(self, y):
         norm = self.mechanism.head_norm
-        # not -1, which jax cannot tell of no rows
+        # not -1, which jax cannot infer without rows
         x = y.reshape(*y.shape[:-2], self.out.shape[0]) if norm.together else y
         return self.head_norm(x).reshape(y.shape) * norm.times
 
@@ -328,8 +329,8 @@ class Attention(nnx.Module):
         positions: Int[Array, "*#B T"] | None = None,
         first_values: Float[Array, "*B T K H"] | None = None,
     ) -> Float[Array, "*B N T S"]:
-        """The effective matrix of each head for the same input, before its `head_norm`, whatever
-        the values are."""
+        """The effective attention matrix of each head for this input, before its `head_norm`; it
+        does not depend on the values."""
         q, k, _, extra = self._project(x, context, positions, mask)
         return self.mechanism.weights(q, k, mask=mask, bias=bias, **extra)
 
@@ -342,8 +343,8 @@ class Attention(nnx.Module):
         positions: Int[Array, "*#B T"] | None = None,
         first_values: Float[Array, "*B T K H"] | None = None,
     ) -> tuple[Float[Array, "*B T N H"], Float[Array, "*B T N H"]]:
-        """What the mechanism makes of the layer's q, k and v, and what softmax makes of the same:
-        how far it is from softmax."""
+        """(the mechanism's output, that of softmax attention) for the layer's q, k and v: how far
+        the mechanism is from softmax."""
         q, k, v, extra = self._project(x, None, positions, mask, first_values)
         exact = dot_product_attention(q, k, v, mask=mask, bias=bias)
         return self.mechanism(q, k, v, mask=mask, bias=bias, **extra), exact
@@ -370,7 +371,7 @@ class Attention(nnx.Module):
         return q, k, v, {**self._learned(), **gates}
 
     def _blended(self, v, first_values, x, before) -> Float[Array, "*B T K H"]:
-        """The values v of the tokens x with their share of the first layer's."""
+        """The values v of the tokens x, blended with those of the first layer."""
         if self.blend is None or first_values is None:
             return v
         if first_values.shape != v.shape:
@@ -381,7 +382,7 @@ class Attention(nnx.Module):
         return (own + share.astype(own.dtype) * (first - own)).astype(v.dtype)
 
     def _gates(self, x, before, positions):
-        """What the mechanism asks for of each token; queries and keys are made as q and k are."""
+        """The mechanism's gates; those that are queries or keys are treated as q or k."""
         read = lambda name: self._read(name, x, before)
         gates = self.gates(x.astype(self.dtype), read)
         for name, like in self.mechanism.gates_like.items():
@@ -404,18 +405,18 @@ class Attention(nnx.Module):
 
     @property
     def _columns(self) -> tuple[slice, slice, slice]:
-        """Those of q, k and v in the kernel, where q and k may be the same."""
+        """The columns of q, k and v in the kernel; those of q and k may be the same."""
         (N, K, H), C = self.heads, self.qkv.shape[1]
         return slice(N * H), slice(C - 2 * K * H, C - K * H), slice(C - K * H, C)
 
     def _heads(self, q, k, v, positions):
-        """Heads of their own axis, normalised and rotated."""
+        """q, k and v with an axis of heads, q and k normalised and rotated."""
         N, K, H = self.heads
         q, k = self._by_head(q, N, self.q_norm), self._by_head(k, K, self.k_norm)
         return *self._rotated(q, k, positions), v.reshape(*v.shape[:-1], K, H)
 
     def _rotated(self, q, k, positions):
-        """Each part of a head by itself."""
+        """q and k with each part of a head rotated separately."""
         if positions is None:
             return q, k
         parts, H = self.mechanism.parts, self.heads[2]
@@ -424,7 +425,7 @@ class Attention(nnx.Module):
         return [y.reshape(x.shape) for x, y in zip((q, k), turned)]
 
     def _qkv_shifted(self, x, before) -> Float[Array, "*B T C"]:
-        """`_qkv`, each of q, k and v of what it reads."""
+        """`_qkv`, each of q, k and v from its own mixture of tokens."""
         if before is None:
             return self._qkv(x)
         columns = dict(zip("qkv", self._columns))
@@ -434,9 +435,9 @@ class Attention(nnx.Module):
         return jnp.concatenate([self._qkv(*read) for read in reads], -1)
 
     def _before(self, x, mask) -> Float[Array, "*B T W"] | None:
-        """The token before each, where there is a shift."""
+        """The token before each, if there is a token shift."""
         return None if self.token_shift is None else self.token_shift.before(x, mask)
 
     def _read(self, name, x, before):
-        """What the projection `name` reads of the tokens x."""
+        """The input of the projection `name` for the tokens x."""
         return x if before is None else self.token_shift(name, x, before)

@@ -1,4 +1,4 @@
-"""A mechanism in the place of Flax's own attention: `attention_fn` of its multi-head modules."""
+"""A mechanism in place of Flax's own attention: the `attention_fn` of its multi-head modules."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,20 +15,21 @@ from attn.mechanism import Mechanism
 
 
 def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Array]:
-    """What `flax.nnx.MultiHeadAttention` and `flax.linen.MultiHeadDotProductAttention` take as
-    `attention_fn`: the mechanism under `mask`, and under the mask and bias of each call.
+    """An `attention_fn` for `flax.nnx.MultiHeadAttention` and
+    `flax.linen.MultiHeadDotProductAttention`: the mechanism under `mask` and under the mask and
+    bias of each call.
 
-    A boolean mask of a call, broadcast to [*B, 1, T, S] as Flax does, is an `Array` term to the
-    mechanism, and a `Padding` of keys, which more of them honour, if it has one row [*B, 1, 1, S];
-    `is_causal` is `Causal()`. A query that sees nothing gets 0. Dropout is the module's rate on the
+    A call's boolean mask, broadcast to [*B, 1, T, S] as Flax does, becomes an `Array` term or, if
+    it has one row [*B, 1, 1, S], a `Padding` of keys, which more mechanisms honour; `is_causal`
+    becomes `Causal()`. A query that sees nothing gets 0. The module's dropout rate applies to the
     mechanism's weights.
 
-    Raises TypeError for what is no Mechanism, ValueError for one with learned arrays, gates or a
-    norm that its own layer holds, or a dropout rate of its own. What is returned raises ValueError
-    for dropout without a key and for numbers of an additive mask (where they are traced the output
-    is NaN), TypeError for a mask that is no array, and NotImplementedError for what it cannot
-    honour: masks that differ by head, dropout that is the same in every row, weights to be sown, a
-    precision, a single query of many keys (`decode=True`) where its place counts, and what the
+    Raises TypeError for what is not a Mechanism, ValueError for one with learned arrays, gates or a
+    norm that its own layer holds, or a dropout rate of its own. The returned function raises
+    ValueError for dropout without a key and for an additive mask (if its numbers are traced, the
+    output is NaN), TypeError for a mask that is not an array, and NotImplementedError for what it
+    cannot honour: masks that differ by head, dropout that is the same in every row, sowing weights,
+    a precision, a single query of many keys (`decode=True`) whose position matters, and what the
     mechanism refuses.
     """
     if not isinstance(mechanism, Mechanism):
@@ -100,7 +101,7 @@ def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Ar
 
 
 def _parts(mechanism: Mechanism) -> list[str]:
-    """What the mechanism leaves to its layer."""
+    """The names of what the mechanism leaves to its layer."""
     sizes = dict(num_heads=8, num_kv_heads=8, head_dim=64)
     init = lambda: mechanism.init(jax.random.key(0), value_dim=64, max_length=64, **sizes)
     added = ("shared_qk", "short_conv", "output_gate", "head_norm")
@@ -134,7 +135,7 @@ def _term(mask: Bool[Array, "..."], q: Array, k: Array) -> Mask:
 
 
 def _unless_additive(out: Array, mask: Bool[Array, "..."]) -> Array:
-    """out, or NaN if the mask is one to be added: its numbers are not known while traced."""
+    """out, or NaN if the mask is additive: its numbers are not known while traced."""
     if mask.dtype == bool:
         return out
     return jnp.where(((mask >= 0) & (mask <= 1)).all(), out, jnp.nan)

@@ -1,4 +1,4 @@
-"""What an attention layer is built of and called with: whether it fits."""
+"""The checks of what an attention layer is built of and called with."""
 
 from attn._requests import check_requests
 from attn._settings import check_count, check_flag
@@ -8,7 +8,7 @@ from attn.positions import Rotary
 
 
 def check_kinds(mechanism: Mechanism, rotary: Rotary, **flags: bool) -> None:
-    """Raise TypeError for what is no mechanism, no rotary or no flag."""
+    """Raise TypeError for what is not a mechanism, a rotary or a flag."""
     if not isinstance(mechanism, Mechanism):
         what = "a Mechanism such as attn.Softmax()"
         raise TypeError(f"mechanism: expected {what}, got {mechanism!r}")
@@ -28,8 +28,8 @@ def heads_of(
     max_length: int,
     xpos: bool,
 ) -> tuple[int, int, int]:
-    """Query heads, key heads and the width of each. Raises ValueError for sizes that do not go
-    together, or not with the mechanism, and for requests of it that no layer can meet."""
+    """The numbers of query heads and key heads, and their width. Raises ValueError for sizes that
+    do not fit together or the mechanism, and for requests by it that no layer can meet."""
     counts = {"width": width, "num_heads": num_heads, "max_length": max_length}
     for name, size in counts.items():
         check_count(name, size)
@@ -57,8 +57,8 @@ def heads_of(
 
 
 def check_names(mechanism: Mechanism, learned: dict, gates: dict) -> None:
-    """Raise ValueError for a learned array with a gate's name, and for a shift of what the layer
-    does not project."""
+    """Raise ValueError for a learned array with a gate's name, and for a shift of a projection that
+    the layer does not have."""
     if both := sorted(learned.keys() & gates.keys()):
         raise ValueError(f"{mechanism.name}: init and gates both name {', '.join(both)}")
     known = {"q", "v", *gates}
@@ -73,7 +73,7 @@ def check_names(mechanism: Mechanism, learned: dict, gates: dict) -> None:
 
 
 def check_context(mechanism: Mechanism, *, positions, gates: dict) -> None:
-    """Raise ValueError for what needs q and k to come from one sequence."""
+    """Raise ValueError for anything that needs q and k to come from one sequence."""
     name = mechanism.name
     if positions is not None:
         raise ValueError("positions: two sequences share none to rotate by; leave them out")
@@ -95,8 +95,8 @@ def check_context(mechanism: Mechanism, *, positions, gates: dict) -> None:
 
 
 def check_batch(x, *past) -> None:
-    """Raise ValueError for a token of another batch than what a state has of those before it, with
-    which one would broadcast."""
+    """Raise ValueError for a token of another batch than the tokens kept in a state, which would
+    otherwise broadcast."""
     for before in past:
         if before is not None and before.shape[:-2] != x.shape[:-2]:
             want, got = [*before.shape[:-2], 1, x.shape[-1]], list(x.shape)

@@ -12,12 +12,12 @@ SCORE = Additive()
 
 
 class Bahdanau(Aligned):
-    """h_j of a bidirectional GRU over the source; then for each token, in this order,
+    """h_j from a bidirectional GRU over the source; then for each token, in this order,
 
         a_ij = softmax_j(v . tanh(W s_{i-1} + U h_j))     aligned with the PREVIOUS state
         c_i = sum_j a_ij h_j
         s_i = GRU(s_{i-1}, [y_{i-1}; c_i])
-        t_i = U_o s_{i-1} + V_o y_{i-1} + C_o c_i, scores of maxout(t_i)
+        t_i = U_o s_{i-1} + V_o y_{i-1} + C_o c_i, scores from maxout(t_i)
 
     with s_0 = tanh(W_s h of the backward GRU at the first token), as in the paper's appendix A.
     Differences: each direction has `width` / 2 units, so that h_j is as wide as s_i, and the GRU
@@ -26,7 +26,7 @@ class Bahdanau(Aligned):
 
     def __init__(self, *, width: int, key: Array, **sizes):
         """`sizes` are those of `Aligned`."""
-        super().__init__(width=width, key=key, **sizes)  # refuses what is no number
+        super().__init__(width=width, key=key, **sizes)  # refuses what is not a number
         if width % 2:
             raise ValueError(
                 f"width: expected an even number, half for each direction, got {width}"

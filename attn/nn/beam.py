@@ -23,27 +23,27 @@ def beam_search(
     end: int,
     alpha: float = 0.6,
 ) -> tuple[Int[Array, "*B W steps"], Float[Array, "*B W"]]:
-    """The W best of the hypotheses that a beam of W keeps, best first, and their scores.
+    """The W best hypotheses of a beam of width W, best first, and their scores.
 
-    `state` and `scores` are those after the start token, the same for each of the W. Each of at
-    most `steps` times, the W likeliest continuations stay; one that ends leaves the beam and
-    competes with the others that ended, and at last with those that did not, by
+    `state` and `scores` are those after the start token, the same for each of the W. At each of at
+    most `steps` steps, the W likeliest continuations stay; one that ends leaves the beam and
+    competes with the others that ended, and finally with those that did not, by
 
         log P(Y) / ((5 + |Y|) / 6)^alpha
 
-    (arXiv:1609.08144, eq. 14, without coverage), |Y| with its `end` token, which also fills what
-    follows it, and alpha from 0 to 4. Width 1 is greedy decoding. Where there are fewer than W
-    hypotheses, the rest score -inf, as do those whose scores are NaN; infinite scores share what
-    there is, as in `sample`. Each leaf of the state has the axes [*B, W] in front and is gathered
-    by the parent of each hypothesis; a leaf without axes is common to all. One call of `step` fewer
-    than `steps`, O(W steps) memory beside the state's.
-    Raises ValueError for what does not fit, TypeError for scores that are no floats.
+    (arXiv:1609.08144, eq. 14, without coverage), where |Y| counts the `end` token, which also fills
+    what follows it, and alpha is from 0 to 4. Width 1 is greedy decoding. If there are fewer than W
+    hypotheses, the rest score -inf, as do those whose scores are NaN; infinite scores share all
+    probability, as in `sample`. Each leaf of the state has leading axes [*B, W] and is gathered by
+    the parent of each hypothesis; a leaf without axes is common to all. One call of `step` fewer
+    than `steps`, O(W steps) memory besides the state's.
+    Raises ValueError for what does not fit, TypeError for scores that are not floats.
     """
     _check(state, scores, steps, end, alpha)
     steps, end = int(steps), int(end)  # they may be NumPy's
     *batch, width, vocabulary = scores.shape
     rows = (*batch, width)
-    # hypotheses of which there is no more than one so far: the others would be its copies
+    # only the first hypothesis is alive so far: the others would be copies of it
     alive = jnp.broadcast_to(jnp.where(jnp.arange(width) == 0, jnp.float32(0), -jnp.inf), rows)
     tokens = jnp.full((*rows, steps), end, jnp.int32)
     ended = (tokens, jnp.full(rows, -jnp.inf, jnp.float32))
@@ -51,7 +51,7 @@ def beam_search(
     def choose(alive, tokens, ended, scores, t):
         """The W likeliest continuations, and (parent, token) of each."""
         scores = scores.astype(jnp.float32)
-        # infinite ones share what there is: inf - inf would make all of the row NaN
+        # infinite scores share all probability: inf - inf would make all of the row NaN
         forced = jnp.where(scores == jnp.inf, 0, -jnp.inf)
         scores = jnp.where(scores.max(-1, keepdims=True) == jnp.inf, forced, scores)
         logp = alive[..., None] + jax.nn.log_softmax(scores)
@@ -74,7 +74,7 @@ def beam_search(
     (kept, _, scores), _ = jax.lax.scan(extend, start, jnp.arange(steps - 1))
     (alive, tokens, ended), *_ = choose(*kept, scores, steps - 1)
     tokens, scores = _best(ended, (tokens, alive / _penalty(steps, alpha)))
-    # what is no hypothesis holds no tokens either
+    # a place without a hypothesis holds no tokens either
     return jnp.where(jnp.isneginf(scores)[..., None], end, tokens), scores
 
 
@@ -90,7 +90,7 @@ def _best(one, other):
 
 
 def _gather(x, at: Int[Array, "*B W"]):
-    """Along the axis W of x [*B, W, ...]."""
+    """x [*B, W, ...] gathered along its axis W."""
     tail = x.ndim - at.ndim
     return jnp.take_along_axis(x, at.reshape(*at.shape, *(1,) * tail), axis=at.ndim - 1)
 
@@ -112,6 +112,6 @@ def check_settings(vocabulary: int, steps, end, alpha) -> None:
     check_count("steps", steps)
     if not is_integer(end) or not 0 <= end < vocabulary:
         raise ValueError(f"end: expected an id below {vocabulary}, got {end!r}")
-    # a larger one of 2^30 tokens float32 does not hold, and -inf divided by infinity is NaN
+    # above 4, float32 does not hold the penalty of 2^30 tokens, and -inf / inf is NaN
     if not is_number(alpha) or not 0 <= alpha <= 4:
         raise ValueError(f"alpha: expected a number from 0 to 4, got {alpha!r}")

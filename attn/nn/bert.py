@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2018, arXiv:1810.04805): Hugging Face's weights in an Encoder."""
+"""BERT (Devlin et al. 2018, arXiv:1810.04805): an Encoder with Hugging Face's weights."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -22,13 +22,13 @@ def from_bert(
 ) -> Encoder:
     """An `Encoder` with the weights of a BERT, whose `features` are its last hidden state.
 
-    `state` is the state dict of a `BertModel` (or what holds one under "bert."): torch tensors or
-    arrays under Hugging Face's names. Its shapes say all sizes but `heads`. The tokens are of
-    segment 0, whose vector is added to every position; the head is drawn from `key`. `changes` are
-    fields of `EncoderConfig`: another `mechanism`, `pooling` (BERT's CLS is a token of its own, so
-    not "cls"), or an activation other than "gelu_exact".
+    `state` is the state dict of a `BertModel` (or of a model that holds one as "bert."): torch
+    tensors or arrays under Hugging Face's names, whose shapes give all sizes but `heads`. All
+    tokens are of segment 0, whose vector is added to every position; the head is drawn from `key`.
+    `changes` are fields of `EncoderConfig`: another `mechanism`, `pooling` (not "cls", since BERT's
+    CLS is a token of its own), or an activation other than "gelu_exact".
 
-    Raises ValueError that names every array that is missing, unknown or of another shape.
+    Raises a ValueError that names every array that is missing, unknown or of another shape.
     """
     part = [name for name in state if name.startswith("bert.")] or state
     given = {_name(name): state[name] for name in part}
@@ -53,7 +53,7 @@ def from_bert(
 
 
 def _name(name: str) -> str:
-    """Without the prefix of a larger model, and as newer checkpoints say it."""
+    """The name without the prefix of a larger model, as newer checkpoints spell it."""
     name = name.removeprefix("bert.")
     return re.sub(r"gamma$", "weight", re.sub(r"beta$", "bias", name))
 
@@ -84,7 +84,7 @@ def _config(given, *, heads, classes, **changes) -> EncoderConfig:
 
 
 def _shapes(c: EncoderConfig) -> dict[str, tuple[int, ...]]:
-    """Every array that must be there."""
+    """The shape of every array that must be there, by name."""
     W, M = c.width, c.mlp_width
     linear = lambda name, a, b: {f"{name}.weight": (b, a), f"{name}.bias": (b,)}
     norm = lambda name: {f"{name}.weight": (W,), f"{name}.bias": (W,)}
@@ -104,7 +104,7 @@ def _shapes(c: EncoderConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _fill(encoder: Encoder, get: Callable[[str], Array]) -> None:
-    """Put every array where it belongs: a torch kernel is [out, in]."""
+    """Put every array where it belongs; a torch kernel is [out, in]."""
 
     def norm(ours, name):
         ours.scale[...], ours.bias[...] = get(f"{name}.weight"), get(f"{name}.bias")
@@ -132,6 +132,6 @@ def _fill(encoder: Encoder, get: Callable[[str], Array]) -> None:
 
 
 def _array(x: Any) -> Array:
-    """float32, of a torch tensor (NumPy has no bfloat16 to read one by) or an array."""
+    """A torch tensor (read as float32, as NumPy has no bfloat16) or an array, in float32."""
     x = x.detach().cpu().float().numpy() if hasattr(x, "detach") else x
     return jnp.asarray(np.asarray(x), jnp.float32)

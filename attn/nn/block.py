@@ -19,8 +19,8 @@ from attn.nn.norm import norm_of
 class Block(nnx.Module):
     """x + f(norm(x)) if `pre` (Xiong et al. 2020, arXiv:2002.04745), norm(x + f(x)) if `post`
     (Vaswani et al. 2017); dropout on each f(x), and on the weights of a mechanism that has a rate.
-    `mlp_width` 0 leaves the network out. `attention` holds attention around a `Mechanism`, or what
-    a `Mixer` has in its place."""
+    `mlp_width` 0 leaves the network out. `attention` is attention around a `Mechanism`, or the
+    layer of a `Mixer`."""
 
     def __init__(self, config: EncoderConfig, mechanism: Mechanism | Mixer, *, key: Array):
         self.pre, self.rate = config.norm_position == "pre", config.dropout
@@ -52,16 +52,16 @@ class Block(nnx.Module):
         return self._advance(x, lambda y: self.attention.prefill(y, **context))
 
     def step(self, state, x, *, first_values=None, **context):
-        """(state, output) of one token more, as `Attention.step`."""
+        """(state, output) of one more token, as `Attention.step`."""
         context = self._taking(first_values, **context)
         return self._advance(x, lambda y: self.attention.step(state, y, **context))
 
     def values(self, x, **context) -> Float[Array, "*B T K H"]:
-        """The `first_values` of deeper layers, as `Attention.values`."""
+        """The `first_values` for deeper layers, as `Attention.values`."""
         return self.attention.values(self.attention_norm(x) if self.pre else x, **context)
 
     def _taking(self, first_values, **context) -> dict:
-        """What the attention is given: the first layer's values if it takes a share of them."""
+        """The attention's arguments, with the first layer's values if it takes a share of them."""
         if self.attention.blend is None:
             return context
         return {**context, "first_values": first_values}
@@ -79,13 +79,13 @@ class Block(nnx.Module):
         return x if self.pre else norm(x)
 
     def look(self, x, see, *, first_values=None, **context):
-        """see(what mixes the tokens, its input for the same x, **context)."""
+        """see(the token mixer, its input for this x, **context)."""
         context = self._taking(first_values, **context)
         return see(self.attention, self.attention_norm(x) if self.pre else x, **context)
 
 
 def network(config: EncoderConfig, *, key: Array) -> tuple[nnx.Module | None, Mlp | None]:
-    """The position-wise network and the norm that goes with it, norm first; None each without."""
+    """(norm, position-wise network), or (None, None) if the config has no network."""
     if not config.mlp_width:
         return None, None
     dtype, activation = jnp.dtype(config.dtype), config.activation
@@ -96,7 +96,7 @@ def network(config: EncoderConfig, *, key: Array) -> tuple[nnx.Module | None, Ml
 def token_mixer(
     config: EncoderConfig, mechanism: Mechanism | Mixer, *, key: Array
 ) -> Attention | MixerLayer:
-    """What a block mixes tokens by: attention around a mechanism, or a mixer's own layer."""
+    """The token mixer of a block: attention around a mechanism, or a mixer's own layer."""
     if isinstance(mechanism, Mixer):
         return mechanism.layer(config.width, dtype=jnp.dtype(config.dtype), key=key)
     return Attention(

@@ -14,14 +14,13 @@ from attn.positions import Rotary
 class EncoderConfig:
     """The sizes and options of an `Encoder`.
 
-    `mechanism` is one for all layers or a tuple with one for each, where their settings follow
-    the depth as `attn.Differential.for_layers(layers)` do; a `Mixer` such as `attn.nn.LSTM()` may
-    stand in place of any, and heads are those of the layers that attend. `kv_heads` None is
-    `heads`, `head_dim` None is width / heads, `mlp_width` 0 leaves the position-wise network out.
-    `dropout` is that of the residual paths; the share of dropped weights is the mechanism's
-    `dropout_rate`.
+    `mechanism` is one for all layers or a tuple with one for each, as for settings that depend on
+    the layer (`attn.Differential.for_layers(layers)`); a `Mixer` such as `attn.nn.LSTM()` may take
+    the place of any, and the heads are those of the layers that attend. `kv_heads` None is `heads`,
+    `head_dim` None is width / heads, `mlp_width` 0 leaves the position-wise network out. `dropout`
+    is that of the residual paths; the share of dropped weights is the mechanism's `dropout_rate`.
 
-    Raises ValueError that names every mistake at once.
+    Raises a ValueError that names every mistake at once.
     """
 
     vocab_size: int | None = None  # tokens are ids below it
@@ -38,13 +37,13 @@ class EncoderConfig:
         default_factory=Softmax
     )
     head: Literal["classification", "token", "dual"] = "classification"
-    head_width: int | None = None  # of its hidden layer; None is mlp_width, or width without it
+    head_width: int | None = None  # hidden layer of the head; None: mlp_width, or width if 0
     pooling: Literal["cls", "last", "mean", "max", "none"] = "mean"
     positions: Literal["sinusoidal", "grid", "learned", "rotary", "xpos", "alibi", "t5", "none"] = (
         "sinusoidal"
     )
-    columns: int | None = None  # of "grid": tokens to a row of the image
-    rotary: Rotary = dataclasses.field(default_factory=Rotary)  # of "rotary" and "xpos"
+    columns: int | None = None  # for "grid": tokens in a row of the image
+    rotary: Rotary = dataclasses.field(default_factory=Rotary)  # for "rotary" and "xpos"
     activation: Literal["gelu", "gelu_exact", "relu", "silu", "swiglu"] = "gelu"
     norm: Literal["layer", "rms"] = "layer"
     norm_position: Literal["pre", "post"] = "pre"
@@ -64,14 +63,14 @@ class EncoderConfig:
 
     @property
     def mechanisms(self) -> tuple[Mechanism | Mixer, ...]:
-        """One for each layer."""
+        """The mechanism or mixer of each layer."""
         if isinstance(self.mechanism, tuple):
             return self.mechanism
         return (self.mechanism,) * self.layers
 
     @property
     def positions_held(self) -> int:
-        """The longest sequence that the layers see: CLS takes a position of its own."""
+        """The length of the longest sequence that the layers see, CLS included."""
         return self.max_length + (self.pooling == "cls")
 
 
@@ -87,6 +86,6 @@ def transformer_base(*, vocab_size: int, max_length: int, classes: int, **change
 
 
 def check_config(config: Any, kind: type, name: str = "config") -> None:
-    """Raises TypeError for what is no `kind`, such as the dict of its fields."""
+    """Raise TypeError for what is not a `kind`, such as a dict of its fields."""
     if not isinstance(config, kind):
         raise TypeError(f"{name}: expected {kind.__name__}(...), got {type(config).__name__}")

@@ -1,4 +1,4 @@
-"""What is wrong with an EncoderConfig: of each field alone, then between them, all at once."""
+"""The mistakes in an EncoderConfig, all at once: in each field alone, then between fields."""
 
 import dataclasses
 from typing import Literal, get_args, get_origin
@@ -13,26 +13,26 @@ from attn.mechanism import Mechanism
 from attn.nn.mixers.base import Mixer
 from attn.positions import Rotary
 
-MOST_LAYERS = 10_000  # each is looked at, here and when it is made
-TURNED = ("rotary", "xpos")  # positions that turn queries and keys
+MOST_LAYERS = 10_000  # each is checked, here and when it is built
+TURNED = ("rotary", "xpos")  # positions that rotate queries and keys
 # half of it on either side of the centre scales by up to (1.4 / 0.4)^(half / 512)
 XPOS_LONGEST = {"float32": 70_000, "bfloat16": 70_000, "float16": 8_000}
 
 
 def mistakes(c) -> list[str]:
-    """A line for each mistake in an `EncoderConfig`: those of its fields, and if there are none,
-    those between them."""
+    """A line for each mistake in an `EncoderConfig`: those in single fields or, if there are none,
+    those between fields."""
     return _values(c) or _relations(c)
 
 
 def choices(config) -> dict[str, tuple[str, ...]]:
-    """The values that the fields with a choice of some may have."""
+    """The allowed values of each field whose type is a `Literal`."""
     fields = [field for field in dataclasses.fields(config) if get_origin(field.type) is Literal]
     return {field.name: get_args(field.type) for field in fields}
 
 
 def _values(c) -> list[str]:
-    """What is wrong with each field alone."""
+    """The mistakes in each field alone."""
     found = []
 
     def expect(ok, name, what):
@@ -70,7 +70,7 @@ def _values(c) -> list[str]:
 
 
 def _relations(c) -> list[str]:
-    """What is wrong between fields that are each right alone."""
+    """The mistakes between fields that are each valid alone."""
     many = len(set(c.mechanisms)) > 1
     kinds = " and ".join(map(repr, dict.fromkeys(c.mechanisms)))
     head_dim = c.width // c.heads if c.head_dim is None else c.head_dim
@@ -181,8 +181,8 @@ def _relations(c) -> list[str]:
 
 
 def uncounted(c) -> list[str]:
-    """What keeps a stack from decoding to what it is at once: keys that are counted, or patterns
-    that are made for as many as there are."""
+    """Why decoding would differ from the whole sequence at once: mechanisms that count the keys, or
+    whose pattern is made for that count."""
     found, unknown = [], "and a token that is decoded does not know how many there will be; give it"
     for m in dict.fromkeys(c.mechanisms):
         settled = getattr(m, "settled", None)  # None: it has no pattern
@@ -198,7 +198,7 @@ def uncounted(c) -> list[str]:
 
 
 def _blind(c) -> list[str]:
-    """The mechanisms, if by their patterns index 0 sees itself alone in every layer."""
+    """The mechanisms' names, if by their patterns index 0 sees only itself in every layer."""
     i, j = np.zeros((1, 1), int), np.arange(1, c.max_length + 1)[None]
     n = c.max_length + 1
     for m in c.mechanisms:
@@ -209,7 +209,7 @@ def _blind(c) -> list[str]:
 
 
 def _mixing(c) -> list[str]:
-    """What is asked of layers that do not attend, and of heads where no layer has any."""
+    """The mistakes with mixers: what they cannot do, and settings of heads if no layer has any."""
     mixers = [m for m in dict.fromkeys(c.mechanisms) if isinstance(m, Mixer)]
     names = " and ".join(m.name for m in mixers)
     alone = mixers and len(mixers) == len(set(c.mechanisms))
@@ -239,7 +239,7 @@ def _mixing(c) -> list[str]:
 
 
 def _unfit(c, head_dim: int, parts: int) -> str:
-    """What is wrong with the share of each head that is turned, "" if nothing."""
+    """What is wrong with the share of each head that is rotated, "" if nothing."""
     part = head_dim // parts
     if c.positions not in TURNED or head_dim % parts or part % 2:
         return ""

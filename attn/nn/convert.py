@@ -17,10 +17,10 @@ def with_kv_heads(encoder: Encoder, num_kv_heads: int) -> Encoder:
     """The encoder with fewer key heads: its kernels of keys and values mean-pooled in every layer,
     every other parameter as trained (arXiv:2305.13245, who then train on for 5% of the steps).
 
-    Raises TypeError for what is no `Encoder` (of a `Decoder`, give its `encoder`), ValueError
-    unless `num_kv_heads` divides the key heads it has, NotImplementedError for a mechanism with
-    learned arrays, gates or a short convolution of each key head, or a share of the first layer's
-    values in its own, which no rule pools.
+    Raises TypeError for what is not an `Encoder` (of a `Decoder`, pass its `encoder`), ValueError
+    unless `num_kv_heads` divides the number of key heads, NotImplementedError for a mechanism with
+    learned arrays, gates, a short convolution or a share of the first layer's values (`blending`)
+    for each key head, which no rule pools.
     """
     if not isinstance(encoder, Encoder):
         raise TypeError(f"encoder: expected an Encoder, got {type(encoder).__name__}")
@@ -49,7 +49,7 @@ def with_kv_heads(encoder: Encoder, num_kv_heads: int) -> Encoder:
 
 
 def _shapes_of(mechanism, N, K, H) -> dict:
-    """What a layer learns for the mechanism: the shapes of its arrays and gates."""
+    """The shapes of the arrays and gates that a layer learns for the mechanism."""
     heads = {"num_heads": N, "num_kv_heads": K, "head_dim": H}
     learned = dict(learned_shapes(mechanism, **heads, value_dim=H))
     if mechanism.short_conv:
@@ -60,7 +60,7 @@ def _shapes_of(mechanism, N, K, H) -> dict:
 
 
 def _pool(variable, N, K, G, H):
-    """[..., (N + 2 K) H] to [..., (N + 2 G) H]; a scan holds the layers in front."""
+    """[..., (N + 2 K) H] pooled to [..., (N + 2 G) H]; in a scan, layers are a leading axis."""
     q, k, v = jnp.split(variable[...], (N * H, (N + K) * H), axis=-1)
     k, v = (pool_heads(x, num_heads=K, groups=G) for x in (k, v))
     return variable.replace(jnp.concatenate([q, k, v], axis=-1))

@@ -1,4 +1,4 @@
-"""One layer of a decoder that looks at a source: self-attention, cross-attention, network."""
+"""One layer of a decoder that attends to a source: self-attention, cross-attention, network."""
 
 import dataclasses
 from typing import Any
@@ -22,7 +22,7 @@ from attn.nn.norm import norm_of
 
 
 def check_cross(mechanism: Mechanism) -> None:
-    """Raise ValueError for what is no mechanism that can attend from one sequence to another."""
+    """Raise ValueError unless this is a mechanism that can attend from one sequence to another."""
     if not (isinstance(mechanism, Mechanism) and mechanism.crosses):
         names = ", ".join(name for name, kind in MECHANISMS.items() if kind().crosses)
         raise ValueError(
@@ -34,16 +34,16 @@ def check_cross(mechanism: Mechanism) -> None:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CrossState:
-    """What a layer remembers: the state of its self-attention, and the source, whose keys and
-    values are projected once."""
+    """A layer's state while it decodes: that of its self-attention, and the keys and values of the
+    source, projected once."""
 
     own: Any
     memory: tuple[Float[Array, "*B S K H"], Float[Array, "*B S K H"]]
 
 
 class CrossBlock(nnx.Module):
-    """Causal self-attention, attention to a source, the position-wise network, each on a residual
-    path as in `Block`: the decoder's layer of Vaswani et al. 2017 (arXiv:1706.03762)."""
+    """Causal self-attention, attention to a source and the position-wise network, each on a
+    residual path as in `Block`: the decoder layer of Vaswani et al. 2017 (arXiv:1706.03762)."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class CrossBlock(nnx.Module):
 
     @property
     def attention(self) -> Attention | MixerLayer:
-        """By which the target's tokens see each other."""
+        """The self-attention among the target's tokens."""
         return self.own.attention
 
     def __call__(
@@ -89,8 +89,8 @@ class CrossBlock(nnx.Module):
         dropout_key: Array | None,
         first_values: Float[Array, "*B T K H"] | None = None,
     ) -> Float[Array, "*B T W"]:
-        """`mask` says which of the source is seen; `bias` and `first_values` are those of the
-        self-attention."""
+        """The layer's output; `mask` says which source tokens are visible, `bias` and
+        `first_values` are those of the self-attention."""
         context = dict(bias=bias, positions=positions, first_values=first_values)
         x = self.own(x, mask=Causal(), dropout_key=fold(dropout_key, "own"), **context)
         return self._look(x, self.cross.memory(source), mask, dropout_key)
@@ -102,16 +102,16 @@ class CrossBlock(nnx.Module):
         return CrossState(own, memory), self._look(x, memory, mask, None)
 
     def step(self, state, x, *, mask, **context) -> tuple[CrossState, Float[Array, "*B 1 W"]]:
-        """(state, output) of one token more."""
+        """(state, output) of one more token."""
         own, x = self.own.step(state.own, x, **context)
         return CrossState(own, state.memory), self._look(x, state.memory, mask, None)
 
     def values(self, x, *, mask=None, state=None) -> Float[Array, "*B T K H"]:
-        """As `Block.values`, of the self-attention, which the source's `mask` says nothing of."""
+        """`Block.values` of the self-attention, to which the source's `mask` does not apply."""
         return self.own.values(x, mask=Causal(), state=None if state is None else state.own)
 
     def look(self, x, see, *, source, mask, **context):
-        """see(the cross-attention, its input for the same x, context=, mask=)."""
+        """see(the cross-attention, its input for this x, context=, mask=)."""
         x = self.own(x, mask=Causal(), dropout_key=None, **context)
         return see(self.cross, self.cross_norm(x) if self.pre else x, context=source, mask=mask)
 

@@ -23,19 +23,19 @@ from attn.nn.score_bias import score_bias
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DecoderState:
-    """How many tokens there were, and what each layer remembers of them."""
+    """The state of decoding: how many tokens there were, and the state of each layer."""
 
     length: Int[Array, ""]
     layers: Any
 
 
 class Decoder(nnx.Module):
-    """An `Encoder` with head "token" under `Causal`: scores of the token after each.
+    """An `Encoder` with head "token" under `Causal`: scores of every next token.
 
     It has the parameters of `Encoder(config, key=key)`. `prefill` and `step` decode with the
-    mechanisms' own states (a cache of keys, a ring, a sum), whose bytes are those of
-    `jax.eval_shape(decoder.prefill, prompt)`. Raises ValueError for another head than "token"
-    and for tokens that are vectors.
+    mechanisms' own states (a cache of keys, a ring buffer, a sum), whose size is that of
+    `jax.eval_shape(decoder.prefill, prompt)`. Raises ValueError for a head other than "token" and
+    for tokens that are vectors.
     """
 
     def __init__(self, config: EncoderConfig, *, key: Array):
@@ -55,7 +55,7 @@ class Decoder(nnx.Module):
         lengths: Int[Array, "*B"] | None = None,
         dropout_key: Array | None = None,
     ) -> Float[Array, "*B T classes"]:
-        """Scores at every position, of what follows it; `mask` (documents, say) is joined with
+        """Scores, at every position, of the next token; `mask` (of documents, say) is joined with
         `Causal`. Raises as `Encoder` does."""
         mask = mask & Causal() if isinstance(mask, Mask) else mask
         return self.encoder(tokens, mask=mask, lengths=lengths, dropout_key=dropout_key)
@@ -66,8 +66,8 @@ class Decoder(nnx.Module):
         """(state, scores of the next token) after a prompt of at least one token, without padding.
 
         Raises ValueError or TypeError for a prompt that does not fit, ValueError for mechanisms
-        that count the keys without a `length`, NotImplementedError for mechanisms and positions
-        that do not decode token by token.
+        that count the keys without a `length`, or fit their pattern to the keys,
+        NotImplementedError for mechanisms and positions that do not decode token by token.
         """
         self._check("prompt", prompt)
         if wrong := uncounted(self.config):
@@ -81,7 +81,7 @@ class Decoder(nnx.Module):
     def step(
         self, state: DecoderState, token: Int[Array, "*B"]
     ) -> tuple[DecoderState, Float[Array, "*B classes"]]:
-        """(state, scores of the next token) after one token more, equal to those of all at once.
+        """(state, scores of the next token) after one more token, equal to those of all at once.
         Past `max_length` tokens the scores are NaN."""
         if not isinstance(state, DecoderState):
             raise TypeError(f"state: expected that of `prefill`, got {type(state).__name__}")
@@ -105,8 +105,8 @@ class Decoder(nnx.Module):
         top_p: float | None = None,
     ) -> Int[Array, "*B T+{steps}"]:
         """The prompt and `steps` tokens after it, each drawn by `sample` from the scores so far;
-        compiled as one program for each shape, setting and shortest prompt. Prompts of
-        `lengths` below T (numbers, not traced) go on after their own last tokens, to T + `steps`
+        compiled as one program for each shape, setting and shortest prompt. Prompts with `lengths`
+        below T (numbers, not traced) are continued after their own last token, up to T + `steps`
         tokens like the others.
 
         Raises what `prefill` and `sample` raise, and ValueError if it would be longer than
@@ -128,7 +128,7 @@ class Decoder(nnx.Module):
         return _generated(*nnx.split(self), prompt, lengths, key, (common, steps), settings)
 
     def _context(self, positions: Int[Array, " T"]) -> dict:
-        """What every layer is given beside x."""
+        """The arguments of every layer besides x."""
         turned = positions if self.config.positions in TURNED else None
         bias = score_bias(self.config, self.encoder.relative, Causal())
         return dict(bias=bias, positions=turned)
@@ -149,7 +149,7 @@ class Decoder(nnx.Module):
 
 
 def _own_lengths(prompt, lengths) -> tuple[Int[Array, "*B"], int]:
-    """(the tokens that each prompt has, how many all of them have)."""
+    """(the length of each prompt, the length of the shortest)."""
     T = prompt.shape[-1]
     if lengths is None:
         return jnp.full(prompt.shape[:-1], T), T
@@ -174,7 +174,7 @@ def _generated(graph, params, prompt, lengths, key, sizes: tuple[int, int], sett
     model = nnx.merge(graph, params)
     prompt = prompt.astype(jnp.int32)
     places = jnp.arange(common, prompt.shape[-1] + steps)
-    # a key for each place: what a row draws does not depend on how short other rows are
+    # a key for each position: what a row draws does not depend on how short other rows are
     key = jax.random.key(0) if key is None else key
     keys = jax.vmap(lambda place: jax.random.fold_in(key, place))(places)
 

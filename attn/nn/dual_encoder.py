@@ -1,4 +1,4 @@
-"""Two sequences read apart by one encoder, and a score for the pair."""
+"""Two sequences read separately by one encoder, and the scores of the pair."""
 
 import dataclasses
 
@@ -16,9 +16,9 @@ from attn.nn.inputs import prepare
 class DualEncoder(nnx.Module):
     """An `Encoder` with head "dual", for retrieval (Tay et al. 2020, arXiv:2011.04006).
 
-    A call scores pairs; `vectors` and `score` are its two halves, so that what many pairs share is
-    read once. It has the parameters of `Encoder(config, key=key)`. Raises ValueError for another
-    head than "dual", else as `Encoder` does.
+    A call scores pairs; `vectors` and `score` are its two halves, so that a sequence in many pairs
+    is read once. It has the parameters of `Encoder(config, key=key)`. Raises ValueError for a head
+    other than "dual", else as `Encoder` does.
     """
 
     def __init__(self, config: EncoderConfig, *, key: Array):
@@ -52,6 +52,7 @@ class DualEncoder(nnx.Module):
         return pool(self.encoder.layers(tokens, mask, None), real, alone.pooling)
 
     def score(self, a: Float[Array, "*B W"], b: Float[Array, "*B W"]) -> Float[Array, "*B classes"]:
-        """Of pairs of vectors, whose leading axes broadcast. Raises ValueError for other widths."""
+        """Scores of pairs of vectors, whose leading axes broadcast. Raises ValueError for other
+        widths."""
         check_width(self.config.width, a=a, b=b)
         return self.encoder.head.score(pair(a, b))

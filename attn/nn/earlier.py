@@ -10,9 +10,9 @@ from attn.masks import Mask, Padding, Segments
 def documents(
     mask: Mask, x: Float[Array, "*B T C"], *, who: str, off: str
 ) -> tuple[Padding | None, Segments | None]:
-    """The terms of the mask that say which tokens there are, checked. Raises NotImplementedError
-    for a mask whose arrays say otherwise who may see whom: `who` cannot keep those apart, and
-    `off` is the setting that leaves it out."""
+    """The `Padding` and `Segments` of the mask, checked. Raises NotImplementedError for a mask that
+    holds other arrays than these joined by `&`, which `who` cannot honour; `off` is the setting
+    that leaves it out."""
     if not isinstance(mask, Mask):
         raise TypeError(f"mask: expected a Mask from attn.masks, got {type(mask).__name__}")
     T = x.shape[-2]
@@ -28,7 +28,7 @@ def documents(
 
 
 def shown(x: Float[Array, "*B T C"], padding: Padding | None) -> Float[Array, "*B T C"]:
-    """x, 0 at the tokens that are hidden, whatever stands there."""
+    """x, set to 0 at hidden tokens, even where it is NaN."""
     if padding is None:
         return x
     seen, x = aligned(padding.seen_keys(x.shape[-2])[..., None], x)
@@ -51,6 +51,6 @@ def _same(j: int, T: int, segments: Segments | None) -> Bool[Array, "*B T"]:
 
 
 def latest(x: Float[Array, "*B T C"], count: int) -> Float[Array, "*B count C"]:
-    """The last tokens of a prompt, 0 before its first."""
+    """The last `count` tokens of a prompt, 0 before its first."""
     x = jnp.concatenate([jnp.zeros((*x.shape[:-2], count, x.shape[-1]), x.dtype), x], -2)
     return x[..., x.shape[-2] - count :, :]

@@ -16,8 +16,8 @@ from attn.positions import sinusoidal, sinusoidal_grid
 
 
 def look_up(table: Float[Array, "V W"], tokens: Int[Array, "*B"]) -> Float[Array, "*B W"]:
-    """The rows of the table, NaN for an id outside of it: a wrong id must show. Raises ValueError
-    for one that 32 bits do not hold."""
+    """The rows of the table, NaN for an id outside of it, so that a wrong id shows. Raises
+    ValueError for an id that does not fit in 32 bits."""
     check_fits("tokens", tokens)
     tokens = jnp.asarray(tokens, jnp.int32)
     return jnp.take(table, jnp.where(tokens < 0, len(table), tokens), axis=0, mode="fill")
@@ -54,8 +54,8 @@ class Embedding(nnx.Module):
         dropout_key: Array | None,
         start: Int[Array, ""] | None = None,
     ) -> Float[Array, "*B L W"]:
-        """L is T, or T + 1 with CLS; the first stands at position `start`, or 0. A token outside
-        the vocabulary gives NaN."""
+        """The vectors; L is T, or T + 1 with CLS, and the first stands at position `start`, or 0. A
+        token outside the vocabulary gives NaN."""
         table = self.tokens[...]
         if self.bias is None:
             x = look_up(table, tokens)

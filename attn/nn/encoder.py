@@ -23,15 +23,15 @@ from attn.nn.stack import Stack
 
 
 class Encoder(nnx.Module):
-    """Scores from tokens, as an `EncoderConfig` says.
+    """An encoder from tokens to scores of classes, as its `EncoderConfig` says.
 
     Each parameter is drawn from `key` folded with its path, so two encoders with one key and
-    different mechanisms share every parameter that both have. Padding (`lengths`) reaches neither
-    a real position nor the pooled output, in value or gradient; how much of it there is shows to
+    different mechanisms start equal in every parameter that both have. Padding (`lengths`) affects
+    neither a real position nor the pooled output, in value or gradient; but its amount affects
     mechanisms that divide by the number of keys or draw their pattern for it, unless given a
-    `length` (`Sigmoid`, `Relu`, `Cosformer`, `BigBird`), to patterns that are fitted to it unless
-    given sizes (`FixedPattern`, `StridedPattern`, `AxialPattern`, `Local2DPattern`), and to
-    `Hierarchical`. `mask` speaks of the positions that the layers see: with `pooling="cls"` index 0
+    `length` (`Sigmoid`, `Relu`, `Cosformer`, `BigBird`), patterns that are fitted to it unless
+    given sizes (`FixedPattern`, `StridedPattern`, `AxialPattern`, `Local2DPattern`), and
+    `Hierarchical`. `mask` is over the positions that the layers see: with `pooling="cls"` index 0
     is CLS and token t is t + 1.
     """
 
@@ -40,7 +40,7 @@ class Encoder(nnx.Module):
         self.config = config
         self.embedding = Embedding(config, key=fold(key, "embedding"))
         self.stack = Stack(config, key=fold(key, "stack"))
-        # the residual sum of pre-norm blocks has been normalised nowhere
+        # pre-norm blocks leave the residual sum unnormalised
         self.norm = norm_of(config)(config.width) if config.norm_position == "pre" else None
         self.head = Head(config, key=fold(key, "head"))
         self.relative = relative_table(config, key=key)
@@ -54,8 +54,8 @@ class Encoder(nnx.Module):
         dropout_key: Array | None = None,
         at: Int[Array, "*B P"] | None = None,
     ) -> Float[Array, "*A classes"]:
-        """Scores [*B, classes]; [*B, T, classes] for head "token", or [*B, P, classes] of the
-        positions `at` alone: scores of a whole vocabulary everywhere may cost more than the
+        """Scores [*B, classes]; [*B, T, classes] for head "token", or [*B, P, classes] at the
+        positions `at` alone, since scores of a whole vocabulary everywhere may cost more than the
         layers. For "dual", tokens are [*A, 2, T] and scores [*A, classes]. Tokens are ids, or
         vectors of the config's `token_width`. Without a dropout key nothing is dropped.
 
@@ -79,7 +79,7 @@ class Encoder(nnx.Module):
         lengths: Int[Array, "*B"] | None = None,
         dropout_key: Array | None = None,
     ) -> Float[Array, "*B L W"]:
-        """What the head is given, before any pooling. Raises as a call does."""
+        """The input of the head, before any pooling. Raises as a call does."""
         tokens, _, mask = prepare(self.config, tokens, mask, lengths)
         return self.layers(tokens, mask, dropout_key)
 
@@ -103,9 +103,9 @@ class Encoder(nnx.Module):
         mask: Mask = FULL,
         lengths: Int[Array, "*B"] | None = None,
     ) -> tuple:
-        """see(layer, x, mask=..., bias=..., positions=...) of each layer that mixes tokens, an
-        `Attention` or a `MixerLayer`, and the x that it is given, without dropout; with
-        first_values=... where it takes a share of them."""
+        """see(layer, x, mask=..., bias=..., positions=...) of the token mixer of each layer, an
+        `Attention` or a `MixerLayer`, and its input x, without dropout; with first_values=... if it
+        takes a share of them."""
         tokens, _, mask = prepare(self.config, tokens, mask, lengths)
         x = self.embedding(tokens, dropout_key=None)
         return self.stack.look(x, see, **self._context(x, mask))
@@ -119,9 +119,9 @@ class Encoder(nnx.Module):
         lengths: Int[Array, ""] | None = None,
         probes: int = 64,
     ) -> Float[Array, "R L"]:
-        """|d y_i / d x_j| (Frobenius) for i in `rows`: how much what the head is given at i depends
-        on what the first layer is given at j. Pulls back `probes` orthonormal directions of y_i, so
-        exact up to that width and unbiased in its square beyond; R probes times a backward pass.
+        """|d y_i / d x_j| (Frobenius) for i in `rows`: how much the input of the head at i depends
+        on the input of the first layer at j. Pulls back `probes` orthonormal directions of y_i, so
+        exact for widths up to `probes`, unbiased in its square beyond; R x probes backward passes.
         Raises as a call does, and ValueError for rows outside 0 to L - 1, probes below 1 and more
         than one sequence."""
         check_integers("rows", rows)
@@ -153,24 +153,24 @@ class Encoder(nnx.Module):
     def layers(
         self, tokens: Array, mask: Mask, dropout_key: Array | None
     ) -> Float[Array, "*B L W"]:
-        """`features` of what `prepare` gives."""
+        """The `features` of inputs that `prepare` has returned."""
         x = self.embedding(tokens, dropout_key=fold(dropout_key, "embedding"))
         key = fold(dropout_key, "stack")
         return self.normed(self.stack(x, dropout_key=key, **self._context(x, mask)))
 
     def normed(self, x: Float[Array, "*B L W"]) -> Float[Array, "*B L W"]:
-        """What the head is given, of the residual sum after the last layer."""
+        """The input of the head: the last layer's output, normalised if blocks are pre-norm."""
         return x if self.norm is None else self.norm(x)
 
     def _context(self, x: Float[Array, "*B L W"], mask: Mask) -> dict:
-        """What every layer is given beside x."""
+        """The arguments of every layer besides x."""
         positions = jnp.arange(x.shape[-2]) if self.config.positions in TURNED else None
         bias = score_bias(self.config, self.relative, mask)
         return dict(mask=mask, bias=bias, positions=positions)
 
 
 def _check_at(at, rows: tuple[int, ...]) -> None:
-    """Raise unless `at` is integers [*batch, P] below L, or 1 for all of a batch axis."""
+    """Raise unless `at` is integers [*batch, P] below L, where a batch axis may be 1."""
     check_integers("at", at)
     *batch, L = rows
     check_range("at", at, 0, L - 1)

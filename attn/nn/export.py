@@ -21,7 +21,7 @@ from attn.positions import Rotary
 FORMAT = "attn.nn.export 1"
 # what reading another program's metadata may raise
 FOREIGN = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
-# records by the kind that JSON says them under, and the names they have there
+# the kinds of records in JSON: their class, and the table with their names
 RECORDS = {
     "mechanism": (Mechanism, MECHANISMS),
     "mixer": (Mixer, MIXERS),
@@ -30,12 +30,12 @@ RECORDS = {
 
 
 def save(path: str | os.PathLike, encoder: Encoder) -> None:
-    """Write the parameters and the config of an encoder; `load` gives an equal one.
+    """Write the parameters and the config of an encoder; `load` returns an equal one.
 
-    The file is written beside `path` and renamed, so that a process that is killed leaves the old
-    one. Raises TypeError for what is no `Encoder` (of a `Decoder`, give its `encoder`), ValueError
-    that names every variable that is not an array as the config builds it (random keys are not),
-    or a mechanism that is not in `attn.MECHANISMS`, ImportError without safetensors.
+    The file is written beside `path` and renamed, so that a killed process leaves the old one.
+    Raises TypeError for what is not an `Encoder` (of a `Decoder`, pass its `encoder`), a ValueError
+    that names every variable that is not an array as the config builds it (random keys are not), or
+    a mechanism that is not in `attn.MECHANISMS`, ImportError without safetensors.
     """
     if not isinstance(encoder, Encoder):
         raise TypeError(f"encoder: expected an Encoder, got {type(encoder).__name__}")
@@ -43,7 +43,7 @@ def save(path: str | os.PathLike, encoder: Encoder) -> None:
     arrays = {_name(p): x.get_value() for p, x in nnx.to_flat_state(nnx.state(encoder))}
     if mistakes := _mistakes(_wanted(encoder.config)[1], arrays):
         raise ValueError("encoder: not as its config says\n" + "\n".join(mistakes))
-    # not ascontiguousarray, which gives a number an axis
+    # not ascontiguousarray, which gives a scalar an axis
     arrays = {name: np.asarray(x, order="C") for name, x in arrays.items()}
     data = _safetensors().numpy.save(arrays, metadata={"format": FORMAT, "config": config})
     path = Path(path)
@@ -60,8 +60,8 @@ def save(path: str | os.PathLike, encoder: Encoder) -> None:
 
 
 def load(path: str | os.PathLike) -> Encoder:
-    """The encoder that `save` wrote. Raises ValueError for a file that is cut off, foreign or not
-    as its config says, where every array that is wrong is named; OSError if it cannot be read."""
+    """The encoder that `save` wrote. Raises ValueError for a file that is truncated, foreign or not
+    as its config says, naming every array that is wrong; OSError if it cannot be read."""
     safetensors, data = _safetensors(), Path(path).read_bytes()
     try:
         arrays = safetensors.numpy.load(data)
@@ -105,7 +105,7 @@ def _shown(x: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A config in JSON's own types, with mechanisms under their names."""
+    """A config in JSON's types, with mechanisms under their names."""
     if isinstance(value, masks.Mask):
         return {"mask": value.to_json()}
     if isinstance(value, tuple):
@@ -133,7 +133,7 @@ def _record(fields: dict[str, Any]) -> EncoderConfig:
 
 
 def _value(plain: Any) -> Any:
-    """What `_plain` wrote."""
+    """The inverse of `_plain`."""
     if isinstance(plain, list):
         return tuple(map(_value, plain))
     if not isinstance(plain, dict):

@@ -26,16 +26,16 @@ FIXED = {"centroids", "rotations"}  # drawn, and no gradient reaches them: routi
 
 
 def parameter_count(module: nnx.Module) -> int:
-    """How many numbers are learned: all but the `FIXED`."""
+    """How many numbers are learned: those of all parameters but the `FIXED`."""
     return learned(nnx.state(module, nnx.Param))
 
 
 def learned(params: nnx.State) -> int:
-    """As `parameter_count`, of parameters or of their shapes."""
+    """The `parameter_count` of parameters, or of their shapes."""
     arrays = jax.tree_util.tree_leaves_with_path(params)
     return sum(x.size for path, x in arrays if FIXED.isdisjoint(names(path)))
 
 
 def names(path) -> set[str]:
-    """Of what a leaf of a tree lies in."""
+    """The names on the path to a leaf of a tree."""
     return {str(getattr(part, "key", getattr(part, "name", ""))) for part in path}

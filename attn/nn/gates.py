@@ -38,7 +38,7 @@ class Gates(nnx.Module):
     def __call__(
         self, x: Float[Array, "*B T W"], read: Callable[[str], Array] | None = None
     ) -> dict[str, Float[Array, "..."]]:
-        """The gates by name, of x, or each of what `read(name)` gives."""
+        """The gates by name, each computed from x or, if given, from `read(name)`."""
         of = lambda name: x if read is None else read(name).astype(x.dtype)
         arrays = lambda name: {key: array[...] for key, array in self.projections[name].items()}
         return {
@@ -48,8 +48,8 @@ class Gates(nnx.Module):
 
 
 def output_gate(mechanism: Mechanism, width: int, N: int, H: int, *, key: Array):
-    """What makes the output gate of x: one matrix, or the mechanism's own `gating`; None for
-    none."""
+    """The parameters of the output gate: one matrix, or the mechanism's own `gating`; None for no
+    gate."""
     if mechanism.output_gate is None:
         return None
     if (gating := mechanism.gating(num_heads=N, head_dim=H)) is not None:

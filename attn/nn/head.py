@@ -16,8 +16,8 @@ from attn.nn.rows import of_rows
 def pool(
     x: Float[Array, "*B L W"], real: Bool[Array, "*#B L"], how: str
 ) -> Float[Array, "*B W"] | Float[Array, "*B L W"]:
-    """One vector a sequence: "cls" takes index 0; "last" takes the last real position, which has
-    seen all under Causal; "mean" and "max" go over the real ones, in float32. 0 if there are none.
+    """One vector per sequence: "cls" takes index 0; "last" the last real position, which sees all
+    others under Causal; "mean" and "max" go over the real ones, in float32. 0 if there are none.
     "none" keeps every position."""
     if how == "none":
         return x
@@ -39,20 +39,20 @@ def pool(
 
 def pair(a: Float[Array, "*B W"], b: Float[Array, "*B W"]) -> Float[Array, "*B 4*W"]:
     """[a, b, a b, a - b], the features of two towers that Long Range Arena's code (Tay et al. 2020,
-    arXiv:2011.04006) calls "NLI" and those who came later take; its own runs have [a, b] alone."""
+    arXiv:2011.04006) calls "NLI" and later work uses; its own runs have [a, b] alone."""
     a, b = jnp.broadcast_arrays(a, b)
     return jnp.concatenate([a, b, a * b, a - b], axis=-1)
 
 
 def hidden_width(config) -> int:
-    """Of the first hidden layer, if `config` asks for one: of the sizes that are named there."""
+    """The width of the first hidden layer, if any: `head_width`, else `mlp_width`, else `width`."""
     return config.head_width or config.mlp_width or config.width
 
 
 class Head(nnx.Module):
-    """Class scores as float32, of products in the config's `dtype`: linear for each position if
+    """Class scores in float32, from products in the config's `dtype`: linear at each position if
     `head` is "token", else with hidden ReLU layers as in Long Range Arena: one of `head_width` for
-    "classification", and one of half of it for "dual"."""
+    "classification", and for "dual" another of half of it."""
 
     def __init__(self, config: EncoderConfig, *, key: Array):
         hidden = hidden_width(config)
@@ -71,13 +71,13 @@ class Head(nnx.Module):
     def __call__(
         self, x: Float[Array, "*B L W"], real: Bool[Array, "*#B L"]
     ) -> Float[Array, "*A classes"]:
-        """*A is *B for "classification", *B without its last axis (two) for "dual", *B L for
-        "token"."""
+        """The scores, where *A is *B for "classification", *B without its last axis (two) for
+        "dual", *B L for "token"."""
         x = pool(x, real, self.pooling)
         return self.score(pair(x[..., 0, :], x[..., 1, :]) if self.dual else x)
 
     def score(self, x: Float[Array, "*A I"]) -> Float[Array, "*A classes"]:
-        """Of what has been pooled, and paired if the head is "dual"."""
+        """The scores of vectors that are pooled, and paired if the head is "dual"."""
         for linear in self.linears[:-1]:
             x = jax.nn.relu(of_rows(linear, x))
         return of_rows(self.linears[-1], x).astype(jnp.float32)

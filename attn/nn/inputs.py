@@ -1,4 +1,4 @@
-"""What an encoder accepts at call time: everything else is refused by name."""
+"""The checks of an encoder's inputs at call time: what it does not accept is refused by name."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,8 +21,8 @@ def prepare(
 ) -> tuple[Int[Array, "*B T"] | Float[Array, "*B T F"], Bool[Array, "*#B L"], Mask]:
     """(tokens with padding set to 0, which of the L layer positions are real, the layers' mask).
 
-    Raises, of tokens under their `name`, TypeError for dtypes and kinds, ValueError for shapes, for
-    numbers that do not fit and for a mask that would mean something else than it says.
+    Raises TypeError for wrong types and dtypes, ValueError for wrong shapes, for numbers that do
+    not fit and for a mask that would not mean what it says; messages call the tokens `name`.
     """
     F = config.token_width
     check_integers(name, tokens) if F is None else check_floats(**{name: tokens})
@@ -56,8 +56,8 @@ def prepare(
 
 
 def check_numbers(tokens: Array, lengths: Array | None, *, name: str = "tokens") -> None:
-    """Raise ValueError for lengths below 0, and for ids and lengths that 32 bits do not hold, while
-    they are known: `jit` makes 32 bits of everything."""
+    """Raise ValueError for lengths below 0, and for ids and lengths that do not fit in 32 bits,
+    while their values are known: `jit` cuts all to 32 bits."""
     check_fits(name, tokens)
     if lengths is not None:
         check_lengths(lengths)

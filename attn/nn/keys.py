@@ -1,4 +1,4 @@
-"""Random keys by name: adding or changing one part of a model leaves every other part's draw."""
+"""Random keys by name: adding or changing one part of a model changes no other part's draw."""
 
 import zlib
 
@@ -9,7 +9,7 @@ from jaxtyping import Array
 def fold(key: Array | None, *path: str | int | Array) -> Array | None:
     """`key` folded with each name or index of a path in turn; None stays None.
 
-    Raises TypeError for what is no array, such as a seed.
+    Raises TypeError for a key that is not an array, such as a seed.
     """
     if key is None:
         return None
@@ -22,6 +22,6 @@ def fold(key: Array | None, *path: str | int | Array) -> Array | None:
 
 
 def check_key(key) -> None:
-    """Raise TypeError for what is no array, such as a seed."""
+    """Raise TypeError for a key that is not an array, such as a seed."""
     if not hasattr(key, "dtype"):
         raise TypeError(f"key: expected that of jax.random.key(seed), got {key!r}")

@@ -17,8 +17,8 @@ from attn.nn.keys import fold
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Tape:
-    """What there was so far: hidden states, W_h of each, memory states, the last mean of the hidden
-    ones, and how many there are."""
+    """The tokens so far: hidden states, W_h times each, memory states, the last mean of hidden
+    states, and how many there are."""
 
     h: Float[Array, "*B L W"]
     u: Float[Array, "*B L W"]
@@ -28,7 +28,7 @@ class Tape:
 
 
 class LSTMN(nnx.Module):
-    """The LSTM network with intra-attention: in place of the last state, a mean of all before it,
+    """An LSTM with intra-attention: in place of the last state, a weighted mean of all before,
 
         a_i = softmax_{i<t}(v . tanh(W_h h_i + W_x x_t + W_r r_{t-1}))
         r_t = sum_i a_i h_i, m_t = sum_i a_i c_i          a tape of hidden and of memory states
@@ -36,7 +36,7 @@ class LSTMN(nnx.Module):
         c_t = f m_t + i g, h_t = o tanh(c_t)
 
     r_1 and m_1 are 0. x has `inputs` numbers (None: as many as h, `width`). O(T^2) time, one token
-    after the other; no token depends on a later one, so padding at the end reaches nothing before
+    after the other; no token depends on a later one, so padding at the end affects nothing before
     it. Raises ValueError for a width or inputs below 1.
     """
 
@@ -58,18 +58,18 @@ class LSTMN(nnx.Module):
         return self._run(x)[0]
 
     def alignments(self, x: Float[Array, "*B T I"]) -> Float[Array, "*B T T"]:
-        """How much of each token before it a token's state takes; nothing for the first."""
+        """The weights a of each token over the tokens before it; 0 for the first."""
         return self._run(x)[1]
 
     def empty(self, batch: tuple[int, ...], size: int, dtype=jnp.float32) -> Tape:
-        """A tape that has room for `size` tokens, in at least float32."""
+        """An empty tape with room for `size` tokens, in at least float32."""
         zeros = lambda *size: jnp.zeros((*batch, *size, self.width), wide_dtype(dtype))
         return Tape(zeros(size), zeros(size), zeros(size), zeros(), jnp.int32(0))
 
     def step(
         self, tape: Tape, x: Float[Array, "*B I"]
     ) -> tuple[Tape, Float[Array, "*B W"], Float[Array, "*B L"]]:
-        """(tape, h_t, a) of one token more; h_t is NaN where the tape has no room for it."""
+        """(tape, h_t, a) of one more token; h_t is NaN if the tape has no room for it."""
         self._check(x, [])
         t, size, dtype, x = tape.length, tape.h.shape[-2], x.dtype, wide(x)
         hidden = jnp.tanh(tape.u + (self.of_x(x) + self.of_r(tape.r))[..., None, :])

@@ -1,4 +1,4 @@
-"""LSTMNs that read and write (Cheng et al. 2016, arXiv:1601.06733): shallow attention fusion."""
+"""An encoder-decoder of LSTMNs (Cheng et al. 2016, arXiv:1601.06733): shallow attention fusion."""
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -11,18 +11,18 @@ from attn.nn.lstmn import LSTMN
 
 
 class LSTMNSeq2Seq(Aligned):
-    """Attention within both sequences, and between them as Bahdanau's; for each token
+    """Attention within both sequences, and Bahdanau's between them; for each token
 
         h_j = LSTMN(x_1 .. x_j)                     the source, each state from all before it
         a_ij = softmax_j(v . tanh(W s_{i-1} + U h_j))   aligned with the state before
-        s_i = LSTMN of [y_{i-1}; c_i] and of all before it, c_i = sum_j a_ij h_j, scores of s_i
+        s_i = LSTMN over [y_{i-1}; c_i] and all before it, c_i = sum_j a_ij h_j, scores from s_i
 
     s_0 = 0 and the writer's tape is empty. It has room for `max_length` tokens, past which scores
     are NaN. O(S^2 + T^2 + T S) time.
     """
 
     def __init__(self, *, width: int, max_length: int, key: Array, **sizes):
-        """`sizes` are those of `Aligned`. Raises ValueError for a `max_length` that is none."""
+        """`sizes` are those of `Aligned`. Raises ValueError for a `max_length` below 1."""
         check_count("max_length", max_length)
         super().__init__(width=width, key=key, **sizes)
         self.max_length, self.mechanism = max_length, Additive()

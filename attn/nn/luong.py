@@ -12,14 +12,14 @@ from attn.nn.keys import fold
 
 
 class LuongSeq2Seq(Aligned):
-    """hs_j of an LSTM over the source, whose last state starts the decoder; then for each token
+    """hs_j from an LSTM over the source, whose last state starts the decoder; then for each token
 
         s_i = LSTM(s_{i-1}, [y_{i-1}; r_{i-1}])     r of the token before: input feeding
         a_ij = softmax_j(score(s_i, hs_j))          aligned with the CURRENT state
-        r_i = tanh(W_c [c_i; s_i]), c_i = sum_j a_ij hs_j, scores of r_i
+        r_i = tanh(W_c [c_i; s_i]), c_i = sum_j a_ij hs_j, scores from r_i
 
     r_0 = 0, `score` as in `luong_attention`. The paper stacks four layers and reverses the source;
-    this is one layer, and the source as it stands.
+    this is one layer, with the source in its own order.
     """
 
     def __init__(

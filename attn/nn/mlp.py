@@ -32,7 +32,7 @@ ACTIVATIONS = {
 
 
 class Mlp(nnx.Module):
-    """Two linear maps with a function from `ACTIVATIONS` on `hidden` numbers between them."""
+    """Two linear maps; between them a function from `ACTIVATIONS` that gives `hidden` numbers."""
 
     def __init__(self, width: int, hidden: int, *, activation: str, dtype, key: Array):
         ratio, self.activation = ACTIVATIONS[activation]

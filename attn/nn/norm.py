@@ -51,7 +51,7 @@ class RMSNorm(nnx.Module):
 
 
 def head_norm(norm: HeadNorm | None, N: int, H: int) -> LayerNorm | RMSNorm | None:
-    """What an `attn.norms.HeadNorm` learns, for N heads of H numbers."""
+    """The layer of an `attn.norms.HeadNorm`, for N heads of H numbers."""
     if norm is None:
         return None
     if norm.centred:
@@ -63,5 +63,5 @@ NORMS = {"layer": LayerNorm, "rms": RMSNorm}
 
 
 def norm_of(config):
-    """What builds the norms of an `EncoderConfig`, given a width."""
+    """A function from a width to a norm as the `EncoderConfig` says."""
     return functools.partial(NORMS[config.norm], epsilon=config.norm_epsilon)

@@ -1,4 +1,4 @@
-"""The next token from scores: the likeliest, or one drawn from those that are likely enough."""
+"""The next token from scores: the likeliest, or one drawn from the likeliest few."""
 
 import math
 from collections.abc import Callable
@@ -24,15 +24,15 @@ def sample(
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> Int[Array, "*B"]:
-    """A token drawn from softmax(scores / temperature) for each row; the likeliest, without a key,
-    at temperature 0.
+    """A token drawn from softmax(scores / temperature) for each row; at temperature 0 the
+    likeliest, without a key.
 
     `top_k` keeps the k likeliest (Fan et al. 2018, arXiv:1805.04833), `top_p` the fewest of those
-    whose probabilities make up at least p (nucleus sampling, Holtzman et al. 2019,
-    arXiv:1904.09751); of equal ones the earlier. Infinite scores share what there is. A row that
+    whose probabilities sum to at least p (nucleus sampling, Holtzman et al. 2019,
+    arXiv:1904.09751); ties go to the earlier. Infinite scores share all probability. A row that
     holds NaN, or nothing above -inf, gives -1, which is no token. Raises ValueError for settings
-    outside their range, for a key that is missing and for scores of no token, TypeError for what
-    is no array and for a seed in place of a key.
+    outside their range, for a missing key and for scores of no token, TypeError for what is not an
+    array and for a seed in place of a key.
     """
     check_floats(scores=scores)
     if scores.shape[-1:] in ((), (0,)):
@@ -61,8 +61,8 @@ def greedy(
     scores: Float[Array, "*B V"],
     steps: int,
 ) -> Int[Array, "*B steps"]:
-    """`steps` tokens, each the likeliest after those before it, from what is known after the start
-    token. `steps` - 1 calls of `step`."""
+    """`steps` tokens, each the likeliest after those before it, from the state and scores after the
+    start token. `steps` - 1 calls of `step`."""
 
     def one(carry, _):
         state, scores = carry

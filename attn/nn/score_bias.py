@@ -15,7 +15,7 @@ T5_BUCKETS = 32
 
 
 def relative_table(config: EncoderConfig, *, key: Array) -> nnx.Param | None:
-    """[buckets, heads] for positions "t5", which learn it; None for others."""
+    """The learned table [buckets, heads] of positions "t5"; None for others."""
     if config.positions != "t5":
         return None
     draw = jax.nn.initializers.normal(config.width**-0.5)
@@ -23,8 +23,8 @@ def relative_table(config: EncoderConfig, *, key: Array) -> nnx.Param | None:
 
 
 def score_bias(config: EncoderConfig, table: nnx.Param | None, mask: Mask) -> Bias | None:
-    """What every layer adds to its scores, if anything. Under `Causal` all of T5's buckets are for
-    keys before the query, as in its decoder; else half of them."""
+    """The bias that every layer adds to its scores, if any. Under `Causal` all of T5's buckets are
+    for keys before the query, as in its decoder; else half of them."""
     if config.positions == "alibi":
         return Alibi(jnp.asarray(alibi_slopes(config.heads)))
     if table is None:

@@ -32,11 +32,11 @@ from attn.nn.stack import Stack
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seq2SeqConfig:
     """Two `EncoderConfig`s with head "token": `source` is the encoder's (its `classes` are not
-    used), `target` the decoder's, whose classes are the target's vocabulary; with positions that
-    are a bias (ALiBi, T5) it stands around mechanisms that honour one. `cross` is the mechanism
-    between them; `bos` is the id in the target's vocabulary that stands before the first token.
+    used), `target` the decoder's, whose classes are the target's vocabulary; if its positions are a
+    bias (ALiBi, T5), its mechanisms must honour one. `cross` is the mechanism between the two;
+    `bos` is the id in the target's vocabulary that stands before the first token.
 
-    Raises ValueError by name for what does not go together.
+    Raises ValueError, by name, for fields that do not fit together.
     """
 
     source: EncoderConfig
@@ -71,8 +71,8 @@ class Seq2SeqConfig:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Seq2SeqState:
-    """How many tokens there were, what each layer remembers of them and of the source, and the
-    source's lengths."""
+    """The state of decoding: how many tokens there were, the state of each layer, which holds the
+    source, and the source's lengths."""
 
     length: Int[Array, ""]
     layers: Any
@@ -82,10 +82,10 @@ class Seq2SeqState:
 class Seq2Seq(nnx.Module):
     """Scores of every next token of a target, given its source and the tokens before it.
 
-    The encoder's output is normalised before it is attended to if blocks are `pre`. Padding of
-    the source (`lengths`) reaches no score, in value or gradient, but by a `cross` that counts it
-    (`Sigmoid`, `Relu` without `length`). `mask` is what the source's tokens see of each other:
-    `Causal()` for mechanisms that are not defined without.
+    The encoder's output is normalised before it is attended to if blocks are pre-norm. Padding of
+    the source (`lengths`) affects no score, in value or gradient, except by a `cross` that counts
+    it (`Sigmoid`, `Relu` without `length`). `mask` says which source tokens see each other:
+    `Causal()` for mechanisms that are not defined without it.
     """
 
     def __init__(self, config: Seq2SeqConfig, *, key: Array):
@@ -111,7 +111,7 @@ class Seq2Seq(nnx.Module):
         lengths: Int[Array, "*B"] | None = None,
         dropout_key: Array | None = None,
     ) -> Float[Array, "*B T classes"]:
-        """Scores of what follows each token of `target_in`, whose first is `bos`; `lengths` are
+        """Scores of the token that follows each of `target_in`, whose first is `bos`; `lengths` are
         the source's. Raises as `Encoder` does."""
         key = fold(dropout_key, "encoder")
         source = self.encode(source, mask=mask, lengths=lengths, dropout_key=key)
@@ -129,7 +129,7 @@ class Seq2Seq(nnx.Module):
         lengths: Int[Array, "*B"] | None = None,
         dropout_key: Array | None = None,
     ) -> Float[Array, "*B S W"]:
-        """The encoder's output; what stands in the padding is of no meaning."""
+        """The encoder's output, which is meaningless at padding."""
         tokens, _, mask = self._prepared(source, mask, lengths)
         return self.encoder.layers(tokens, mask, dropout_key)
 
@@ -141,10 +141,10 @@ class Seq2Seq(nnx.Module):
         mask: Mask = FULL,
         lengths: Int[Array, "*B"] | None = None,
     ) -> tuple[Seq2SeqState, Float[Array, "*B classes"]]:
-        """(state, scores of the next token) after at least one token of the target, `bos`.
+        """(state, scores of the next token) after at least one target token, the first `bos`.
 
-        Raises as `Encoder` does, NotImplementedError for mechanisms that do not decode, or
-        not with the target's positions.
+        Raises as `Encoder` does, NotImplementedError for mechanisms that do not decode, or not with
+        the target's positions.
         """
         source = self.encode(source, mask=mask, lengths=lengths)
         self._check("prompt", prompt, source.shape[:-2])
@@ -157,8 +157,8 @@ class Seq2Seq(nnx.Module):
     def step(
         self, state: Seq2SeqState, token: Int[Array, "*B"]
     ) -> tuple[Seq2SeqState, Float[Array, "*B classes"]]:
-        """(state, scores of the next token) after one token more, equal to those of all at once.
-        Past the target's `max_length` the scores are NaN. Raises TypeError for another's state."""
+        """(state, scores of the next token) after one more token, equal to those of all at once.
+        Past the target's `max_length` the scores are NaN. Raises TypeError for a foreign state."""
         if not isinstance(state, Seq2SeqState):
             raise TypeError(f"state: expected that of `prefill`, got {type(state).__name__}")
         check_integers("token", token)
@@ -178,8 +178,8 @@ class Seq2Seq(nnx.Module):
         mask: Mask = FULL,
         lengths: Int[Array, "*B"] | None = None,
     ) -> Int[Array, "*B steps"]:
-        """`steps` tokens, each the likeliest after those before it; compiled as one program. What
-        follows an end token is of no meaning, and scores of NaN give -1. Raises as `prefill`, and
+        """`steps` tokens, each the likeliest after those before it; compiled as one program. Tokens
+        after an end token are meaningless, and scores of NaN give -1. Raises as `prefill`, and
         ValueError for more steps than the target's `max_length`."""
         self._check_steps(steps)
         self._prepared(source, mask, lengths)  # before `jit` makes 32 bits of everything
@@ -196,13 +196,13 @@ class Seq2Seq(nnx.Module):
         mask: Mask = FULL,
         lengths: Int[Array, "*B"] | None = None,
     ) -> tuple[Int[Array, "*B width steps"], Float[Array, "*B width"]]:
-        """(hypotheses, scores), best first, of `beam_search`; compiled as one program. Raises what
+        """(hypotheses, scores) of `beam_search`, best first; compiled as one program. Raises what
         `greedy` and `beam_search` raise."""
         self._check_steps(steps)
         self._prepared(source, mask, lengths)  # before `jit` makes 32 bits of everything
         check_count("width", width)
         check_settings(self.config.target.classes, steps, end, alpha)
-        if not self._batch(source):  # some states have leaves of the batch axes alone
+        if not self._batch(source):  # some states have leaves with batch axes only
             source, mask, lengths = jax.tree.map(lambda x: x[None], (source, mask, lengths))
             how = dict(width=width, end=end, alpha=alpha, mask=mask, lengths=lengths)
             tokens, scores = self.beam(source, steps, **how)
@@ -221,7 +221,7 @@ class Seq2Seq(nnx.Module):
         return self.stack.look(x, weights, source=source, **context)
 
     def _context(self, positions: Int[Array, " T"], lengths) -> dict:
-        """What every layer is given beside x and the source."""
+        """The arguments of every layer besides x and the source."""
         target = self.config.target
         return dict(
             mask=FULL if lengths is None else Padding(lengths),
@@ -237,7 +237,7 @@ class Seq2Seq(nnx.Module):
         return prepare(self.config.source, source, mask, lengths, name="source")
 
     def _batch(self, source) -> tuple[int, ...]:
-        """The axes in front of a source's tokens."""
+        """The batch axes of a source."""
         return source.shape[: -1 if self.config.source.token_width is None else -2]
 
     def _check(self, name, tokens, batch: tuple[int, ...] | None = None) -> None:
@@ -269,7 +269,7 @@ def _beam(graph, params, source, settings, mask, lengths):
     """The source is the same for all hypotheses: only the layers' own states are gathered."""
     steps, width, end, alpha = settings
     model = nnx.merge(graph, params)
-    model.stack = model.stack.looped()  # a scan has the layers in front of the batch
+    model.stack = model.stack.looped()  # a scan's layers are a leading axis, before the batch
     first = jnp.full((*model._batch(source), 1), model.config.bos, jnp.int32)
     state, scores = model.prefill(source, first, mask=mask, lengths=lengths)
     batch = len(model._batch(source))

@@ -14,13 +14,13 @@ from attn.nn.keys import fold
 
 
 class ShortConv(nnx.Module):
-    """silu(sum_{j < taps} w_j x_{t-j} + b) for each channel (Dao & Gu 2024, arXiv:2405.21060), b
-    with `bias` alone.
+    """silu(sum_{j < taps} w_j x_{t-j} + b) for each channel (Dao & Gu 2024, arXiv:2405.21060), with
+    b only if `bias`.
 
     Tokens that `Padding` hides and tokens of other `Segments` count as 0, like those before the
-    first. Weights [taps, channels], and b, start uniform in +-1 / sqrt(taps). Sums are float32,
-    the output is in x's dtype. Raises NotImplementedError for a mask whose arrays say otherwise who
-    may see whom.
+    first. Weights [taps, channels], and b, start uniform in +-1 / sqrt(taps). Sums are float32, the
+    output is in x's dtype. Raises NotImplementedError for a mask that holds arrays other than those
+    two joined by `&`.
     """
 
     def __init__(self, channels: int, taps: int, *, bias: bool = False, key: Array):
@@ -38,11 +38,11 @@ class ShortConv(nnx.Module):
         return jax.nn.silu(self._plus_bias(y)).astype(x.dtype)
 
     def last(self, x: Float[Array, "*B T C"]) -> Float[Array, "*B before C"]:
-        """What a next token needs of a prompt, 0 before its first token."""
+        """The last tokens of a prompt, which the next token needs; 0 before its first."""
         return latest(x, self.kernel.shape[0] - 1)
 
     def step(self, before: Float[Array, "*B before C"], x: Float[Array, "*B 1 C"]):
-        """(what the next token needs, the output of one token)."""
+        """(the tokens that the next one needs, the output of this one)."""
         x = jnp.concatenate([before, x], -2)
         y = wide(x)
         y, kernel = aligned(y, self.kernel[...].astype(y.dtype)[::-1])

@@ -15,14 +15,14 @@ from attn.nn.keys import fold
 
 
 class Stack(nnx.Module):
-    """`layers` blocks. `blocks` holds one each; or, if `tied`, the only one (Lan et al. 2019,
-    arXiv:1909.11942); or, if `scan`, one whose parameters have a leading axis of layers.
+    """`layers` blocks in a row. `blocks` holds one each; or, if `tied`, the only one (Lan et al.
+    2019, arXiv:1909.11942); or, if `scan`, one whose parameters have a leading axis of layers.
 
-    Every form draws the same parameters and the same dropout for a layer. What mechanisms want
-    `shared_by_layers` is one parameter for those of one kind and shape, drawn for the first of
-    them. `block(config, mechanism, key=key)` makes a layer; what all of them are given beside x is
-    its `context`. Where mechanisms take a share of the first layer's values (`blending`), those are
-    of the first layer that does, projected once more beside it.
+    Every form draws the same parameters and the same dropout for a layer. Arrays that mechanisms
+    name in `shared_by_layers` are one parameter for those of one kind and shape, drawn for the
+    first of them. `block(config, mechanism, key=key)` makes a layer; the `context` is what all are
+    given besides x. If mechanisms take a share of the first layer's values (`blending`), these are
+    the values of the first layer that does, projected once more beside it.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Stack(nnx.Module):
         for made, mechanism in zip(blocks, mechanisms):
             for name in mechanism.shared_by_layers:
                 learned = made.attention.learned
-                # not by the mechanism: its other settings may follow the depth
+                # not by the mechanism: its other settings may depend on the layer
                 alike = type(mechanism), name, learned[name].shape
                 learned[name] = shared.setdefault(alike, learned[name])
         if self.scan and not self.tied:
@@ -71,7 +71,7 @@ class Stack(nnx.Module):
         return jax.lax.scan(step, x, (params, jnp.arange(self.layers)))[0]
 
     def look(self, x, see, **context) -> tuple:
-        """What the `look` of each layer gives, without dropout."""
+        """The results of each layer's `look`, without dropout."""
         found, first = [], None
         for i, layer in enumerate(self._layers()):
             block = nnx.merge(*layer)
@@ -86,12 +86,12 @@ class Stack(nnx.Module):
         return self._advance(x, None, prefill)
 
     def step(self, state, x, **context):
-        """(state of every layer, x after every block) of one token more."""
+        """(state of every layer, x after every block) of one more token."""
         step = lambda block, s, x, first: block.step(s, x, **context, first_values=first)
         return self._advance(x, state, step)
 
     def looped(self) -> "Stack":
-        """The same layers in a loop, each by itself, so that each has a state of its own."""
+        """The same layers in a loop, so that each has a state of its own."""
         stack = nnx.merge(*nnx.split(self))
         stack.blocks = nnx.List([nnx.merge(*layer) for layer in self._layers()])
         stack.tied = stack.scan = False
@@ -123,7 +123,7 @@ class Stack(nnx.Module):
 
     @property
     def _handing_on(self) -> int | None:
-        """The first layer that takes a share of the first layer's values: those are its own."""
+        """The index of the first layer with `blending`, whose own values are the first values."""
         blends = (i for i, block in enumerate(self.blocks) if block.attention.blend is not None)
         return next(blends, None)
 
@@ -132,7 +132,7 @@ class Stack(nnx.Module):
         return params if self.tied else jax.tree.map(lambda x: x[0], params)
 
     def _layers(self):
-        """(graph, parameters) of each layer, whatever the form they are held in."""
+        """(graph, parameters) of each layer, in whatever form they are held."""
         split = [nnx.split(block) for block in self.blocks]
         if self.tied:
             return split * self.layers

@@ -1,4 +1,4 @@
-"""Token shift: what a projection reads is a mixture of a token and the one before it."""
+"""Token shift: a projection reads a mixture of a token and the one before it."""
 
 import functools
 
@@ -20,8 +20,8 @@ class TokenShift(nnx.Module):
     """x_t + (x_{t-1} - x_t) mu for each named projection, with a share mu of its own for each
     channel (RWKV-7, Peng et al. 2025, arXiv:2503.14456).
 
-    x_{t-1} is 0 before the first token of a document and where `Padding` hides it. Each mu starts
-    as `starts` says by the projection's name. Arithmetic is float32, the mixture in x's dtype.
+    x_{t-1} is 0 before the first token of a document and where `Padding` hides it. Each mu is
+    initialised by `starts[name]`. Arithmetic is float32, the mixture in x's dtype.
     """
 
     def __init__(self, width: int, starts: dict[str, Initializer], *, key: Array):
@@ -29,19 +29,19 @@ class TokenShift(nnx.Module):
         self.mu = nnx.Dict({name: nnx.Param(mu(name)) for name in starts})
 
     def before(self, x: Float[Array, "*B T W"], mask: Mask) -> Float[Array, "*B T W"]:
-        """The token before each. Raises NotImplementedError for a mask whose arrays say otherwise
-        who may see whom."""
+        """The token before each. Raises NotImplementedError for a mask that holds arrays other than
+        `Padding` and `Segments` joined by `&`."""
         padding, segments = documents(mask, x, who="a token shift", off="token_shift=False")
         return back(shown(x, padding), 1, segments)
 
     def last(self, x: Float[Array, "*B T W"]) -> Float[Array, "*B 1 W"]:
-        """What the token after a prompt has before it."""
+        """The last token of a prompt, which is the one before the next."""
         return latest(x, 1)
 
     def __call__(
         self, name: str, x: Float[Array, "*B T W"], before: Float[Array, "*B T W"]
     ) -> Float[Array, "*B T W"]:
-        """What projection `name` reads: x itself if it is not shifted."""
+        """The input of projection `name`: x itself if it is not shifted."""
         if name not in self.mu:
             return x
         y, before = wide(x), wide(before)
@@ -50,16 +50,16 @@ class TokenShift(nnx.Module):
     def share(
         self, name: str, x: Float[Array, "*B T W"], before: Float[Array, "*B T W"]
     ) -> Float[Array, "*#L W"]:
-        """How much of the token before projection `name` reads, in each channel."""
+        """The share mu of the token before that projection `name` reads, in each channel."""
         return self.mu[name][...].astype(x.dtype)
 
 
 class DataDependentShift(TokenShift):
-    """The shares of `TokenShift` follow the token: mu + W_up tanh(W_down y) for each projection, of
+    """`TokenShift` with shares that depend on the token: mu + W_up tanh(W_down y) per projection,
     y = x_t + (x_{t-1} - x_t) mu_x (RWKV-6's ddlerp, Peng et al. 2024, arXiv:2404.05892).
 
-    mu_x starts as `starts` says of "shares". As the authors start it, W_down is 0, so that all
-    shares start at mu.
+    mu_x is initialised by `starts["shares"]`. As in the authors' code, W_down starts at 0, so that
+    all shares start at mu.
     """
 
     def __init__(self, width: int, starts: dict[str, Initializer], *, rank: int, key: Array):
@@ -79,7 +79,7 @@ class DataDependentShift(TokenShift):
 
 
 def token_shift(mechanism: Mechanism, width: int, *, key: Array) -> TokenShift | None:
-    """What the mechanism asks for by its `shifts`, None for nothing."""
+    """The layer that the mechanism asks for by its `shifts`, None for none."""
     if not mechanism.shifts:
         return None
     if not mechanism.shift_rank:

@@ -1,7 +1,7 @@
-"""What attention over groups of tokens chosen by their content shares: chunks and small softmaxes.
+"""Shared by attention over groups of tokens chosen by content: chunks and small softmaxes.
 
-A selection is worked out in float32 whatever the dtype, without a gradient, from one row of tokens
-of one key head: a definition in float64 takes the same one.
+A selection is made in float32 whatever the dtype, without a gradient, from one row of tokens of one
+key head, so that a definition in float64 selects the same.
 """
 
 import math
@@ -17,14 +17,14 @@ from attn.masks import Padding
 
 
 def head_rows(x: Shaped[Array, "*B L N W"], key_heads: int) -> Shaped[Array, "b K Lg W"]:
-    """The tokens of each key head, with those of its group's heads side by side at a position."""
+    """The tokens of each key head, those of its group's heads side by side at each position."""
     *batch, L, N, W = x.shape
     x = x.reshape(math.prod(batch), L, key_heads, N // key_heads, W)
     return jnp.moveaxis(x, 2, 1).reshape(math.prod(batch), key_heads, L * (N // key_heads), W)
 
 
 def as_heads(x: Shaped[Array, "b K Lg W"], shape: tuple[int, ...]) -> Shaped[Array, "*B L N W"]:
-    """`head_rows` undone: x as [*B, L, N, W] for a `shape` of [*B, L, N, any width]."""
+    """The inverse of `head_rows`: x as [*B, L, N, W] for a `shape` of [*B, L, N, any width]."""
     *batch, L, N, _ = shape
     K, W = x.shape[1], x.shape[3]
     x = x.reshape(math.prod(batch), K, L, N // K, W)
@@ -37,8 +37,8 @@ def in_rows(x: Array, batch: Sequence[int], length: int) -> Array:
 
 
 def there(padding: Padding | None, batch: Sequence[int], T: int, S: int):
-    """Which queries and which keys take part: [b, T] and [b, S]. A token is query i and key i where
-    T = S, so if `padding` does not say which queries there are, those at hidden keys are not."""
+    """Which queries and which keys take part: [b, T] and [b, S]. If T = S, token i is query i and
+    key i, so unless `padding` says which queries exist, those at hidden keys do not."""
     seen, live = jnp.ones(S, bool), jnp.ones(T, bool)
     if padding is not None:
         seen = padding.seen_keys(S)
@@ -54,12 +54,12 @@ def selecting(x: Array) -> Float[Array, "..."]:
 def chunks(
     group: Int[Array, " L"], at: Int[Array, " L"], counted: Bool[Array, " L"], size: int
 ) -> tuple[Int[Array, " L"], Int[Array, " L"], Int[Array, " L"], Int[Array, " L"]]:
-    """Every `size` counted items of a group, in the order of `at`, make a chunk.
+    """Divide the counted items of each group, in the order of `at`, into chunks of `size`.
 
     Returns for each item (chunk, previous, following, rank): the chunk of the last counted item of
     its group up to itself, the one before that, the one after it, -1 where there is none; and how
-    many counted items of its group are before it. Chunks are numbered in the order in which their
-    first items stand, so an item's number depends on no later item. Groups below 0 have no chunks.
+    many counted items of its group are before it. Chunks are numbered in the order of their first
+    items, so an item's number depends on no later item. Groups below 0 have no chunks.
     """
     L = len(group)
     index = jnp.arange(L, dtype=jnp.int32)
@@ -70,7 +70,7 @@ def chunks(
     upto = jnp.cumsum(counts, dtype=jnp.int32)
     rank = (upto - counts) - (upto - counts)[start]
     opens = (counts > 0) & (rank % size == 0) & (g >= 0)
-    # numbered where they lie, not where they are sorted
+    # numbered in their own order, not in the sorted one
     number = jnp.zeros(L, jnp.int32).at[order].set(opens.astype(jnp.int32))
     number = (jnp.cumsum(number, dtype=jnp.int32) - 1)[order]
     look = lambda i, there: jnp.where(there, number[jnp.clip(i, 0, L - 1)], -1)
@@ -87,12 +87,12 @@ def chunks(
 
 
 def most_chunks(length: int, groups: int, size: int) -> int:
-    """How many chunks `length` items of at most `groups` groups can make."""
+    """The most chunks that `length` items of at most `groups` groups can make."""
     return (length + min(groups, length) * (size - 1)) // size
 
 
 def table(chunk: Int[Array, " L"], rank: Int[Array, " L"], many: int, size: int):
-    """Which item stands at each place of `many` chunks [many, size]; L where none does."""
+    """The item at each place of `many` chunks, [many, size]; L where there is none."""
     L = len(chunk)
     place = jnp.where(chunk < 0, many * size, chunk * size + rank % size)
     empty = jnp.full(many * size, L, jnp.int32)
@@ -112,7 +112,7 @@ def small_softmax(
     seen: Bool[Array, "*c m w"],
     share: Float[Array, "*c #m w"] | None = None,
 ) -> tuple[Float[Array, "*c m D"], Float[Array, "*c m"]]:
-    """Softmax of q . k over the seen keys times v, and its log-sum-exp; `share` multiplies exp.
+    """Softmax of q . k over the visible keys times v, and its log-sum-exp; `share` multiplies exp.
     A row that sees nothing is 0, with -inf, and one whose scores overflow is NaN."""
     s, poison = isolate_rows(jnp.einsum("...mh,...wh->...mw", q, k), seen)
     top = jnp.max(jnp.where(seen, s, -jnp.inf), axis=-1, initial=-jnp.inf)
@@ -121,14 +121,14 @@ def small_softmax(
     e = e if share is None else e * share
     total = e.sum(-1)
     some = jnp.where(total == 0, 1, total)
-    w = jnp.where(seen, e / some[..., None], 0)  # also from gradients, as `isolated_softmax`
+    w = jnp.where(seen, e / some[..., None], 0)  # from gradients too, as `isolated_softmax`
     out = jnp.einsum("...mw,...wd->...md", w, v)
     lse = jnp.where(total == 0, -jnp.inf, top + jnp.log(some))
     return out + poison, lse + poison[..., 0]
 
 
 def padded(n: int, most: int) -> int:
-    """On how many items `map_in_blocks` works for n of them."""
+    """How many items `map_in_blocks` computes for n of them."""
     return n if n <= most else -(-n // most) * most
 
 

@@ -1,4 +1,4 @@
-"""Cells of 2^level tokens, blocks of cells, and what decoding keeps of them: for `hierarchical`."""
+"""Cells of 2^level tokens, blocks of cells, and the decoding state made of them: `hierarchical`."""
 
 import dataclasses
 import functools
@@ -15,30 +15,30 @@ from attn._merge import softmax_part
 from attn._tokens import clean, in_blocks, to_heads
 from attn._wide import wide_dtype
 
-# what asks: of each cell of queries their sum or the first, how many that is, and NaN or 0
+# the queries of each cell: their sum or the first of them, how many that is, and NaN or 0
 Rows = tuple[Float[Array, "*B R N H"], Float[Array, "*B R 1"], Float[Array, "*B R N"]]
 
 
 def levels(length: int, block: int) -> int:
-    """How many levels join all pairs of `length` tokens."""
+    """How many levels it takes to join all pairs of `length` tokens."""
     # int: settings may be NumPy's
     return max(1, int((length - 1) // block).bit_length())
 
 
 def not_nearer(block: int, level: int) -> Bool[np.ndarray, "block block"]:
-    """Which cells of the block to the left a row sees at this level: at level 0 all, else what the
-    level below has not joined, where the halves that touch were neighbours."""
+    """Which cells of the block to the left each row sees at this level: at level 0 all, else those
+    that the level below has not joined, where the two halves that touch were neighbours."""
     late = np.arange(block) >= block // 2
     return (late[:, None] | ~late) if level else np.ones((block, block), bool)
 
 
 def halved(sums, n: int):
-    """Sums over cells twice as long, along axis n, by halves: of what is finite they are finite."""
+    """Half the sums over cells twice as long, along axis n: finite sums stay finite."""
     return jax.tree.map(lambda x: (in_blocks(x, 2, n) / 2).sum(n + 1), sums)
 
 
 def first(rows: Rows, n: int) -> tuple[Array, Array, Array]:
-    """The first row that is there of cells twice as long."""
+    """The first row that exists of each cell twice as long."""
     q, count, poison = (in_blocks(x, 2, n) for x in rows)
     left, right = ((slice(None),) * (n + 1) + (i,) for i in (0, 1))
     there = count[left] > 0
@@ -49,7 +49,7 @@ def first(rows: Rows, n: int) -> tuple[Array, Array, Array]:
 
 
 def filled(x, n: int, length: int):
-    """x with axis n cut or filled up with 0 to `length`."""
+    """x with axis n cut or zero-padded to `length`."""
     x = lax.slice_in_dim(x, 0, min(length, x.shape[n]), axis=n)
     return jnp.pad(x, [(0, 0)] * n + [(0, length - x.shape[n])] + [(0, 0)] * (x.ndim - n - 1))
 
@@ -59,9 +59,9 @@ def mean(total: Float[Array, "*B C N H"], count: Float[Array, "*B C 1"]):
 
 
 def part(rows: Rows, tokens, shown: dict[int, np.ndarray], block: int, size: int):
-    """The part of softmax over the blocks of cells at each distance of `shown`, [block, block]:
-    output [*B, R, N, D] and log-sum-exp [*B, R, N], NaN where a row that sees something is. What
-    cells hold, how many tokens too, is divided by their `size`."""
+    """The part of softmax over the blocks at each distance of `shown`, which maps it to the visible
+    cells [block, block]: output [*B, R, N, D] and log-sum-exp [*B, R, N], NaN where a row that is
+    NaN sees something. Sums over cells, and their counts of tokens, are divided by their `size`."""
     q, count, poison = rows
     n, length = q.ndim - 3, q.shape[-3]
     P = -(-max(length, tokens[0].shape[n]) // block)
@@ -91,7 +91,7 @@ def part(rows: Rows, tokens, shown: dict[int, np.ndarray], block: int, size: int
 
 
 def over_cells(rows: Rows, level: int, combine) -> Float[Array, "*B R N H"]:
-    """What the cell of this level has, for each of its tokens."""
+    """The mean of a token's cell at this level, for each token."""
     n, length = rows[0].ndim - 3, rows[0].shape[-3]
     for _ in range(level):
         rows = combine(rows, n)
@@ -101,10 +101,10 @@ def over_cells(rows: Rows, level: int, combine) -> Float[Array, "*B R N H"]:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Cells:
-    """What decoding keeps: of each level the last 2 `block` cells, cell c at c mod 2 `block`, and
-    the first query of the cell that it is in."""
+    """The state of decoding: of each level the last 2 `block` cells, cell c at c mod 2 `block`, and
+    the first query of the current cell."""
 
-    k: Float[Array, "*B L C K H"]  # sums over each cell, by the tokens that it has room for
+    k: Float[Array, "*B L C K H"]  # sums over each cell, divided by its size in tokens
     v: Float[Array, "*B L C K D"]
     poison: Float[Array, "*B K"]  # NaN if any key or value was not finite, else 0
     q: Float[Array, "*B L N H"]
@@ -113,7 +113,7 @@ class Cells:
 
 
 def empty(batch, num_heads, num_kv_heads, head_dim, value_dim, kept: int, block: int, dtype):
-    """Room for `kept` levels: kept (2 block K (H + D) + N H) numbers a batch row."""
+    """An empty state of `kept` levels: kept (2 block K (H + D) + N H) numbers per batch row."""
     dtype = wide_dtype(dtype)
     zeros = lambda *tail: jnp.zeros((*batch, *tail), dtype)
     cells = lambda width: zeros(kept, 2 * block, num_kv_heads, width)
@@ -122,7 +122,7 @@ def empty(batch, num_heads, num_kv_heads, head_dim, value_dim, kept: int, block:
 
 
 def fill(q, k, v, kept: int, block: int) -> Cells:
-    """What is kept after T tokens at once."""
+    """The state after T tokens at once."""
     *batch, T, K, H = k.shape
     state = empty(tuple(batch), q.shape[-2], K, H, v.shape[-1], kept, block, k.dtype)
     if T == 0:
@@ -143,7 +143,7 @@ def fill(q, k, v, kept: int, block: int) -> Cells:
 
 
 def step(state: Cells, q, k, v) -> tuple[Cells, Float[Array, "*B 1 N D"]]:
-    """Add one token to its cell of each level and attend to what is kept, in float32.
+    """Add one token to its cell of each level and attend to the kept cells, in float32.
 
     Raises ValueError unless q, k and v are one token in the shape the state was made for.
     """
@@ -189,6 +189,6 @@ def step(state: Cells, q, k, v) -> tuple[Cells, Float[Array, "*B 1 N D"]]:
     some, q_poison = aligned(seen.any(-1, keepdims=True), state.q_poison)
     asked = jnp.where(some, q_poison, 0).sum(-2)
     poison = to_heads(state.poison, N) + asked
-    # past its last level it has not kept what the definition sees, and says so
+    # past its last level it has not kept what the definition sees, and returns NaN
     poison = jnp.where(t < block << L, poison, jnp.nan)
     return state, (out + poison[..., None, :, None]).astype(dtype)

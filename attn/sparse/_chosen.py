@@ -1,5 +1,5 @@
-"""What `moba` and `quest` share: each query of each head chooses blocks by what is known of them,
-at once and, from a state that holds what is known, token by token."""
+"""What `moba` and `quest` share: each query of each head chooses blocks by their summaries, for a
+whole sequence at once or, from a state that keeps the summaries, token by token."""
 
 import abc
 import dataclasses
@@ -47,16 +47,16 @@ class Pages:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chosen(Mechanism):
     """Softmax over the `top` blocks of `size` keys that each query of each head chooses by `score`,
-    which knows a `summary` of each block. O(T top size + T S / size) time, O(T + S) memory.
+    from a `summary` of each block. O(T top size + T S / size) time, O(T + S) memory.
 
-    Under `Causal` a query's own block is always one of them and without a score, for it may hold
-    keys of the future, and the others lie before it.
+    Under `Causal` a query's own block is always one of them, without a score, since it may hold
+    future keys, and the others lie before it.
     """
 
     honours: ClassVar = (Causal, Padding)
-    # how each part of a summary takes one key more
+    # how each part of a summary takes one more key
     joins: ClassVar[tuple[Callable, ...]]
-    asks: ClassVar[int] = 1  # products of a query with what is known of a block
+    asks: ClassVar[int] = 1  # products of a query with the summary of a block
     top: ClassVar[int]  # a field of each variant
 
     @property
@@ -66,7 +66,7 @@ class Chosen(Mechanism):
 
     @abc.abstractmethod
     def summary(self, blocks: Blocks) -> tuple[Float[Array, "M blocks W"], ...]:
-        """What is known of each block of keys."""
+        """The arrays that summarise each block of keys."""
 
     @abc.abstractmethod
     def of_key(self, k: Float[Array, "*B H"]) -> tuple[Float[Array, "*B W"], ...]:
@@ -74,10 +74,10 @@ class Chosen(Mechanism):
 
     @abc.abstractmethod
     def score(self, q: Float[Array, "M t G H"], summary) -> Float[Array, "M t G blocks"]:
-        """How much each float32 query wants each block."""
+        """The score of each block for each query, in float32."""
 
     def choose(self, q, summary, some, last, causal: bool) -> Int[Array, "M t G n"]:
-        """The blocks of queries that see keys up to `last` [M, t], among those that hold some."""
+        """The blocks chosen by queries that see keys up to `last` [M, t], of those with `some`."""
         block = jnp.arange(some.shape[-1])[None, None, None]
         own = (last // self.size)[..., None, None]
         before, mine = (block < own, block == own) if causal else (own >= 0, False)
@@ -102,7 +102,7 @@ class Chosen(Mechanism):
 
     @functools.partial(jax.jit, static_argnums=(0, 4))  # for calls outside of jit
     def attend(self, q, k, v, causal: bool, padding, last) -> Float[Array, "*B T N D"]:
-        """The output of queries that see keys up to `last` [M, T], of checked arguments."""
+        """The output of queries that see keys up to `last` [M, T], for checked arguments."""
         *batch, T, N, H = q.shape
         S, K, D = *k.shape[-3:-1], v.shape[-1]
         if 0 in (*batch, T, S, D):
@@ -124,7 +124,7 @@ class Chosen(Mechanism):
         return by_query(out, tuple(batch), K).astype(jnp.result_type(q))
 
     def _at_once(self, T: int, heads: int, blocks: int, width: int) -> int:
-        """How many queries meet their blocks at once."""
+        """How many queries attend to their blocks at once."""
         size = chunk_size(heads * 3 * self.top * width, T)
         return max(size, _sorted.least_queries(blocks, self.top))
 
@@ -148,7 +148,7 @@ class Chosen(Mechanism):
         return masked_softmax(*self._kept(q, k, k, mask, bias))
 
     def _checked(self, q, k, v, mask, bias):
-        """The mask, and what decides which keys are seen."""
+        """The mask, and (causal, padding, last), which decide what keys are visible."""
         mask, bias = check_qkv(q, k, v, mask, bias)
         (causal, padding), rest = mask.take(*self.honours)
         refuse_rest(self.name, rest, bias, self.honours)

@@ -1,4 +1,4 @@
-"""NSA's compressed keys and values: one of each for every run of l tokens, a stride apart."""
+"""NSA's compressed keys and values: one of each per run of l tokens, a stride apart."""
 
 import dataclasses
 import math
@@ -17,8 +17,8 @@ from attn.sparse._select import Blocks, narrow
 def compress(
     x: Float[Array, "M S W"], stride: int, position, up, down
 ) -> tuple[Float[Array, "M runs W"], Float[Array, "M runs"]]:
-    """gelu((x + position) up) down of each run of l tokens, every `stride`, and the poison of those
-    that overflow; arrays are one a key head, x is [batch rows x key heads, S, W]."""
+    """gelu((x + position) up) down of each run of l tokens, one every `stride`, and the poison of
+    those that overflow; the arrays are per key head, x is [batch rows x key heads, S, W]."""
     (K, length, W), (M, S, _) = position.shape, x.shape
     runs = run_count(S, length, stride)
     if M == 0 or runs == 0:
@@ -36,7 +36,7 @@ def compress(
 
 def _gelu(x):
     """jax.nn.gelu, whose own gradient is NaN where x^2 overflows."""
-    near = jnp.abs(x) < 30  # beyond, what it multiplies x by is 0 or 1 in any dtype
+    near = jnp.abs(x) < 30  # beyond, the factor of x is 0 or 1 in any dtype
     return jnp.where(near, jax.nn.gelu(jnp.where(near, x, 0)), jax.nn.relu(x))
 
 
@@ -53,9 +53,9 @@ def maps(arrays: dict[str, Array], name: str, dtype) -> list[Array]:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Runs:
-    """What is known of each run; batch rows and key heads are one axis M, as in `Blocks`. `poison`
-    is NaN where a token was not finite, `ends` the last token (-1 if one is hidden), `ranked` the
-    keys by which blocks are selected, float32 and without gradient."""
+    """The compressed runs; batch rows and key heads are one axis M, as in `Blocks`. `poison` is NaN
+    if a token was not finite, `ends` the last token (-1 if any is hidden), `ranked` the keys by
+    which blocks are selected, float32 and without gradient."""
 
     k: Float[Array, "M runs H"]
     v: Float[Array, "M runs D"]
@@ -65,7 +65,7 @@ class Runs:
 
     @classmethod
     def of(cls, blocks: Blocks, S: int, stride: int, arrays: dict[str, Array]) -> "Runs":
-        """Those of the first S tokens of the blocks."""
+        """The runs of the first S tokens of the blocks."""
         flat = lambda x: x.reshape(len(x), math.prod(x.shape[1:3]), *x.shape[3:])[:, :S]
         k, v, hidden, poison = map(flat, (blocks.k, blocks.v, ~blocks.seen, blocks.poison))
         of_keys = maps(arrays, "key", k.dtype)
@@ -82,8 +82,8 @@ class Runs:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Compressed:
-    """The state of decoding: a cache of all tokens, and what is known of each run in it. Where the
-    branches have keys `apart`, the selected one's cache and the ring of the window."""
+    """The state of decoding: a cache of all tokens, and the compressed runs in it. `apart`, if the
+    branches have their own keys: the selected branch's cache and the window's ring."""
 
     cache: _cache.Cache
     k: Float[Array, "*B K runs H"]  # float32 or wider
@@ -93,7 +93,7 @@ class Compressed:
 
     def after(self, cache: _cache.Cache, stride: int, arrays: dict[str, Array]) -> "Compressed":
         """The state once the cache holds one token more: its last whole run is compressed, again
-        if it was before. Until there is one, the first is written that no token sees yet."""
+        if it was before. Until one is whole, the first is written, which no token sees yet."""
         n, runs = self.poison.ndim - 1, self.poison.shape[-1]
         if runs == 0:
             return dataclasses.replace(self, cache=cache)

@@ -1,9 +1,9 @@
-"""Softmax over a pattern of visible pairs of which only the touched blocks are visited.
+"""Softmax over a pattern of visible pairs, visiting only the blocks it touches.
 
-The parts of a pattern (`_reorder.py`) say in which order of the tokens it is made of dense blocks;
-each part runs by `attn/_blockwise.py`, and their outputs are merged by their log-sum-exps. One that
-is whole and in order may run by a kernel that knows it, as cuDNN does a causal window. Heads may
-have patterns of their own.
+The parts of a pattern (`_reorder.py`) give the order of the tokens in which it is made of dense
+blocks; each part runs in `attn/_blockwise.py`, and their outputs are merged by their log-sum-exps.
+A single part in the original order may run in a kernel that supports it, as a causal window does in
+cuDNN. Heads may have patterns of their own.
 """
 
 from collections.abc import Sequence
@@ -34,13 +34,13 @@ def attend_parts(
     dropout: Dropout | None = None,
     block: int | None = None,
 ) -> Float[Array, "*B T N D"]:
-    """Softmax over the pairs of parts that `mask` shows, of checked arguments; head n has the n-th
-    parts, over and over. A pair that is in two parts counts twice."""
+    """Softmax over the pairs of the parts that `mask` shows, for checked arguments; heads take the
+    entries of `parts` in turn, cyclically. A pair that is in two parts counts twice."""
 
     def attend(n, q, k, v, bias, dropout):
         options = {"scale": scale, "dropout": dropout, "block": block}
         first, *others = parts[n]
-        if first.lies and not others:  # a pattern that a kernel may know, as a window
+        if first.lies and not others:  # a kernel may support it, as a window
             seen, _, _ = laid_out(first, q.shape[-3], k.shape[-3], mask)
             return run(Call(q, k, v, seen, bias, **options), preferred_for_patterns())[0]
         done = [attend_part(part, q, k, v, mask, bias, **options) for part in parts[n]]
@@ -50,15 +50,15 @@ def attend_parts(
 
 
 def by_head(attend, count: int, q, k, v, bias=None, dropout=None) -> Float[Array, "*B T N D"]:
-    """attend(n, q, k, v, bias, dropout) of the heads n, n + count, n + 2 count and so on, for each
-    n below `count`; as one array with its heads in order."""
+    """attend(n, q, k, v, bias, dropout) on the heads n, n + count, n + 2 count and so on, for each
+    n below `count`, as one array with its heads in order."""
     if count == 1:
         return attend(0, q, k, v, bias, dropout)
     N, K = q.shape[-2], k.shape[-2]
     outs, order = [], []
     for n in range(min(count, N)):
         heads = np.arange(n, N, count)
-        # where every key head has as many of these heads, they share it as before
+        # if every key head has equally many of these heads, they share it as before
         shared = (N // K) % count == 0
         keys = np.arange(K) if shared else heads * K // N
         few = lambda x, at, axis=-2: jnp.take(x, at, axis=axis)
@@ -73,7 +73,7 @@ def by_head(attend, count: int, q, k, v, bias=None, dropout=None) -> Float[Array
 
 
 def visited_by_heads(kinds: Sequence[Sequence[Part]], T: int, S: int, N: int, block=None) -> int:
-    """How many scores N heads compute, of which head n has the n-th parts, over and over."""
+    """How many scores N heads compute, which take the entries of `kinds` in turn, cyclically."""
     heads = [len(range(n, N, len(kinds))) for n in range(len(kinds))]
     return sum(
         count * visited_scores(*laid_out(part, T, S), count, block)

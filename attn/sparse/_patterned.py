@@ -1,4 +1,4 @@
-"""What all variants are that are softmax over a static pattern: the pattern, and its parts."""
+"""The base of all variants that are softmax over a static pattern: the pattern, and its parts."""
 
 import abc
 import dataclasses
@@ -19,16 +19,16 @@ from attn.masks import FULL, TERMS, Causal, Mask, Padding
 from attn.sparse._parts import attend_parts, by_head, visited_by_heads
 from attn.sparse._reorder import Part, laid_out
 
-# of a paper whose heads are of two kinds: each sees both, or they take turns
+# for papers with two kinds of heads: each head sees both patterns, or they alternate
 HEADS = ("merged", "alternating")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Patterned(Cached):
-    """A variant is its `patterns`, and the `pieces` by which they are run; all else is here.
+    """A variant is its `patterns`, and the `pieces` in which they run; all else is here.
 
-    It decodes with a cache of all tokens, of which a step sees the row of its pattern, drawn for
-    max_length tokens: what the whole at once sees if the pattern is `settled`.
+    It decodes with a cache of all tokens; a step sees its row of the pattern for max_length tokens,
+    which is the row of the whole sequence at once if the pattern is `settled`.
     """
 
     honours: ClassVar = (*TERMS, Bias)
@@ -41,8 +41,8 @@ class Patterned(Cached):
 
     @abc.abstractmethod
     def patterns(self, T: int, S: int) -> tuple[Mask, ...]:
-        """Which pairs are visible at these lengths, as data: drawable, with a density; of several
-        patterns head n has the n-th, over and over."""
+        """Which pairs are visible at these lengths, as data that can be drawn and has a density;
+        heads take several patterns in turn, cyclically."""
 
     @property
     def settled(self) -> bool:
@@ -55,11 +55,11 @@ class Patterned(Cached):
         return len(set(self.patterns(2, 2))) == 1
 
     def pieces(self, T: int, S: int) -> tuple[tuple[Part, ...], ...]:
-        """Each pattern in disjoint parts, each with the order in which it is dense."""
+        """Each pattern as disjoint parts, each with the order of tokens in which it is dense."""
         return tuple((Part(pattern),) for pattern in self.patterns(T, S))
 
     def density(self, T: int, S: int) -> float:
-        """The share of the T x S pairs that is visible, without other masks; mean over heads."""
+        """The share of the T x S pairs that are visible without other masks, mean over heads."""
         if 0 in (T, S):
             return 0.0
         count = lambda mask, rows, columns: mask.pairs(rows, columns)
@@ -67,7 +67,7 @@ class Patterned(Cached):
         return float(np.mean(shares)) / (T * S)
 
     def visited(self, T: int, S: int, N: int = 4) -> float:
-        """The share of the T x S scores, of dense attention's work, that visited blocks compute."""
+        """The share of dense attention's T x S scores that the visited blocks compute."""
         kinds = self.pieces(T, S)
         N = max(N, len(kinds))
         return visited_by_heads(kinds, T, S, N, self.block) / max(T * S * N, 1)

@@ -1,4 +1,4 @@
-"""Sides of squares: the stride near the root of a length, and images of so many pixels."""
+"""Sides of squares: the rounded-up root of a length, and the sides of an image of S pixels."""
 
 import math
 
@@ -11,7 +11,7 @@ def root_up(n: int) -> int:
 
 
 def raster(height: int | None, width: int | None, S: int) -> tuple[int, int]:
-    """The sides of an image of S pixels: as given, or of the least square that holds them."""
+    """(height, width) of an image of S pixels: as given, or of the least square that holds them."""
     side = root_up(S)
     return (side, side) if width is None else (height, width)
 

@@ -1,8 +1,8 @@
-"""Patterns that are scattered where tokens lie, and together where tokens are sorted.
+"""Patterns that are scattered over the tokens in their own order, but dense once they are sorted.
 
-Every stride-th token is one in each block of keys; sorted by position modulo the stride they are
-neighbours, and a pattern that jumps is block diagonal. Masks, biases and dropout are still those of
-the tokens' own positions.
+Every stride-th token touches every block of keys; sorted by position modulo the stride these tokens
+are neighbours, and a strided pattern is block diagonal. Masks, biases and dropout are still those
+of the tokens' own positions.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from attn.masks.language import frozen
 
 @frozen
 class Reordered(Mask):
-    """`mask` of tokens that stand in another order: (i, j) is (queries[i], keys[j]) of it."""
+    """`mask` for reordered tokens: (i, j) is (queries[i], keys[j]) of it."""
 
     mask: Mask = dataclasses.field(metadata={"child": True})
     queries: Places
@@ -46,7 +46,7 @@ class Reordered(Mask):
 
 @frozen
 class SameGroup(Mask):
-    """Query and key of one number; where numbers are sorted, the groups are blocks."""
+    """Query and key have the same number; where numbers are sorted, the groups are blocks."""
 
     queries: Places
     keys: Places
@@ -95,9 +95,9 @@ def _around(places: Places, first, last):
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A part of a pattern, disjoint from the others: its pairs, and the queries and keys it is
-    about in the order in which it is dense (None: all, as they lie). `near` holds at least the
-    pattern's pairs, in that order: what is outside is never visited."""
+    """A part of a pattern, disjoint from the others: its pairs, and the queries and keys that it
+    covers, in the order in which it is dense (None: all, in their own order). `near`, in that
+    order, contains the pattern's pairs: what is outside is never visited."""
 
     pattern: Mask
     queries: Places | None = None
@@ -106,7 +106,7 @@ class Part:
 
     @property
     def lies(self) -> bool:
-        """Whether it is about all queries and keys, as they lie."""
+        """Whether it covers all queries and keys, in their own order."""
         return self.queries is None and self.keys is None
 
 
@@ -119,7 +119,7 @@ def by_residue(pattern: Mask, n: int, T: int, S: int) -> Part:
 
 
 def laid_out(part: Part, T: int, S: int, mask: Mask = FULL) -> tuple[Mask, int, int]:
-    """What a part shows of `mask`, in its order of queries and keys, and how many those are."""
+    """What a part shows of `mask`, in its order of queries and keys, and the numbers of these."""
     mask = mask & part.pattern.sized(T, S)
     if part.lies:
         return mask & part.near, T, S
@@ -132,7 +132,7 @@ def _order(places: Places | None, length: int) -> Places:
 
 
 def attend_part(part: Part, q, k, v, mask: Mask, bias: Bias | None, *, scale, dropout, block):
-    """The output and log-sum-exp of one part, of checked arguments (`mask` bound to lengths)."""
+    """The output and log-sum-exp of one part, for checked arguments (`mask` bound to lengths)."""
     T, S = q.shape[-3], k.shape[-3]
     seen, _, _ = laid_out(part, T, S, mask)
     options = {"scale": scale, "block": block}
@@ -147,7 +147,7 @@ def attend_part(part: Part, q, k, v, mask: Mask, bias: Bias | None, *, scale, dr
         dropout = Dropout(*words, dropout.rate)
     q, k, v = take(q, rows, 3), take(k, columns, 3), take(v, columns, 3)
     out, lse = blockwise(q, k, v, seen, bias, dropout=dropout, **options)
-    # back to where the queries lie; one that this part is not about sees nothing in it
+    # back to the queries' own order; one that this part does not cover sees nothing in it
     back = np.full(T, len(rows), np.int32)
     back[rows] = np.arange(len(rows))
     if len(rows) < T:

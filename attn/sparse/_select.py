@@ -1,8 +1,8 @@
-"""What the variants share that select keys by content: queries a chunk at a time, blocks gathered.
+"""Shared by variants that select keys by content: queries by chunks, blocks gathered.
 
-A selection is made in float32 without a gradient, ties to what is earlier, whatever the dtype: a
-reference in float64 takes the same keys. NaN and Inf are taken out of q, k and v first and put back
-into the rows that see them at the end, as in `attn/_core.py`.
+A selection is made in float32 without a gradient, ties to the earlier, whatever the dtype, so that
+a reference in float64 selects the same keys. NaN and Inf are taken out of q, k and v first and put
+back at the end into the rows that see them, as in `attn/_core.py`.
 """
 
 import dataclasses
@@ -20,16 +20,16 @@ from attn._wide import wide
 from attn.masks import Causal, Padding
 from attn.sparse import _sorted
 
-MANY = 8  # from so many queries on, they are moved to the blocks and not blocks to them
+MANY = 8  # from so many queries on, queries are moved to blocks, not blocks to queries
 
 
 def narrow(*arrays: Array):
-    """The arrays in float32 and without gradients: what a selection is made of."""
+    """The arrays in float32 and without gradients, as selections use them."""
     return tuple(lax.stop_gradient(x.astype(jnp.float32)) for x in arrays)
 
 
 def largest(s: Float[Array, "*B S"], seen: Bool[Array, "*#B S"], keys: int) -> Bool[Array, "*B S"]:
-    """Where the `keys` largest seen scores of each row are, all if there are fewer; of equal ones
+    """Where the `keys` largest visible scores of each row are, all if there are fewer; ties go to
     the earlier."""
     S = s.shape[-1]
     s, seen, place = aligned(s, seen, jnp.arange(S))
@@ -37,8 +37,8 @@ def largest(s: Float[Array, "*B S"], seen: Bool[Array, "*#B S"], keys: int) -> B
     s = jnp.where(seen, jnp.nan_to_num(s), -jnp.inf)
     if keys >= S:
         return jnp.broadcast_to(seen, s.shape)
-    # kept whole: of its last alone XLA would make a sort of each row, 10 to 27 times as slow. And
-    # each by itself: XLA ends the process where a barrier takes both and devices are several
+    # barriers: to get the last value alone XLA would sort each row, 10 to 27 times as slow. One
+    # each: XLA ends the process if a barrier takes both and there are several devices
     value, at = map(lax.optimization_barrier, lax.top_k(s, keys))
     least, last = value[..., -1:], at[..., -1:]
     return seen & ((s > least) | ((s == least) & (place <= last)))
@@ -47,8 +47,8 @@ def largest(s: Float[Array, "*B S"], seen: Bool[Array, "*#B S"], keys: int) -> B
 def best(
     s: Float[Array, "*B b"], may: Bool[Array, "*#B b"], must: Bool[Array, "*#B b"] | bool, top: int
 ) -> Int[Array, "*B n"]:
-    """The `top` blocks of the largest scores, those that `must` be and else those that `may` be;
-    of equal ones the earlier; -1 where there are no more."""
+    """The `top` blocks: first those that `must` be chosen, then those that `may` be, by largest
+    score; ties go to the earlier; -1 where there are no more."""
     s = jnp.where(must, jnp.inf, jnp.where(may, jnp.nan_to_num(s), -jnp.inf))
     value, at = lax.top_k(s, min(top, s.shape[-1]))
     return jnp.where(value > -jnp.inf, at, -1)
@@ -57,8 +57,8 @@ def best(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Keys and values in blocks of b; batch rows and key heads are one axis M. What is hidden or
-    not finite is 0, and `poison` NaN where it was not finite."""
+    """Keys and values in blocks of b; batch rows and key heads are one axis M. Hidden or non-finite
+    ones are 0, and `poison` is NaN where one was not finite."""
 
     k: Float[Array, "M blocks b H"]
     v: Float[Array, "M blocks b D"]
@@ -84,7 +84,7 @@ class Blocks:
 
     @classmethod
     def cached(cls, cache: Cache, size: int) -> "Blocks":
-        """Those of a cache of whole blocks, as they lie; what is not filled yet is not hidden."""
+        """The blocks of a cache of whole blocks, in place; slots not filled yet are not hidden."""
         *batch, K, L, _ = cache.k.shape
         M, rest = math.prod(batch) * K, len(batch) + 2
         cut = lambda x: x.reshape(M, L // size, size, *x.shape[rest:])
@@ -92,13 +92,13 @@ class Blocks:
 
     @property
     def some(self) -> Bool[Array, "M blocks"]:
-        """Which blocks hold a key that is seen."""
+        """Which blocks hold a visible key."""
         return jnp.ones(self.k.shape[:2], bool) if self.seen is None else self.seen.any(-1)
 
     def meets(
         self, chosen: Int[Array, "M t *G n"], last: Int[Array, "M t *G"]
     ) -> Bool[Array, "M t *G"]:
-        """Whether there is any key up to `last` in the blocks `chosen` by each row."""
+        """Whether any visible key up to `last` is in the blocks `chosen` by each row."""
         if self.seen is None:
             return (chosen >= 0).any(-1)
         count, size = self.k.shape[1:3]
@@ -130,7 +130,7 @@ class Blocks:
         return jnp.einsum("mtgx,mtxd->mtgd", w, v) + lost[..., None, None] + over
 
 
-# by the indices of each M, of its own entries
+# x[at] for each M separately
 _of_row = jax.vmap(lambda x, at: x[at])
 
 

@@ -1,7 +1,7 @@
-"""Queries sorted by the blocks that they chose, so that each block meets its queries in products.
+"""Queries sorted by the blocks they chose, so that each block meets its queries in matrix products.
 
-A gather of keys would move a block for every query that chose it; here a query moves instead, to
-each of its blocks, as tokens do to the experts of a mixture (and in MoBA's own code).
+Gathering keys would move a block for every query that chose it; here queries move instead, to each
+of their blocks, as tokens move to the experts of a mixture (and as in MoBA's own code).
 """
 
 import functools
@@ -19,18 +19,18 @@ TILE = 2**19  # scores of the tiles that are made at once
 
 
 def tile_rows(pairs: int, blocks: int) -> int:
-    """How many queries a tile holds: no more than choose a block, for its last tile is not full."""
+    """How many queries a tile holds: about as many as choose a block, as last tiles are partial."""
     # int: settings may be NumPy's
     return max(8, min(ROWS, 2 ** (int(pairs // max(1, blocks)).bit_length() - 1)))
 
 
 def least_queries(blocks: int, chosen: int) -> int:
-    """How many queries should be sorted at once, for tiles to be full."""
+    """How many queries to sort at once so that tiles are full."""
     return blocks * ROWS // chosen
 
 
 def flops(M: int, t: int, G: int, n: int, blocks: int, b: int, H: int, D: int) -> int:
-    """Operations of the products of `attend` of these sizes."""
+    """Operations of the matrix products of `attend` for these sizes."""
     rows = tile_rows(t * n, blocks)
     tiles, size = most_tiles(t * n, blocks, rows), _at_once(M * G * rows * b)
     tiles = tiles if tiles <= size else -(-tiles // size) * size
@@ -38,12 +38,12 @@ def flops(M: int, t: int, G: int, n: int, blocks: int, b: int, H: int, D: int) -
 
 
 def most_tiles(pairs: int, blocks: int, rows: int) -> int:
-    """No more are ever needed: each block leaves less than one tile unfilled."""
+    """The most tiles ever needed: each block leaves less than one tile unfilled."""
     return -(-pairs // rows) + blocks
 
 
 def _at_once(scores: int) -> int:
-    """How many tiles of so many scores are worked on at once."""
+    """How many tiles of `scores` scores are processed at once."""
     return max(1, TILE // scores)
 
 
@@ -84,15 +84,15 @@ def _merged(out: Float[Array, "M t n G D"], lse: Float[Array, "M t n G"]):
     top = lax.stop_gradient(jnp.maximum(lse.max(2, keepdims=True), jnp.finfo(lse.dtype).min))
     share = jnp.exp(lse - top)
     total = share.sum(2, keepdims=True)
-    # divided first: several times the largest number would be infinite
+    # divided first: a sum of several of the largest numbers would be infinite
     share = share / jnp.where(total == 0, 1, total)
     mean = jnp.einsum("mtng,mtngd->mtgd", share, out)
     return mean + jnp.where(lost, jnp.nan, 0)[..., None]
 
 
 def _sorted(chosen: Int[Array, "t n"], *, blocks: int, rows: int):
-    """Of each tile the pairs (t, n) it holds, its block and which of its rows are real; of each
-    pair its row among all tiles'."""
+    """For each tile the pairs (t, n) it holds, its block and which of its rows are real; for each
+    pair its row among those of all tiles."""
     t, n = chosen.shape
     wanted = jnp.where(chosen < 0, blocks, chosen).reshape(-1)
     order = jnp.argsort(wanted, stable=True)
@@ -112,7 +112,7 @@ def _sorted(chosen: Int[Array, "t n"], *, blocks: int, rows: int):
 
 
 def _by_groups(tiles, size: int):
-    """`_tile` of so many tiles at once: [M, tiles, rows, G, D] and [M, tiles, rows, G]."""
+    """`_tile`, `size` tiles at once: [M, tiles, rows, G, D] and [M, tiles, rows, G]."""
     M, count = tiles[0].shape[:2]
     if count <= size:
         return _tile(*tiles)

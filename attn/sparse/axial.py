@@ -23,10 +23,10 @@ def axial_attention(
 ) -> Float[Array, "*B T N D"]:
     """softmax(q k^T / sqrt(H) + bias) v over the row and the column of a height x width raster.
 
-    A square of S pixels, rounded up, unless both are given. One normaliser for both axes (Ho et al.
-    2019, arXiv:1912.12180, attend to one axis a layer). Places from height * width on see nothing
-    and are not seen. O(T (height + width)) time, for columns are neighbours once sorted. Takes any
-    mask and bias. Raises ValueError for sides below 1, and for one without the other.
+    By default the raster is the least square that holds S pixels. One normaliser for both axes (Ho
+    et al. 2019, arXiv:1912.12180, attend to one axis a layer). Tokens from height * width on see
+    nothing and are not seen. O(T (height + width)) time: columns are sorted to be contiguous. Takes
+    any mask and bias. Raises ValueError for sides below 1, and for one without the other.
     """
     return AxialPattern(height=height, width=width)(q, k, v, mask=mask, bias=bias)
 

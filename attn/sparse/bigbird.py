@@ -10,20 +10,21 @@ from attn.sparse._patterned import Patterned
 def bigbird_pattern(
     *, block_size: int, window: int, global_blocks: int, random: int, seed: int
 ) -> Mask:
-    """The union, block by block: `window` neighbours on each side, the first `global_blocks` in
-    both directions, and `random` blocks a row drawn over the whole sequence by `seed`."""
+    """The union, in whole blocks, of `window` neighbours on each side, the first `global_blocks` in
+    both directions, and `random` blocks per row, drawn over the whole sequence by `seed`."""
     near = Window(window, window) | Global(tuple(range(global_blocks)))
     return Coarse(near | Random(1, random, seed) if random else near, block_size)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BigBird(Patterned):
-    """Window, global and random blocks (Zaheer et al. 2020), as many as in the paper's base model.
+    """Softmax over window, global and random blocks (Zaheer et al. 2020), as many as in its base
+    model.
 
-    Random blocks are drawn over `length` tokens, the keys that there are by default; with it,
-    decoding is the whole at once. The first blocks are global, and random ones may meet the others;
-    the authors' code has the first and the last block global, random blocks beside the others, and
-    other ones for each head and layer.
+    Random blocks are drawn over `length` tokens, by default over the keys given; with a `length`,
+    decoding equals the whole at once. The first blocks are global, and random ones may coincide
+    with others; in the authors' code the first and the last block are global, random blocks never
+    coincide with others, and each head and layer has its own.
     """
 
     block_size: int = 64

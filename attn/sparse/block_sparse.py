@@ -1,7 +1,7 @@
-"""Softmax over any static masks, by the blocks they touch.
+"""Softmax over any static masks, visiting only the blocks they touch.
 
-A pattern is a static mask, so it is data: drawable, with a density, joined with any other mask. How
-it runs is in `_parts.py`, what it decodes with in `_patterned.py`.
+A pattern is a static mask, so it is data: it can be drawn, has a density, and joins with any other
+mask. How it runs is in `_parts.py`, how it decodes in `_patterned.py`.
 """
 
 import dataclasses
@@ -34,10 +34,10 @@ def block_sparse_attention(
 ) -> Float[Array, "*B T N D"]:
     """softmax(scale q k^T + bias) v over the pairs that the static `pattern` and `mask` both show.
 
-    Exact for any pattern; of several, head n has the n-th, over and over. Only blocks that a
-    pattern touches are visited, of a size chosen by what is visited (or `block`). O(visited
-    blocks) time, O(T + S) memory. Raises TypeError for a pattern that holds arrays (those belong
-    in `mask`).
+    Exact for any pattern; heads take several patterns in turn, cyclically. Only blocks that a
+    pattern touches are visited, of size `block` or, if None, of one chosen for the least work.
+    O(visited blocks) time, O(T + S) memory. Raises TypeError for a pattern that holds arrays (those
+    belong in `mask`).
     """
     patterns = tuple(pattern) if isinstance(pattern, Iterable) else (pattern,)
     if not patterns or not all(isinstance(p, Mask) and p.static for p in patterns):
@@ -58,9 +58,9 @@ block_sparse_attention.heads_alike = lambda pattern=(), **_: (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockSparse(Patterned):
-    """Softmax over any static masks, by the blocks they touch; head n has the n-th, over and over.
+    """Softmax over any static masks, by the blocks they touch; heads take them in turn, cyclically.
 
-    `masks` are kept as the JSON texts of `Mask.to_json`, and may be given so.
+    `masks` are stored as JSON strings (`Mask.to_json`) and may be given as such.
     """
 
     masks: tuple[str, ...] = (Window(64, 64).to_json(),)

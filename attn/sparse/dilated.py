@@ -1,5 +1,5 @@
-"""LongNet's dilated attention (Ding et al. 2023, arXiv:2307.02486): segments, thinned as they
-grow."""
+"""LongNet's dilated attention (Ding et al. 2023, arXiv:2307.02486): longer segments are sampled
+more sparsely."""
 
 import dataclasses
 import math
@@ -35,12 +35,12 @@ def dilated_attention(
 ) -> Float[Array, "*B T N D"]:
     """softmax(q k^T / sqrt(H) + log c) v, where c_ij counts the segment lengths w with rates r
     that join i and j: floor(i / w) = floor(j / w), and for head n both i and j are n modulo r,
-    counted from where their segment begins.
+    counted from the start of their segment.
 
-    LongNet (Ding et al. 2023, arXiv:2307.02486), whose sum of the outputs of all (w, r), weighed by
-    their softmax denominators, this is; the authors' code passes no gradient to those weights, here
-    they have theirs, and takes the same tokens for N / r heads in a row, where the paper and this
-    take them for every r-th. O(T sum_w w / r) time, O(T) memory. Takes any mask; raises
+    This is LongNet's (Ding et al. 2023, arXiv:2307.02486) sum of the outputs of all (w, r),
+    weighted by their softmax denominators. The authors' code stops the gradient of those weights,
+    which flows here, and takes the same tokens for N / r consecutive heads, where the paper and
+    this take them for every r-th. O(T sum_w w / r) time, O(T) memory. Takes any mask; raises
     NotImplementedError for a bias, ValueError for lists of different lengths, and for numbers below
     1.
     """
@@ -54,8 +54,8 @@ dilated_attention.heads_alike = lambda mask=None, bias=None, **settings: (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DilatedSegments(Cached):
-    """Softmax over segments, the longer the thinner, other tokens for other heads (LongNet, Ding et
-    al. 2023)."""
+    """Softmax over segments, longer ones sampled more sparsely, at other tokens in other heads
+    (LongNet, Ding et al. 2023)."""
 
     honours: ClassVar = TERMS
     segments: tuple[int, ...] = (2048, 8192, 32768)
@@ -76,7 +76,7 @@ class DilatedSegments(Cached):
 
     @property
     def _kinds(self) -> int:
-        """After so many heads the tokens that they take are the same again."""
+        """The number of heads after which the tokens taken repeat."""
         return math.lcm(*self.rates)
 
     @property
@@ -84,7 +84,7 @@ class DilatedSegments(Cached):
         return self._kinds == 1
 
     def pieces(self, T: int, S: int) -> tuple[tuple[Part, ...], ...]:
-        """For each kind of head, the pairs of each segment length, over the tokens it takes."""
+        """For each kind of head, the pairs of each segment length among the tokens it takes."""
         every = lambda L, n, w, r: Places.of(np.flatnonzero(_takes(np.arange(L), n, w, r)))
         some = lambda n, w, r: Part(Fixed(w, 0), every(T, n, w, r), every(S, n, w, r))
         levels = list(zip(self.segments, self.rates))

@@ -28,11 +28,11 @@ def fixed_attention(
     """softmax(q k^T / sqrt(H) + bias) v over the query's own block and the last `summary` keys of
     every block.
 
-    The fixed pattern of the Sparse Transformer (Child et al. 2019, arXiv:1904.10509): its two kinds
-    of heads "merged", each seeing both, or "alternating", the even ones their block and the odd
-    ones the last keys; under `Causal` it is the paper's. Blocks are of sqrt(S) tokens, rounded
-    up, unless `block_size` is given: O(T sqrt(T) summary) time. Takes any mask and bias. Raises
-    ValueError for a block below 1, a summary longer than it, and other `heads`.
+    The fixed pattern of the Sparse Transformer (Child et al. 2019, arXiv:1904.10509), whose two
+    kinds of heads are "merged", each seeing both sets of keys, or "alternating", even heads seeing
+    their block and odd ones the last keys; under `Causal` it is the paper's. Blocks have sqrt(S)
+    tokens, rounded up, unless `block_size` is given: O(T sqrt(T) summary) time. Takes any mask and
+    bias. Raises ValueError for a block below 1, a summary longer than it, and other `heads`.
     """
     record = FixedPattern(block_size=block_size, summary=summary, heads=heads)
     return record(q, k, v, mask=mask, bias=bias)
@@ -43,8 +43,8 @@ fixed_attention.heads_alike = lambda heads="merged", **_: heads == "merged"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedPattern(Patterned):
-    """Softmax over the own block and each block's last tokens (Sparse Transformer, Child et al.
-    2019)."""
+    """Softmax over a query's own block and each block's last tokens (Sparse Transformer, Child et
+    al. 2019)."""
 
     block_size: int | None = None
     summary: int = 1

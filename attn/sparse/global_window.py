@@ -38,11 +38,11 @@ def global_window_attention(
     """softmax(q k^T / sqrt(H) + bias) v over keys at most `window` away, and `positions` that see
     all and are seen by all.
 
-    Longformer (Beltagy et al. 2020, arXiv:2004.05150), whose window of w is w / 2 on each side.
-    Where global_q, global_k and global_v are given, all three, the queries at `positions` are those
-    and meet those keys and values. O(T (window + positions)) time, O(T) memory. Takes any mask and
-    bias; a position past the sequence is no token of it. Raises ValueError for a negative window or
-    position, and for some of the global arrays without the others or of other shapes.
+    Longformer (Beltagy et al. 2020, arXiv:2004.05150), whose window of w is w / 2 on each side. If
+    global_q, global_k and global_v are given, the queries at `positions` are those of global_q and
+    attend to global_k and global_v. O(T (window + positions)) time, O(T) memory. Takes any mask and
+    bias; positions past the end of the sequence are ignored. Raises ValueError for a negative
+    window or position, and for some of the global arrays without the others or of other shapes.
     """
     given = dict(zip(NAMES, (global_q, global_k, global_v)))
     given = {name: x for name, x in given.items() if x is not None}
@@ -53,7 +53,7 @@ def global_window_attention(
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GlobalWindow(Patterned):
     """Softmax over a window and global tokens, both ways (Longformer, Beltagy et al. 2020);
-    `separate` projections for what global tokens ask, which the paper always has."""
+    `separate` projections for the attention of global tokens, which the paper always has."""
 
     window: int = 256
     positions: tuple[int, ...] = (0,)
@@ -77,14 +77,14 @@ class GlobalWindow(Patterned):
 
     def pieces(self, T, S):
         near, rows, columns = self._near_and_columns(T, S)
-        # what global tokens see beside these
+        # the keys that global tokens see besides these
         others = Places.of(np.setdiff1d(np.arange(S), columns.array()))
         if len(rows) and len(others):
             near = (*near, Part(~Window(self.window, self.window), queries=rows, keys=others))
         return (near,)
 
     def _near_and_columns(self, T, S):
-        """The window, and global tokens as keys; where global queries and keys are."""
+        """The window with the global tokens as keys, and the places of global queries and keys."""
         near = Window(self.window, self.window)
         there = lambda L: Places.of([p for p in self.positions if p < L])
         rows, columns = there(T), there(S)
@@ -115,12 +115,12 @@ class GlobalWindow(Patterned):
         return self._by_row(dense_attention(*asked, mask=mask, **options), out)
 
     def _by_row(self, asked, out):
-        """The rows of global tokens, and those of all others."""
+        """`asked` in the rows of global tokens, `out` in all others."""
         row = np.isin(np.arange(out.shape[-3]), self.positions)[:, None, None]
         return jnp.where(*aligned(row, asked, out))
 
     def _checked(self, q, k, v, mask, bias, given):
-        """The global arrays in order. Raises ValueError unless they are as many, and as wide."""
+        """The global arrays in order. Raises ValueError unless all are there, shaped as q, k, v."""
         if set(given) != set(NAMES if self.separate else ()):
             wanted = ", ".join(NAMES) if self.separate else "none, without `separate`"
             raise ValueError(f"{self.name}: expected the arrays {wanted}, got {sorted(given)}")

@@ -37,15 +37,15 @@ def hierarchical_attention(
     """softmax(s) v with s_ij = q of i's cell . mean(k of j's cell) / sqrt(H).
 
     Cells of level l are runs of 2^l tokens; `block_size` b of them make a block. A pair is scored
-    at the first level at which its blocks are the same or neighbours: by its own q and k where it
-    is near, by those of cells that double with every doubling of the distance. The q of a cell is
-    its mean; under `Causal` its first, as in the authors' decoder, for a mean would hold later
+    at the lowest level at which its blocks are the same or neighbours: by its own q and k if it is
+    near, else by those of cells that double with every doubling of the distance. The q of a cell is
+    its mean or, under `Causal`, its first, as in the authors' decoder: a mean would contain later
     queries. (Their code also learns a bias for each distance between cells.) Both sequences count
-    from 0 (queries from the offset of `Causal`); a cell is of the tokens there are.
+    from 0 (queries from the offset of `Causal`); padding is in no cell.
 
-    O((T + S) b) time and memory. A query that is not finite makes those NaN that ask by it.
-    Honours `Causal` and `Padding` joined by `&`, else NotImplementedError. Raises ValueError for a
-    `block_size` that is odd or below 2, and for `Causal` with an offset above S + T.
+    O((T + S) b) time and memory. A query that is not finite makes NaN all outputs whose scores use
+    it. Honours `Causal` and `Padding` joined by `&`, else NotImplementedError. Raises ValueError
+    for a `block_size` that is odd or below 2, and for `Causal` with an offset above S + T.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     check_even(block_size)
@@ -75,7 +75,7 @@ def hierarchical_attention(
 
 
 def _offset(causal: Causal | None, T: int, S: int) -> int:
-    """Where query 0 stands; before -T nobody asks."""
+    """The position of query 0, no less than -T, where already no query sees a key."""
     if causal is not None and causal.offset > S + T:
         raise ValueError(
             f"mask: hierarchical expected Causal with an offset of at most S + T = {S + T}, which "
@@ -85,7 +85,7 @@ def _offset(causal: Causal | None, T: int, S: int) -> int:
 
 
 def _moved(x, by: int, n: int):
-    """x with axis n begun `by` later, 0 before, or earlier."""
+    """x shifted along axis n to start `by` later, filled with 0, or earlier if negative."""
     return lax.pad(
         x, jnp.zeros((), jnp.result_type(x)), [(by * (i == n), 0, 0) for i in range(x.ndim)]
     )

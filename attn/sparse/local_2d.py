@@ -30,12 +30,11 @@ def local_2d_attention(
 ) -> Float[Array, "*B T N D"]:
     """softmax(q k^T / sqrt(H) + bias) v over pixels at most `reach` rows and columns away.
 
-    The square around each pixel of a height x width raster, itself a square of S pixels, rounded
-    up, unless both are given (local attention of the Image Transformer, Parmar et al. 2018,
-    arXiv:1802.05751, but of each pixel and not of blocks of them). Places from height * width on
-    see nothing and are not seen. O(T (reach + 8)^2) time, for pixels are sorted by tiles of 8 x 8.
-    Takes any mask and bias. Raises ValueError for sides below 1, for one without the other and for
-    a negative reach.
+    A square around each pixel of a height x width raster, by default the least square that holds S
+    pixels (local attention of the Image Transformer, Parmar et al. 2018, arXiv:1802.05751, but
+    around each pixel, not around blocks of them). Tokens from height * width on see nothing and are
+    not seen. O(T (reach + 8)^2) time: pixels are sorted into tiles of 8 x 8. Takes any mask and
+    bias. Raises ValueError for sides below 1, for one without the other and for a negative reach.
     """
     return Local2DPattern(height=height, width=width, reach=reach)(q, k, v, mask=mask, bias=bias)
 
@@ -68,7 +67,7 @@ class Local2DPattern(Patterned):
 
 
 def _by_tile(length: int, width: int) -> tuple[Places, tuple[Places, Places]]:
-    """The tokens in the order of their tiles, and the row and column of each."""
+    """The tokens sorted by tile, and the row and column of each."""
     y, x = np.divmod(np.arange(length), width)
     order = np.lexsort((x, y, x // TILE, y // TILE))
     return Places.of(order), (Places.of(y[order]), Places.of(x[order]))

@@ -21,10 +21,10 @@ def logsparse_attention(
 ) -> Float[Array, "*B T N D"]:
     """softmax(q k^T / sqrt(H) + bias) v over keys less than `window` away, or a power of two away.
 
-    LogSparse (Li et al. 2019, arXiv:1907.00235), with its local attention by a `window`; under
-    `Causal` it is the paper's. Each query sees about log2(T) keys; the blocks that hold them are
-    visited, O(T b log T) time for blocks of b. O(T) memory. Takes any mask and bias. Raises
-    ValueError for a window below 1.
+    LogSparse (Li et al. 2019, arXiv:1907.00235), with its local attention as a `window`; under
+    `Causal` it is the paper's. Each query sees about log2(T) keys, whose blocks are visited whole:
+    O(T b log T) time for blocks of b. O(T) memory. Takes any mask and bias. Raises ValueError for a
+    window below 1.
     """
     return LogSparse(window=window)(q, k, v, mask=mask, bias=bias)
 

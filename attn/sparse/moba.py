@@ -26,10 +26,10 @@ def moba_attention(
     """softmax(q k^T / sqrt(H)) v over the keys of the `top` blocks of largest q . mean(k of block).
 
     Mixture of block attention (Lu et al. 2025, arXiv:2502.13189). Under `Causal` the query's own
-    block is always one of the `top`, causally masked inside, and the others lie before it: its mean
-    would hold keys of the future and is not used. Without `Causal`, which the paper always has, all
-    blocks are chosen by their means. Means are those of seen keys; blocks without any are never
-    chosen. Equal scores go to the earlier block. O(T top block_size) time for the blocks and
+    block is always one of the `top`, causally masked inside, and the others lie before it; its own
+    mean, which would contain future keys, is not used. Without `Causal`, which the paper always
+    has, all blocks are chosen by their means. Means are over visible keys; blocks without any are
+    never chosen. Ties go to the earlier block. O(T top block_size) time for the blocks and
     O(T S / block_size) for choosing them, O(T + S) memory. Raises NotImplementedError on masks but
     Causal and Padding or on a bias, ValueError for settings below 1.
     """
@@ -40,7 +40,7 @@ def moba_attention(
 class MoBA(Chosen):
     """Softmax over the `top` blocks that each query scores highest (MoBA, Lu et al. 2025).
 
-    A decoding step reads one vector a block and the keys of `top` blocks.
+    A decoding step reads one vector per block and the keys of `top` blocks.
     """
 
     joins: ClassVar = (jnp.add, jnp.add)

@@ -81,14 +81,15 @@ def nsa_attention(
 
     Native sparse attention (Yuan et al. 2025, arXiv:2502.11089); each is softmax(q k^T / sqrt(H)) v
     over keys up to the query. Compressed: one key and value for each run of l = compression_block
-    tokens, every compression_stride of them, by gelu((x + position) up) down. Selected: the
-    `selected` blocks that carry the largest compressed weights, summed over the query heads of a
-    key head, which share them; the first `initial` and the last `local` blocks are always among
-    them. Window: the last `window` tokens. Query i stands at token i + offset of `Causal` and
-    takes its gate; past the last token there is none and the output is 0. A run with a padded token
-    has no compressed key. The paper gives each branch keys and values of its own (section 3.3.3): k
-    and v are then those that are compressed, and `selected_k`, `selected_v`, `near_k` and `near_v`,
-    all four, those of the selected branch and of the window. Without them all three meet k and v.
+    tokens, starting every compression_stride tokens, by gelu((x + position) up) down. Selected: the
+    `selected` blocks of largest compressed weight, summed over the query heads of a key head, which
+    share their selection; the first `initial` and the last `local` blocks are always among them.
+    Window: the last `window` tokens. Query i stands at token i + offset (of `Causal`) and takes
+    that token's gate; past the last token there is none and the output is 0. A run with a padded
+    token has no compressed key. The paper gives each branch its own keys and values (section
+    3.3.3): then k and v are those that are compressed, and all four of `selected_k`, `selected_v`,
+    `near_k` and `near_v` those of the selected branch and of the window. Without these, all three
+    branches use k and v.
 
     O(T (selected selection_block + window) + T S / compression_stride) time, O(T + S) memory.
     Raises NotImplementedError without Causal, on masks but Causal and Padding or on a bias,
@@ -107,13 +108,13 @@ def nsa_attention(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NSA(Mechanism):
-    """Compressed keys, the blocks they select and a window, gated (NSA, Yuan et al. 2025);
-    `separate` keys and values for each of the three, as in the paper.
+    """Softmax over compressed keys, the blocks they select and a window, gated (NSA, Yuan et al.
+    2025); `separate` keys and values for each of the three, as in the paper.
 
     Query heads of one key head select together, so repeating key heads changes what is selected.
-    A layer's gates are sigmoids of one product, the paper's of an MLP. Decodes with a cache of all
-    keys and of the compressed ones; a step reads the latter, the blocks they select and the window.
-    With `separate` there is one more cache of all keys, and a ring.
+    A layer's gates are sigmoids of one linear map, the paper's of an MLP. Decodes with a cache of
+    all keys and of the compressed ones; a step reads the latter, the blocks they select and the
+    window. With `separate` there is one more cache of all keys, and a ring buffer of the window.
     """
 
     honours: ClassVar = HONOURS
@@ -172,7 +173,7 @@ class NSA(Mechanism):
             )
         (*batch, T, N, H), (S, K) = q.shape, k.shape[-3:-1]
         sizes = {"num_heads": N, "num_kv_heads": K, "head_dim": H, "value_dim": v.shape[-1]}
-        wanted = dict(learned_shapes(self, **sizes))  # a copy: those are kept
+        wanted = dict(learned_shapes(self, **sizes))  # a copy: those are cached
         if self.separate:
             wanted |= dict.fromkeys(KEYS, k.shape) | dict.fromkeys(VALUES, v.shape)
         wanted["gate"] = (*batch, S, N, 3)
@@ -180,7 +181,7 @@ class NSA(Mechanism):
         return mask, padding, last_seen(T, S, K, causal, padding, batch)
 
     def _window_of(self, mask) -> Mask:
-        """The last `window` tokens, up to that at which the query stands."""
+        """The last `window` tokens up to the query's own position."""
         return mask & ~Causal(mask.take(Causal)[0][0].offset - self.window)
 
     def _branches(self, k, v, arrays):
@@ -190,7 +191,7 @@ class NSA(Mechanism):
         return [[arrays[name].astype(k.dtype) for name in pair] for pair in zip(KEYS, VALUES)]
 
     def _runs(self, k, v, blocks: Blocks, padding, arrays) -> Runs:
-        """Those of k and v, which lie in `blocks` unless the branches have their own."""
+        """The runs of k and v, which are those in `blocks` unless `separate`."""
         if self.separate:
             blocks = Blocks.of(k, v, padding, self.selection_block)
         return Runs.of(blocks, k.shape[-3], self.compression_stride, arrays)
@@ -204,7 +205,7 @@ class NSA(Mechanism):
         return jnp.where((at >= 0) & (at < S), gate, 0)
 
     def _mixed(self, gate, *branches):
-        """The branches weighed by their gates [*B, T, N, 3]."""
+        """The sum of the branches, weighted by their gates [*B, T, N, 3]."""
         # what is not finite is added at the end: 0 * NaN would reach every gradient
         gate, gate_poison = isolate(wide(gate))
         clean, poison = zip(*map(isolate, branches))
@@ -237,15 +238,15 @@ class NSA(Mechanism):
         return out[..., :D], out[..., D:]
 
     def _at_once(self, T: int, heads: int, width: int, blocks: int, runs: int) -> int:
-        """How many queries meet the runs and their blocks at once."""
+        """How many queries are processed at once, against the runs and their blocks."""
         known = max(1, runs)
         size = chunk_size(heads * max(3 * self.selected * width, known), T)
-        # enough for blocks to meet full tiles, where the scores of runs have room
+        # enough for blocks to meet full tiles, as far as the scores of runs have room
         least = _sorted.least_queries(blocks, self.selected)
         return max(size, min(least, 2 * held(BUDGET) // max(1, heads * known)))
 
     def _complete(self, runs: Runs, last) -> Bool[Array, "M t runs"]:
-        """The runs that lie whole before the query."""
+        """Which runs end at or before the query's own position."""
         return (runs.ends >= 0)[:, None] & (runs.ends[:, None] <= last[..., None])
 
     def _choose(self, q, ranked, seen, last, some):
@@ -383,7 +384,7 @@ class NSA(Mechanism):
         return state, out.astype(jnp.result_type(q))
 
     def _check_kept(self, state: Compressed):
-        """Raise ValueError for a state of other blocks, runs or branches."""
+        """Raise ValueError for a state made for other blocks, runs or branches."""
         size, runs = state.cache.k.shape[-2], state.poison.shape[-1]
         check_kept(size, -(-size // self.selection_block) * self.selection_block)
         check_kept(runs, run_count(size, self.compression_block, self.compression_stride), "runs")

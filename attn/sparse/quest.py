@@ -23,14 +23,14 @@ def quest_attention(
     bias=None,
 ) -> Float[Array, "*B T N D"]:
     """softmax(q k^T / sqrt(H)) v over the keys of each query's own page and of the top - 1 pages
-    before it of the largest sum_h max(q_h low_h, q_h high_h).
+    before it with the largest sum_h max(q_h low_h, q_h high_h).
 
-    low and high are the least and the largest of each channel over a page's keys, so that the sum
-    is at least the page's largest q . k. Quest (Tang et al. 2024, arXiv:2406.10774) chooses pages
-    while decoding only, after a dense prompt; here each query of a prompt chooses too, as its
-    token would when decoded. Pages without seen keys are never chosen; equal sums go to the earlier
-    page. O(T top page + T S / page) time, O(T + S) memory. Raises NotImplementedError without
-    Causal, on masks but Causal and Padding or on a bias, ValueError for settings below 1.
+    low and high are the minimum and maximum of each channel over a page's keys, so that the sum is
+    an upper bound on q . k in the page. Quest (Tang et al. 2024, arXiv:2406.10774) chooses pages
+    while decoding only, after a dense prompt; here each query of a prompt chooses too, as its token
+    would when decoded. Pages without visible keys are never chosen; ties go to the earlier page.
+    O(T top page + T S / page) time, O(T + S) memory. Raises NotImplementedError without Causal, on
+    masks but Causal and Padding or on a bias, ValueError for settings below 1.
     """
     return Quest(page=page, top=top)(q, k, v, mask=mask, bias=bias)
 
@@ -39,8 +39,8 @@ def quest_attention(
 class Quest(Chosen):
     """Softmax over the `top` pages that may hold the largest scores (Quest, Tang et al. 2024).
 
-    A decoding step reads two vectors a page and the keys of `top` pages. The authors keep a model's
-    first two layers dense: a list of layers does.
+    A decoding step reads two vectors per page and the keys of `top` pages. The authors keep a
+    model's first two layers dense: give an encoder a tuple of mechanisms.
     """
 
     requires: ClassVar = (Causal,)

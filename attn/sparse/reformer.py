@@ -1,4 +1,4 @@
-"""Reformer (Kitaev et al. 2020, arXiv:2001.04451): tokens of one hash attend to each other.
+"""Reformer (Kitaev et al. 2020, arXiv:2001.04451): tokens of equal hash attend to each other.
 
 Strictly causal, unlike the paper's sorted chunks, whose borders depend on the whole sequence: here
 chunks are counted inside each bucket from its first token, so that whether i sees j depends on
@@ -43,19 +43,19 @@ def reformer_attention(
     mask: Mask = FULL,
     bias=None,
 ) -> Float[Array, "*B T N D"]:
-    """softmax(q k^T / sqrt(H)) v over pairs that share a bucket, near each other, in some round.
+    """softmax(q k^T / sqrt(H)) v over pairs that are near within one bucket in at least one round.
 
     A round hashes by h(x) = argmax([x R; -x R]), R from the `rotations` of a key head, the same for
-    q and k. Every `chunk` seen keys of a bucket, by position, make a chunk. Query i stands at key
+    q and k. The visible keys of a bucket, in order, form chunks of `chunk`. Query i stands at key
     i + offset (of `Causal`; else 0): it sees the chunk of the last key of its bucket up to there,
-    and the chunk before; where there is no such key, the bucket's first, which `Causal` hides.
-    Several rounds: each pair counts once.
+    and the chunk before; if there is no such key, the bucket's first chunk, which `Causal` hides. A
+    pair counts once, however many rounds show it.
 
-    With `shared_qk`, for which the caller gives one array as q and k, keys are scaled to a root
+    With `shared_qk`, for which the caller passes one array as q and k, keys are scaled to a root
     mean square of 1 (logits are q . k / |k|, as in the authors' code) and a token attends to itself
-    only if it sees nothing else. Without it a query may see nothing, and is 0.
+    only if it sees nothing else. Without it, a query that sees nothing has output 0.
 
-    O(T rounds (chunk + buckets)) time but for a sort, memory linear in T. Honours `Causal` and
+    O(T rounds (chunk + buckets)) time besides a sort, memory linear in T. Honours `Causal` and
     `Padding`, else NotImplementedError. ValueError for rotations of a wrong shape.
     """
     causal, padding = _checked(q, k, v, mask, bias, rotations, chunk)
@@ -125,13 +125,13 @@ def _head(q, k, v, q_lost, lost, codes, alone, *, hidden, buckets, size, cells):
 
 
 def _most_chunks(Tg: int, S: int, buckets: int, size: int) -> tuple[int, int]:
-    """How many chunks keys make at most, and the queries that stand at them."""
+    """The most chunks that the keys can make, and that the queries standing at them can."""
     keys = _buckets.most_chunks(S, buckets, size)
     return keys, _buckets.most_chunks(Tg, keys, size)
 
 
 def _at_once(cells: int, size: int) -> int:
-    """How many chunks of queries are worked on at once."""
+    """How many chunks of queries are processed at once."""
     return max(1, cells // (2 * size * size))
 
 
@@ -148,7 +148,7 @@ def _by_round(codes, rows, window) -> list[Bool[Array, "*c m w"]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Choice:
-    """Which pairs are seen: the chunked form and the definition both take it from here."""
+    """Which pairs are visible, for the chunked form and for the definition alike."""
 
     codes: tuple[Int[Array, "b K R L"], ...]  # key: chunk, rank; query: chunk, the one before
     alone: Int[Array, "b Tg"]  # the key that a query sees if it sees nothing else, S for none
@@ -172,7 +172,7 @@ def _checked(q, k, v, mask, bias, rotations, chunk):
 
 
 def _choose(q, k, causal, padding, rotations, chunk, shared_qk, at=None) -> _Choice:
-    """Buckets and chunks; `at` [T] is where the queries stand, by default as Causal says."""
+    """Buckets and chunks; `at` [T] are the queries' positions, by default those Causal gives."""
     *batch, T, N, _ = q.shape
     S, K = k.shape[-3:-1]
     if at is None:
@@ -209,7 +209,7 @@ def _choose(q, k, causal, padding, rotations, chunk, shared_qk, at=None) -> _Cho
     alone = jnp.where(there & shared_qk, own[None], S)
 
     def hidden(row, j):
-        """Whether query row `row` may not see key j whatever their buckets."""
+        """Whether key j is hidden from query row `row` whatever their buckets."""
         here = lambda x: _buckets.pick(x, row)
         later = j < 0 if causal is None else j > here(at)
         return later | (j == here(own)) if shared_qk else later
@@ -229,7 +229,7 @@ def _keys(k, shared_qk):
 
 
 def _dense(q, k, causal, padding, rotations, chunk, shared_qk, at=None):
-    """The scores [*B, N, T, S] and which of them are seen, drawn whole."""
+    """The full matrix of scores [*B, N, T, S], and which of them are visible."""
     *batch, T, N, _ = q.shape
     S, K = k.shape[-3:-1]
     s = scores(scaled(q, None), _keys(k, shared_qk))
@@ -248,7 +248,7 @@ def _dense(q, k, causal, padding, rotations, chunk, shared_qk, at=None):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reformer(Cached):
-    """Tokens that hash to one bucket, chunk by chunk, in several rounds (Kitaev et al. 2020).
+    """Softmax among tokens that hash alike, by chunks, in several rounds (Kitaev et al. 2020).
 
     With `shared_qk` a layer projects one array for q and k, as the paper does.
     """

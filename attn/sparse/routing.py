@@ -1,4 +1,4 @@
-"""Routing Transformer (Roy et al. 2021, arXiv:2003.05997): tokens near one centroid attend."""
+"""Routing Transformer (Roy et al. 2021, arXiv:2003.05997): attention among tokens of a cluster."""
 
 import dataclasses
 import functools
@@ -37,11 +37,11 @@ def routing_attention(
     """softmax(q' k'^T / sqrt(H)) v within clusters, q' and k' layer-normed without scale.
 
     Each of the C centroids of a key head takes the `window` queries of each query head and the
-    `window` keys most similar to it (q' . c, ties by position). A query in several clusters is the
-    mean of what they give; one in none is 0. (The authors' code scales before it normalises, which
-    takes the 1 / sqrt(H) away: its logits are sqrt(H) times the paper's and these.) Of keys that
-    `Padding` hides none is taken; nor, where T = S and `Padding` does not say which queries there
-    are, are the queries at their positions.
+    `window` keys most similar to it (q' . c, ties by position). The output of a query in several
+    clusters is the mean of theirs; in none, 0. (The authors' code scales before it normalises,
+    which cancels the 1 / sqrt(H): its logits are sqrt(H) times the paper's and these.) Keys hidden
+    by `Padding` are in no cluster; nor, if T = S and `Padding` does not say which queries exist,
+    are the queries at their positions.
 
     O(T C + C window^2) time: T^1.5 with C = window = sqrt(T). Gradients do not reach the centroids,
     which follow the tokens by `updated_centroids`. Honours `Padding`; a later token pushes an
@@ -71,7 +71,7 @@ def _attend(window, q, k, v, padding, centroids) -> Float[Array, "*B T N D"]:
 
 
 def _head(q, k, v, q_lost, lost, rows, columns):
-    """Attention of the query rows [Tg, H] of one key head: the mean over their clusters."""
+    """The attention output of the query rows [Tg, H] of one key head: the mean over clusters."""
     Tg, S = len(q), len(k)
 
     def attend(rows, columns, q, k, v, q_lost, lost):
@@ -90,7 +90,7 @@ def _head(q, k, v, q_lost, lost, rows, columns):
 
 
 def on_sphere(x: Float[Array, "... H"]) -> Float[Array, "... H"]:
-    """Layer norm without scale, in at least float32: all of one length unless nearly constant."""
+    """Layer norm without scale, in at least float32: all have one norm unless nearly constant."""
     x = wide(x)
     return over_root(x - x.mean(-1, keepdims=True), jnp.mean)
 
@@ -103,12 +103,12 @@ def updated_centroids(
     mask: Mask = FULL,
     decay: float = 0.999,
 ) -> Float[Array, "K C H"]:
-    """One step of the paper's online k-means, outside of the gradient: unit vectors.
+    """The centroids after one step of the paper's online k-means: unit vectors, without gradients.
 
-    c <- decay c + (1 - decay) m with m the mean of all q' and k' whose nearest centroid c is; one
-    that nothing is near to stays. (The paper writes a sum. The authors' code divides by counts that
-    it averages over steps as it does the sums, from centroids that are no unit vectors, and draws
-    q and k to them by a loss of 1e-4 times their distance.)
+    c <- decay c + (1 - decay) m with m the mean of all q' and k' nearest to c; a centroid with none
+    stays. (The paper writes a sum. The authors' code divides by counts that it averages over steps
+    as it does the sums, has centroids that are not unit vectors, and pulls q and k towards them by
+    a loss of 1e-4 times their distance.)
     """
     padding = _checked(q, k, k, mask, None, centroids, 1)
     if not is_number(decay) or not 0 <= decay <= 1:
@@ -153,8 +153,8 @@ def _checked(q, k, v, mask, bias, centroids, window) -> Padding | None:
 def _choose(
     q, k, padding, centroids, window
 ) -> tuple[Int[Array, "b K C gw"], Int[Array, "b K C w"]]:
-    """The query rows (position times group, plus the head in its group) and the keys that each
-    centroid takes; past the end for none."""
+    """The query rows (position times group size, plus the head in its group) and the keys that each
+    centroid takes; an index past the end for none."""
     *batch, T, N, _ = q.shape
     S, K = k.shape[-3:-1]
     centroids = lax.stop_gradient(centroids).astype(jnp.float32)
@@ -175,7 +175,7 @@ def _choose(
 
 
 def _dense(q, k, padding, centroids, window):
-    """The weights [*B, N, T, S], drawn whole, and where a query and a key meet."""
+    """The full matrix of weights [*B, N, T, S], and which pairs share a cluster."""
     *batch, T, N, _ = q.shape
     S = k.shape[-3]
     rows, columns = _choose(q, k, padding, centroids, window)
@@ -191,7 +191,7 @@ def _dense(q, k, padding, centroids, window):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Routing(Mechanism):
-    """Attention within clusters about centroids (Roy et al. 2021): `window` tokens a cluster.
+    """Attention within clusters about centroids (Roy et al. 2021), of `window` tokens each.
 
     The paper moves the centroids by online k-means: `updated_centroids`, which a training loop
     calls. The layer, and so `experiments`, does not: there they stay as they were drawn.

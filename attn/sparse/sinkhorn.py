@@ -1,4 +1,4 @@
-"""Sparse Sinkhorn attention (Tay et al. 2020, arXiv:2002.11296): blocks sorted by a learned net."""
+"""Sparse Sinkhorn attention (Tay et al. 2020, arXiv:2002.11296): blocks sorted by a learned map."""
 
 import dataclasses
 import functools
@@ -39,16 +39,16 @@ def sinkhorn_attention(
     """One softmax over a query block's own block of keys and a mixture of all blocks, sorted to it.
 
     R = mean(q block) W mean(k block)^T / (sqrt(H) temperature), W the `sorting` of a key head, for
-    all pairs of blocks; P = `iterations` times columns, then rows, of exp(R) made to sum to 1 (the
-    paper: rows, then columns; so the last leaves averages). The sorted block of a query block is P
-    k, P v, place by place: a permutation P moves whole blocks. (The scores are ours: the authors'
-    code maps the sum of each block of keys to one score for each place, and asks no query.) Where
-    some of a place's tokens are hidden, it is the average of the others, and its weight is
-    multiplied by their share of P.
+    all pairs of blocks; P is exp(R) with its columns, then its rows, normalised to sum to 1,
+    `iterations` times (the paper: rows, then columns; rows last make averages). The block sorted to
+    a query block is P k, P v, place by place: a permutation P moves whole blocks. (The scores are
+    ours: the authors' code maps the sum of each block of keys to one score for each place, and uses
+    no query.) Where some of a place's tokens are hidden, it is the average of the others, and its
+    weight is multiplied by their share of P.
 
     O(T block_size + (T / block_size)^2 (H + block_size (H + D))) time. No Gumbel noise. Honours
-    `Padding`: hidden tokens and blocks without others take no part; where T = S and `Padding` does
-    not say which queries there are, nor do queries at hidden keys' positions, and are 0. P depends
+    `Padding`: hidden tokens and blocks of them alone take no part; if T = S and `Padding` does not
+    say which queries exist, nor do queries at hidden keys' positions, whose output is 0. P depends
     on all tokens, so `Causal` and the rest raise NotImplementedError. ValueError for a `sorting` of
     another shape and for settings that are not positive.
     """
@@ -84,7 +84,7 @@ def sinkhorn_attention(
     asks = cut(live, 1)[:, None, None, :, :, None]
     out, _ = _buckets.small_softmax(x, *map(pair, (y, z), moved), asks & (shares > 0), shares)
     out = jnp.moveaxis(out, (1, 2), (3, 4)).reshape(b, Q * m, N, D)[:, :T]
-    # every block of a head is sorted by all others, and a mixture of all
+    # every block of a head is sorted by scores of all, and is a mixture of all
     lost = q_lost | jnp.repeat(k_lost | v_lost, N // K, axis=-1) | over.reshape(b, N)
     nan = jnp.where(lost, jnp.nan, 0).astype(out.dtype)[:, None, :, None]
     some = live & seen.any(-1, keepdims=True)
@@ -103,9 +103,9 @@ def sort_matrix(
     iterations: int,
     temperature: float,
 ) -> tuple[Float[Array, "b K g Q U"], Bool[Array, "b K g"]]:
-    """How much of each block of keys is sorted to each block of queries: rows sum to 1, or are 0
-    for a block without queries; columns of blocks without keys are 0. Hidden tokens must be 0. And
-    of which heads a score overflows: their matrix is that of scores of 0."""
+    """The matrix P, the share of each block of keys sorted to each block of queries, and which
+    heads have a score that overflows: their P is that of scores of 0. Rows sum to 1, or are 0 for a
+    block without queries; columns of blocks without keys are 0. Hidden tokens must be 0."""
     (b, _, N, H), K = q.shape, k.shape[2]
 
     def pooled(x, there):
@@ -135,13 +135,13 @@ def sort_matrix(
 
 
 def _clean(x, there, batch):
-    """x as [b, L, N, H], 0 where it is hidden or not finite, and which heads have lost a token."""
+    """x as [b, L, N, H], 0 where hidden or not finite, and which heads have a non-finite token."""
     x, poison = clean(x.reshape(len(there), *x.shape[len(batch) :]), there)
     return x, jnp.isnan(poison).any(1)
 
 
 def _resized(x, length, axis):
-    """x cut to a length, or filled with zeros."""
+    """x cut or zero-padded to `length` along `axis`."""
     x = jax.lax.slice_in_dim(x, 0, min(length, x.shape[axis]), axis=axis)
     more = [(0, 0)] * x.ndim
     more[axis] = (0, length - x.shape[axis])
@@ -206,7 +206,7 @@ class Sinkhorn(Mechanism):
         return self._dense(q, k, mask, bias, sorting)[0]
 
     def _dense(self, q, k, mask, bias, sorting):
-        """The weights [*B, N, T, S], token by token, and where they are seen."""
+        """The weights [*B, N, T, S] of tokens, and which pairs are visible."""
         settings = self.block_size, self.iterations, self.temperature
         padding = _checked(q, k, k, mask, bias, sorting, *settings)
         (*batch, T, N, H), (S, K) = q.shape, k.shape[-3:-1]

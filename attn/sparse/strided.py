@@ -24,11 +24,11 @@ def strided_attention(
 ) -> Float[Array, "*B T N D"]:
     """softmax(q k^T / sqrt(H) + bias) v over keys at most `stride` away or a multiple of it away.
 
-    The strided pattern of the Sparse Transformer (Child et al. 2019, arXiv:1904.10509): its two
-    kinds of heads "merged", each seeing both, or "alternating", the even ones near keys and the odd
-    ones every stride-th; under `Causal` it is the paper's. `stride` is sqrt(S), rounded up, unless
-    given: O(T sqrt(T)) time, for the tokens of one residue are neighbours once sorted by it. Takes
-    any mask and bias. Raises ValueError for a stride below 1 and other `heads`.
+    The strided pattern of the Sparse Transformer (Child et al. 2019, arXiv:1904.10509), whose two
+    kinds of heads are "merged", each seeing both sets of keys, or "alternating", even heads seeing
+    the near keys and odd ones every stride-th; under `Causal` it is the paper's. `stride` is
+    sqrt(S), rounded up, unless given: O(T sqrt(T)) time, since tokens are sorted by their residue.
+    Takes any mask and bias. Raises ValueError for a stride below 1 and other `heads`.
     """
     return StridedPattern(stride=stride, heads=heads)(q, k, v, mask=mask, bias=bias)
 

@@ -42,9 +42,9 @@ def topk_attention(
     """softmax(q k^T / sqrt(H) + bias) v over the `keys` largest scores that each query sees.
 
     Gupta et al. 2021 (arXiv:2106.06899), who take the queries in chunks; the explicit sparse
-    transformer (Zhao et al. 2019, arXiv:1912.11637) is the same. Exactly `keys` keys, of equal
-    scores the earlier; all that are seen if there are fewer. Scores are ranked in float32. The
-    others get no gradient. O(T S) time, O(T + S) memory. Raises ValueError for keys below 1.
+    transformer (Zhao et al. 2019, arXiv:1912.11637) is the same. Exactly `keys` keys, ties to the
+    earlier; if fewer are visible, all of these. Scores are ranked in float32. The other keys get no
+    gradient. O(T S) time, O(T + S) memory. Raises ValueError for keys below 1.
     """
     check_count("keys", keys)
     mask, bias = check_qkv(q, k, v, mask, bias)
@@ -106,7 +106,7 @@ class TopK(Cached):
         return masked_softmax(*self._kept(q, k, mask, bias))
 
     def _kept(self, q, k, mask, bias):
-        """The scores [*B, N, T, S] and which are kept."""
+        """The scores [*B, N, T, S], and which of them are kept."""
         ranked, seen = dense_scores(*narrow(q, k), mask, bias, None, None)
         kept = largest(ranked.astype(jnp.float32), seen, self.keys)
         return dense_scores(q, k, mask, bias, None, None)[0], kept

@@ -32,10 +32,10 @@ def window_attention(
     dropout_key: Array | None = None,
     block: int | None = None,
 ) -> Float[Array, "*B T N D"]:
-    """softmax(scale q k^T + bias) v over keys i - left <= j <= i + right that `mask` shows; those
-    keys `rate` apart, in a dilated window.
+    """softmax(scale q k^T + bias) v over keys i - left <= j <= i + right that `mask` shows; in a
+    dilated window, over as many keys, `rate` tokens apart.
 
-    Blocks outside are never visited; `block` is chosen by what is visited if None. On a GPU cuDNN
+    Blocks outside are never visited; `block` None is chosen for the least work. On a GPU cuDNN
     runs causal windows of 16-bit numbers, unless a `block` is given. O(T (left + right)) time, O(T)
     memory. Raises ValueError for a negative left or right and a rate below 1.
     """
@@ -48,8 +48,8 @@ def window_attention(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SlidingWindow(Patterned):
-    """Exact softmax over a sliding window (Beltagy et al. 2020): `left` before, `right` after,
-    `rate` apart."""
+    """Exact softmax over a sliding window (Beltagy et al. 2020): `left` keys before, `right` after,
+    `rate` tokens apart."""
 
     left: int = 64
     right: int = 64

@@ -1,4 +1,4 @@
-"""The laws that every variant is held to, as functions: check a variant of your own in one line.
+"""The laws that every variant must obey, as functions; one line checks a variant of your own.
 
 >>> print(attn.testing.check(MyVariant(features=32)))
 """

@@ -1,4 +1,4 @@
-"""What the laws are tried on: small odd inputs, and masks made of the terms a variant honours."""
+"""What the laws are tried on: small odd shapes, and masks made of the terms a variant honours."""
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +16,9 @@ SHAPE = {"batch": (2,), "T": 19, "S": 19, "N": 4, "K": 2, "H": 8, "D": 6}
 
 
 def inputs(mechanism: Mechanism, *, dtype=jnp.float32, scale=1.0, seed=0, **shape):
-    """Unit-normal (q, k, v, learned): q k^T / sqrt(H) has deviation `scale`; learned arrays and
-    gates as the mechanism asks for them. `shape` overrides SHAPE. Raises TypeError for a name
-    that is not in it."""
+    """Unit-normal (q, k, v, learned): q k^T / sqrt(H) has deviation `scale`; learned are the arrays
+    and gates that the mechanism asks for. `shape` overrides SHAPE. Raises TypeError for a name that
+    is not in it."""
     if unknown := sorted(shape.keys() - SHAPE.keys()):
         known, got = ", ".join(SHAPE), ", ".join(unknown)
         raise TypeError(f"shape: expected names out of {known}, got {got}")
@@ -48,8 +48,8 @@ def inputs(mechanism: Mechanism, *, dtype=jnp.float32, scale=1.0, seed=0, **shap
 
 
 def trained(mechanism: Mechanism, arrays):
-    """The arrays of `inputs`, the learned ones as training might have moved them: what starts as
-    the identity, at 0 or at 1 hides what overflows by it."""
+    """The arrays of `inputs`, with the learned ones moved as training might: an array that starts
+    as the identity, at 0 or at 1 hides overflows that it causes."""
     q, k, v, learned = arrays
     gates = mechanism.gates(num_heads=q.shape[-2], num_kv_heads=k.shape[-2], head_dim=q.shape[-1])
     rng = np.random.default_rng(3)
@@ -58,26 +58,26 @@ def trained(mechanism: Mechanism, arrays):
 
 
 def base_mask(mechanism: Mechanism) -> Mask:
-    """The least mask it takes: FULL, or what it requires."""
+    """The least mask that the mechanism takes: FULL, or what it requires."""
     return masks.Causal() if masks.Causal in mechanism.requires else FULL
 
 
 def joined_mask(mechanism: Mechanism, *, T: int, S: int) -> Mask:
-    """Those of `Causal`, `Padding` and `Segments` that it honours as one mask; `base_mask` where
-    that is neither two of them nor `Padding`."""
+    """The honoured ones of `Causal`, `Padding` and `Segments` as one mask; `base_mask` if these are
+    neither two or more nor `Padding`."""
     named = masks_for(mechanism, T=T, S=S)
     return named.get("all joined", named.get("Padding", base_mask(mechanism)))
 
 
 def bias_for(mechanism: Mechanism) -> Bias | None:
-    """ALiBi, where it honours a bias."""
+    """ALiBi, if the mechanism honours a bias."""
     honoured = Bias in mechanism.honours
     return Alibi(jnp.asarray(alibi_slopes(SHAPE["N"]))) if honoured else None
 
 
 def masks_for(mechanism: Mechanism, *, T: int, S: int, batch=(2,)) -> dict[str, Mask]:
-    """Named masks: FULL, each honoured term (some of them two at once: each mask is compiled), and
-    what `&`, `|`, `~` make of them; each joined with what the mechanism requires."""
+    """Named masks: FULL, each honoured term (some two at once, to compile less), and combinations
+    by `&`, `|` and `~`; each joined with what the mechanism requires."""
     every = term_examples(T=T, S=S, batch=batch)
     honoured = {kind.__name__ for kind in mechanism.honours}
     found = {name: mask for name, mask in every.items() if name in honoured}
@@ -138,7 +138,7 @@ def term_examples(*, T: int, S: int, batch=(2,)) -> dict[str, Mask]:
 
 
 def widen(tree, dtype=np.float64):
-    """Every float array of a pytree in `dtype`; call it under `jax.enable_x64(True)`."""
+    """The pytree with every float array in `dtype`; call it under `jax.enable_x64(True)`."""
     cast = lambda x: (
         jnp.asarray(np.asarray(x if x.dtype == dtype else x.astype(jnp.float32)), dtype)
         if is_floats(x)

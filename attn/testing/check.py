@@ -1,4 +1,4 @@
-"""check(mechanism): every law on one mechanism, and a report that can be read."""
+"""check(mechanism): every law tried on one mechanism, and a readable report."""
 
 import dataclasses
 import time
@@ -30,7 +30,7 @@ LAWS: dict[str, Callable[[Mechanism], None]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """One law on one mechanism: `broken` is empty if it holds."""
+    """One law on one mechanism: `broken` says how it fails, and is empty if it holds."""
 
     law: str
     broken: str
@@ -39,7 +39,7 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """All verdicts on one mechanism; `print` it."""
+    """All verdicts on one mechanism, to be printed."""
 
     mechanism: Mechanism
     verdicts: tuple[Verdict, ...]
@@ -66,9 +66,9 @@ class Report:
 def check(mechanism: Mechanism, *, only: Iterable[str] = ()) -> Report:
     """Try every law (or those named in `only`) on a mechanism; about a minute on two cores.
 
-    A law that a variant does not claim (it refuses `Causal`, it does not decode) holds trivially.
-    An exception that is not a refusal is reported as a broken law. Raises TypeError for what is no
-    Mechanism, ValueError for an unknown law.
+    A law about what a variant does not offer (it refuses `Causal`, it does not decode) holds
+    trivially. An exception that is not a refusal is reported as a broken law. Raises TypeError for
+    what is not a Mechanism, ValueError for an unknown law.
     """
     if not isinstance(mechanism, Mechanism):
         name = getattr(mechanism, "__name__", repr(mechanism))

@@ -1,5 +1,5 @@
-"""The checks behind docs/guarantees.md: each takes a mechanism, and raises BrokenLaw where it fails
-or NotImplementedError where it is refused."""
+"""The checks behind docs/guarantees.md: each takes a mechanism, and raises BrokenLaw if it fails or
+NotImplementedError if the mechanism refuses."""
 
 import dataclasses
 import functools
@@ -19,11 +19,11 @@ from attn.testing.trying import compare, error_of, expect, with_gradients
 
 TINY = {"T": 9, "S": 9, "H": 4, "D": 3}  # one token more than the blocks of most examples
 FAR = {**TINY, "T": 600, "S": 600, "batch": (1,), "N": 2, "K": 1}  # longer than a short sequence
-STEP, SECOND = 1e-5, 1e-6  # of finite differences, and how far from them a second derivative is
+STEP, SECOND = 1e-5, 1e-6  # of finite differences; relative error of a derivative
 
 
 def _equals_definition(mechanism, mask, **shape):
-    """(call, arrays, out) after comparing `out` with the reference in float64."""
+    """(call, arrays, out), after checking `out` against the reference in float64."""
     arrays = inputs(mechanism, **{**TINY, **shape})
     call = jax.jit(lambda q, k, v, learned: mechanism(q, k, v, mask=mask, **learned))
     out = call(*arrays)
@@ -86,7 +86,7 @@ def bias(mechanism):
 
 
 def _equals(mechanism, mask, *, dtype=jnp.float32, bias=None, scales=(1.0,)):
-    """The output and all gradients against the reference's in float64."""
+    """Check the output and all gradients against the reference's in float64."""
     run = jax.jit(with_gradients(mechanism))
     for scale in scales:
         arrays = inputs(mechanism, dtype=dtype, scale=scale, **TINY)
@@ -102,7 +102,7 @@ def dropout(mechanism):
     call = lambda m: jax.jit(lambda *qkv: m(*qkv, mask=mask, dropout_key=key, **learned))(*qkv)
     try:
         dropping = dataclasses.replace(mechanism, dropout_rate=0.4)
-    except TypeError as error:  # no such field: nor may the key be swallowed
+    except TypeError as error:  # no such field: nor may the key be ignored
         unused = error_of(lambda: call(mechanism))
         expect((TypeError, ValueError), unused, "dropout_key", "a dropout_key")
         raise NotImplementedError(str(error)) from error
@@ -146,8 +146,8 @@ def gradient(mechanism):
 
 
 def second_order(mechanism):
-    """The derivative of the gradient along one direction, by both ways, in float64, against
-    central differences; which of them hold. In the form with loops, if there is one."""
+    """Check the gradient's derivative along one direction, by both modes in float64, against
+    central differences; return which hold. In the form with loops, if any."""
     looped = [m for m in type(mechanism).examples() if getattr(m, "block", None)]
     mechanism = looped[0] if looped else mechanism
     with jax.enable_x64(True):
@@ -178,7 +178,7 @@ def second_order(mechanism):
 
 
 def _forward(slope, x, along):
-    """The gradient and its derivative along a direction: one program, compiled once for both."""
+    """The gradient and its derivative along a direction, from one compiled program."""
     return jax.jvp(slope, (x,), (along,))
 
 
@@ -193,7 +193,8 @@ def _reverse(slope, x, along):
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A check, what its refusal must name, and what in `honours` may not be refused."""
+    """A check, the word that its refusal must contain, and the term that, if in `honours`, may not
+    be refused."""
 
     check: Callable[[Mechanism], str | None]
     names: str

@@ -1,4 +1,4 @@
-"""The contract of numbers: how far from the float64 oracle a result may be, by dtype."""
+"""The numerical contract: how far from the float64 oracle a result may be, by dtype."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +15,7 @@ NARROW = {"output": 0.6, "gradient": 1.0, "row": 1.0}
 
 
 def rms(x) -> float:
-    """Root of the mean square, in float64."""
+    """Root mean square, in float64."""
     x = np.asarray(x, np.float64)
     return float(np.sqrt(np.mean(np.square(x)))) if x.size else 0.0
 
@@ -23,8 +23,8 @@ def rms(x) -> float:
 def assert_close(got, oracle, *, dtype, what: str, kind: str = "output", room: float = 1.0):
     """Raise BrokenLaw unless rms(got - oracle) / rms(oracle) is within the contract of `dtype`.
 
-    `kind` is "output" or "gradient"; of outputs [..., N, D] the worst row (one query, one head)
-    is held too, against the larger of its own size and the whole's. `room` widens all bounds.
+    `kind` is "output" or "gradient"; for outputs [..., N, D] the worst row (one query, one head) is
+    bounded too, relative to the larger of its own rms and the whole's. `room` scales all bounds.
     """
     if np.shape(got) != np.shape(oracle):
         raise BrokenLaw(f"{what}: expected shape {np.shape(oracle)}, got {np.shape(got)}")

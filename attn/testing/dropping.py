@@ -19,9 +19,9 @@ RATE, DRAWS = 0.4, 64
 
 
 def drops_fairly(mechanism: Mechanism) -> None:
-    """12. Where `dropout_rate` is a field: a key decides what is dropped, in every form and in the
-    gradients; each batch row and head drops its own; the mean over keys is the output without
-    dropout; without a key nothing is dropped; rates outside [0, 1) are refused."""
+    """12. If `dropout_rate` is a field: a key decides what is dropped, in every form and in the
+    gradients; each batch row and head drops its own weights; the mean over keys is the output
+    without dropout; without a key nothing is dropped; rates outside [0, 1) are refused."""
     if "dropout_rate" not in {field.name for field in dataclasses.fields(mechanism)}:
         return
     at_rate = functools.partial(dataclasses.replace, mechanism)

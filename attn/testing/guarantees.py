@@ -1,4 +1,4 @@
-"""What each mechanism guarantees, each cell from a check that is run: docs/guarantees.md's table.
+"""What each mechanism guarantees, the table of docs/guarantees.md: each cell is a check that ran.
 
 `python -m attn.testing.guarantees` prints the rows, `--mechanism=NAME` those asked for, and
 `--write=docs/guarantees.md` puts them in that file. Exit code 1 if a check fails.
@@ -20,7 +20,7 @@ START, END = "<!-- guarantees: python -m attn.testing.guarantees -->\n", "<!-- e
 
 
 def verdict(mechanism: Mechanism, column: Column) -> tuple[str, str]:
-    """(cell, why it fails): a refusal counts where it is one, by name, of what is not declared."""
+    """(cell, why it fails): a refusal must name what it refuses, and that must not be declared."""
     try:
         with jax.default_matmul_precision("highest"):
             return column.check(mechanism) or "holds", ""
@@ -34,7 +34,7 @@ def verdict(mechanism: Mechanism, column: Column) -> tuple[str, str]:
 
 
 def row(name: str, mechanism: Mechanism) -> list[str]:
-    """The line of one mechanism, and one for each of its failures."""
+    """The table's line for one mechanism, then a line for each of its failures."""
     found = {title: verdict(mechanism, column) for title, column in COLUMNS.items()}
     line = f"| `{name}` | {' | '.join(cell for cell, _ in found.values())} |"
     first = lambda why: " ".join(why.split())[:300]
@@ -42,7 +42,7 @@ def row(name: str, mechanism: Mechanism) -> list[str]:
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    """The lines of each mechanism in a file's table, its failures' too."""
+    """The lines of each mechanism in a file's table, with those of its failures."""
     found: dict[str, list[str]] = {}
     for line in text.split(START)[1].split(END)[0].splitlines():
         if line.startswith(("| `", "* `")):
@@ -59,7 +59,7 @@ def table(lines: dict[str, list[str]]) -> str:
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
-    """The command: 0 if nothing fails."""
+    """Run the command; 0 if nothing fails."""
     parser = argparse.ArgumentParser(prog="python -m attn.testing.guarantees", allow_abbrev=False)
     parser.add_argument("--mechanism", action="append", choices=list(MECHANISMS), metavar="NAME")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the rows into its table")

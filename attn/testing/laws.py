@@ -1,6 +1,6 @@
-"""Laws 1 to 6, of what a mechanism computes and what it sees.
+"""Laws 1 to 6: what a mechanism computes, and what it sees.
 
-Each takes a mechanism and raises BrokenLaw where it fails; 7 to 11 are in `runs.py`, the last in
+Each takes a mechanism and raises BrokenLaw if it fails; 7 to 11 are in `runs.py`, the last in
 `dropping.py`.
 """
 
@@ -20,14 +20,14 @@ from attn.testing.trying import compare, error_of, expect, precise, with_gradien
 
 
 def equals_reference(mechanism: Mechanism) -> None:
-    """1. Output and every gradient equal the definition in float64: for every honoured mask at
-    logit scale 8; for two of them at scale 1 and in bfloat16, for one in float16 too."""
+    """1. The output and every gradient equal those of the definition in float64: for every honoured
+    mask at logit scale 8; for two of them at scale 1 and in bfloat16, for one in float16 too."""
     run = jax.jit(with_gradients(mechanism))
     shape = {"T": 19, "S": 23}
     with precise():
         named = masks_for(mechanism, **shape)
         few = {"FULL", "all joined"} & set(named)
-        if "Causal, later" in named:  # that and all joined: the same again would tell no more
+        if "Causal, later" in named:  # with it and all joined, Causal shows nothing more
             named.pop("Causal")
         for name, mask in named.items():
             for scale in (1.0, 8.0) if name in few else (8.0,):
@@ -47,9 +47,9 @@ def equals_reference(mechanism: Mechanism) -> None:
 
 
 def refuses_the_rest(mechanism: Mechanism) -> None:
-    """2. What is declared is taken, also where jax refuses to broadcast without a word; a mask term
-    or bias that is not raises NotImplementedError by its name; wrong shapes, dtypes and bare arrays
-    raise ValueError or TypeError."""
+    """2. Declared mask terms are accepted, also when jax forbids implicit rank promotion; a mask
+    term or bias that is not declared raises NotImplementedError naming it; wrong shapes, dtypes and
+    bare arrays raise ValueError or TypeError."""
     q, k, v, learned = inputs(mechanism)
     T, S = q.shape[-3], k.shape[-3]
     call, define = (functools.partial(f, **learned) for f in (mechanism, mechanism.reference))
@@ -90,8 +90,8 @@ def refuses_the_rest(mechanism: Mechanism) -> None:
 
 
 def is_strictly_causal(mechanism: Mechanism) -> None:
-    """3. Whatever replaces what comes after a token (new values, x10, x1e8, x1e30, 3e38, NaN)
-    leaves the outputs up to it bit-identical, and no gradient flows back in time."""
+    """3. Whatever replaces the tokens after a token (new values, x10, x1e8, x1e30, 3e38, NaN), the
+    outputs up to it stay bit-identical, and no gradient of them reaches later tokens."""
     if Causal not in mechanism.honours:
         return
     q, k, v, learned = trained(mechanism, inputs(mechanism, scale=3.0))
@@ -127,7 +127,7 @@ def is_strictly_causal(mechanism: Mechanism) -> None:
         assert_zero(x[:, 7:], what=f"gradient of outputs up to 6 with respect to later {name}")
     for what in ("nan", "x1e30", "3e38"):
         later = lambda x: x.at[:, 7:].set(changes[what](x[:, 7:], None))
-        moved = () if what == "3e38" else gates  # which are of no such size
+        moved = () if what == "3e38" else gates  # which are never as large
         extra = {name: later(x) if name in moved else x for name, x in learned.items()}
         *dirty, taught = grad(*map(later, (q, k, v)), extra)
         of = f"gradient of outputs up to 6 when the future is {what}, with respect to"
@@ -140,7 +140,7 @@ def is_strictly_causal(mechanism: Mechanism) -> None:
 
 
 def does_not_leak(mechanism: Mechanism) -> None:
-    """4. Nothing passes between batch rows, between documents, or from padding, NaN included."""
+    """4. Nothing, NaN included, passes between batch rows, between documents, or from padding."""
     q, k, v, learned = trained(mechanism, inputs(mechanism))
     call = jax.jit(lambda q, k, v, mask: mechanism(q, k, v, mask=mask, **learned))
     spoil = lambda x: x.at[1].set(jnp.nan)
@@ -190,7 +190,7 @@ def does_not_leak(mechanism: Mechanism) -> None:
 
 
 def _other_rows_teach_the_same(mechanism, arrays, spoil, base):
-    """The gradient of learned arrays by row 0 alone does not depend on what is in row 1."""
+    """The gradient of learned arrays from row 0 alone does not depend on row 1."""
     *qkv, learned = arrays
     loss = lambda learned, *qkv: (mechanism(*qkv, mask=base, **learned)[0] ** 2).sum()
     grad = jax.jit(jax.grad(loss))
@@ -230,7 +230,7 @@ def sees_nothing_gives_zero(mechanism: Mechanism) -> None:
 
 
 def any_length_works(mechanism: Mechanism) -> None:
-    """6. Lengths 1, one less and more than a block, two blocks and one more, a prime."""
+    """6. These lengths work: 1, a block, one less and more, two blocks and one more, a prime."""
     names = ("block", "chunk", "block_size")
     block = next((getattr(mechanism, name) for name in names if hasattr(mechanism, name)), 8)
     block = min(block[0] if isinstance(block, tuple) else block or 8, 16)

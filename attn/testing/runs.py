@@ -1,4 +1,4 @@
-"""Laws 7 to 11: however a mechanism is run, it gives the same, in the memory that it promises."""
+"""Laws 7 to 11: a mechanism gives the same however it is run, in the memory that it promises."""
 
 import functools
 
@@ -15,7 +15,7 @@ from attn.testing.trying import error_of, expect, holds_no_square, precise, with
 
 
 def transforms_agree(mechanism: Mechanism) -> None:
-    """7. Grouped heads equal repeated ones; leading axes equal vmap; jit equals eager; remat,
+    """7. Grouped key heads equal repeated ones; leading axes equal vmap; jit equals eager; remat,
     scan over layers and shard_map over batch and heads work."""
     q, k, v, learned = inputs(mechanism, T=11, S=11)
     mask = joined_mask(mechanism, T=11, S=11)
@@ -59,8 +59,8 @@ def transforms_agree(mechanism: Mechanism) -> None:
 
 
 def grouped_equals_repeated(mechanism: Mechanism, call, arrays, mask) -> None:
-    """Two key heads under four query heads equal four key heads, each of the two twice, for
-    `call(q, k, v, learned, mask)`; where each learned array belongs to a head, or to all."""
+    """Check that two key heads under four query heads equal four, each of the two repeated, for
+    `call(q, k, v, learned, mask)`; a learned array may belong to each head or to all."""
     q, k, v, learned = arrays
     heads = lambda x: jnp.repeat(x, 2, axis=-2)
     gates_of = lambda K: mechanism.gate_shapes(num_heads=4, num_kv_heads=K, head_dim=q.shape[-1])
@@ -73,7 +73,7 @@ def grouped_equals_repeated(mechanism: Mechanism, call, arrays, mask) -> None:
     of_key_heads = {name for name in few if few[name].shape != many[name].shape}
     again = {n: jnp.repeat(x, 2, 0) if n in of_key_heads else x for n, x in learned.items()}
     again |= {n: x if shapes[n] == apart[n] else heads(x) for n, x in gates.items()}
-    # heads that choose together do so apart once their keys are repeated
+    # heads that select together select separately once their keys are repeated
     one = jnp.repeat(q[..., ::2, :], 2, axis=-2) if mechanism.shares_selection else q
     assert_close(
         call(one, heads(k), heads(v), again, mask),
@@ -100,7 +100,7 @@ def _shard_map_works(mechanism, q, k, v, *, out, close):
 
 
 def memory_is_linear(mechanism: Mechanism) -> None:
-    """8. No T x S buffer in the traced forward and backward pass, and compiled bytes (temporary
+    """8. The traced forward and backward pass holds no T x S buffer, and compiled bytes (temporary
     + argument + output - alias) grow at most 2.3x per doubling of T."""
     if not mechanism.linear_memory:
         return
@@ -128,8 +128,8 @@ def memory_is_linear(mechanism: Mechanism) -> None:
 
 
 def steps_equal_parallel(mechanism: Mechanism) -> None:
-    """9. Decoding token by token equals the causal parallel form, where the variant decodes; with
-    ALiBi too, where it honours a bias. A prompt past `max_length` raises ValueError."""
+    """9. Decoding token by token equals the causal parallel form, if the variant decodes; with
+    ALiBi too, if it honours a bias. A prompt longer than `max_length` raises ValueError."""
     _decode(mechanism)
     if (bias := bias_for(mechanism)) is not None:
         _decode(mechanism, bias=bias)
@@ -176,7 +176,7 @@ def _decode(mechanism: Mechanism, **bias: Bias) -> None:
 
 
 def weights_give_output(mechanism: Mechanism) -> None:
-    """10. The effective matrix times the values is the output, where the variant has a matrix."""
+    """10. The effective matrix times the values is the output, if the variant has a matrix."""
     arrays = inputs(mechanism)
     named = masks_for(mechanism, T=19, S=19)
     for name in sorted({"FULL", "Causal", "Padding", "all joined"} & set(named)):
@@ -187,7 +187,7 @@ def weights_give_output(mechanism: Mechanism) -> None:
 
 
 def weights_times_values(mechanism: Mechanism, arrays, mask, *, what: str) -> None:
-    """`weights` @ v equals the output under one mask."""
+    """Check that `weights` @ v equals the output under one mask."""
     q, k, v, learned = arrays
     with precise():
         w = jax.jit(mechanism.weights)(q, k, mask=mask, **learned)
@@ -202,8 +202,8 @@ def weights_times_values(mechanism: Mechanism, arrays, mask, *, what: str) -> No
 
 
 def traces_once_and_keeps_dtype(mechanism: Mechanism) -> None:
-    """11. One trace a shape; the dtype is kept under strict promotion and with x64 on; no form
-    broadcasts arrays of fewer axes, or promotes dtypes, without a word."""
+    """11. A shape is traced once; the dtype is kept under strict promotion and with x64 on; no form
+    implicitly broadcasts arrays of fewer axes or promotes dtypes."""
     _promotes_aloud(mechanism)
     q, k, v, learned = inputs(mechanism, T=7, S=7)
     call = functools.partial(mechanism, mask=base_mask(mechanism))
@@ -247,8 +247,8 @@ def traces_once_and_keeps_dtype(mechanism: Mechanism) -> None:
 
 
 def _promotes_aloud(mechanism):
-    """Every form is traced where jax refuses to broadcast, and to promote dtypes, without a word;
-    in bfloat16 a step goes on from a state of either dtype."""
+    """Trace every form where jax forbids implicit rank and dtype promotion; in bfloat16 a step
+    continues from a state of either dtype."""
     for dtype in (jnp.float32, jnp.bfloat16):
         for what, form in _forms(mechanism, dtype).items():
             with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
@@ -258,7 +258,7 @@ def _promotes_aloud(mechanism):
 
 
 def _forms(mechanism, dtype):
-    """Each way to call a mechanism, by name, on arrays of one dtype."""
+    """Each way to call a mechanism on arrays of one dtype, by name."""
     q, k, v, learned = inputs(mechanism, dtype=dtype)
     mask, bias = joined_mask(mechanism, T=q.shape[1], S=k.shape[1]), bias_for(mechanism)
     sizes = {"num_heads": q.shape[-2], "num_kv_heads": k.shape[-2], "head_dim": q.shape[-1]}

@@ -1,4 +1,4 @@
-"""How a law tries a mechanism: with its gradients, against the definition, or to see it refuse."""
+"""How laws try a mechanism: with its gradients, against the definition, or to see it refuse."""
 
 import functools
 
@@ -12,7 +12,7 @@ from attn.testing.contract import BrokenLaw, assert_close
 
 
 def with_gradients(call):
-    """(output, gradients of a fixed random projection of it with respect to every array)."""
+    """A function to (output, gradients of a fixed random projection of it by every array)."""
 
     def run(arrays, mask, bias):
         def loss(arrays, bias):
@@ -32,13 +32,13 @@ def with_gradients(call):
 
 @functools.lru_cache(maxsize=4)
 def _jitted(reference):
-    """Compiled once for the dtypes that a variant is tried in: the definition is in float64."""
+    """Compiled once for the dtypes a variant is tried in: the definition is in float64."""
     return jax.jit(with_gradients(reference))
 
 
 def compare(mechanism, run, arrays, mask, bias, *, dtype, what, jit_reference=False):
-    """Output and every gradient of a jitted `run` against the float64 reference (compiled only
-    where shapes change from call to call: eager operations of one shape are cached)."""
+    """Check output and gradients of a jitted `run` against the float64 reference, compiled if
+    `jit_reference`: for changing shapes, since eager operations of one shape are cached."""
     out, gradients = run(arrays, mask, bias)
     reference = (_jitted if jit_reference else with_gradients)(mechanism.reference)
     with jax.enable_x64(True):
@@ -51,7 +51,7 @@ def compare(mechanism, run, arrays, mask, bias, *, dtype, what, jit_reference=Fa
     names = jax.tree_util.tree_leaves_with_path(gradients)
     for (path, got), want in zip(names, jax.tree.leaves(exact), strict=True):
         name = "q k v learned".split()[path[1].idx] if path[0].idx == 0 else "bias"
-        # learned arrays stay float32 beside narrow inputs: what reaches them is as rough as those
+        # learned arrays stay float32 beside narrow inputs: their gradients are as rough as those
         assert_close(
             got, want, dtype=dtype, kind="gradient", room=room, what=f"{what}, gradient of {name}"
         )
@@ -87,7 +87,7 @@ def holds_no_square(run, arguments, T: int, *, what: str):
 
 
 def buffer_shapes(jaxpr):
-    """Shapes of every value in a jaxpr and in those inside it."""
+    """The shapes of all values in a jaxpr and in those inside it."""
     for equation in jaxpr.eqns:
         for variable in equation.outvars:
             yield getattr(variable.aval, "shape", ())
