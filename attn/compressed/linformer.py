@@ -89,11 +89,10 @@ def _projections(S, K, key_projection, value_projection=None):
     return tuple(jnp.broadcast_to(x[..., :S], (K, x.shape[1], S)) for x in both)
 
 
-def _keys(k, key_projection, value_projection=None):
-    """The R projected keys [*B, R, K, H] of a k that is 0 where hidden, and F cut to S columns
-    [K, R, S]."""
-    both = _projections(*k.shape[-3:-1], key_projection, value_projection)
-    e, f = (x.astype(k.dtype) for x in both)
+def _keys(k, e, f):
+    """The R projected keys [*B, R, K, H] of a k that is 0 where hidden, and F in its dtype, of the
+    E and F that `_projections` gives."""
+    e, f = (x.astype(k.dtype) for x in (e, f))
     return jnp.einsum("krs,...skh->...rkh", e, k), f
 
 
@@ -152,7 +151,8 @@ class Linformer(Mechanism):
         (padding,), rest = mask.take(*HONOURS)
         refuse_rest("linformer", rest, bias, HONOURS)
         asks, seen = seen_tokens(padding, q.shape[:-3], q.shape[-3], k.shape[-3])
-        keys, f = _keys(jnp.where(seen[..., None, None], wide(k), 0), **projections)
+        both = _projections(*k.shape[-3:-1], **projections)
+        keys, f = _keys(jnp.where(seen[..., None, None], wide(k), 0), *both)
         live = asks & seen.any(-1, keepdims=True)
         w = masked_softmax(*_scores(wide(q), live[..., None, None], keys))
         *batch, N, T, R = w.shape
