@@ -71,9 +71,7 @@ def blockwise(
     k, v = k.reshape(B, S, K, H), v.reshape(B, S, K, v.shape[-1])
     # under shard_map what all shards share must vary as the rest does, for its gradient to
     q, k, v, bias = vary((q, k, v, bias), mask, dropout)
-    # jitted even if nothing else is: `shard_map` cannot run the rule of its derivative eagerly
-    attend = jax.jit(_attend, static_argnums=(0, 1))
-    out, lse = attend(tiling, form, q, k, v, mask, bias, dropout)
+    out, lse = _jitted(tiling, form, q, k, v, mask, bias, dropout)
     out = out[..., :D].reshape(*batch, T, N, D).astype(jnp.result_type(k))
     return out, lse.reshape(*batch, T, N)
 
@@ -143,6 +141,8 @@ def _saving_forward(tiling, form, *arguments):
 
 # told which arguments are differentiated: a bias that is not costs no gradient
 _attend.defvjp(_saving_forward, _backward, symbolic_zeros=True)
+# for calls outside of jit, and as `shard_map` cannot run the rule of its derivative eagerly
+_jitted = jax.jit(_attend, static_argnums=(0, 1))
 
 
 def _rows(t: Tiling, bias: Bias | None, n) -> Bias | None:

@@ -168,13 +168,13 @@ def step(
 
     Raises ValueError as `append` does, and unless q is one token too.
     """
-    *batch, K, _, H = cache.k.shape
+    *batch, K, L, H = cache.k.shape
     N = q.shape[-2]
     if list(q.shape) != [*batch, 1, N, H] or N % K:
         raise ValueError(f"q: expected one token {[*batch, 1, 'N', H]}, got {list(q.shape)}")
     cache = append(cache, k, v, pinned)
     q = scaled(q, scale).reshape(*batch, K, N // K, H)
-    there = (jnp.arange(cache.k.shape[-2]) < cache.length) & seen
+    there = (jnp.arange(L) < cache.length) & seen
     return cache, _read(logit_cap, cache, q, bias, there, sinks, v)
 
 
