@@ -89,8 +89,10 @@ def gathered(workdir: Path) -> Comparison:
 
 def _searched(config: dict[str, Any], rules: Fairness) -> dict[str, str]:
     """What was chosen for a run, whose comparison has yet to tell so itself; {} if nothing was."""
-    known = rules.search and rules.search.keys() <= flat(config).keys()
-    return {"searched": setting(config, rules)} if known else {}
+    fields = flat(config)
+    if not rules.search or not rules.search.keys() <= fields.keys():
+        return {}
+    return {"searched": setting({name: fields[name] for name in rules.search}, rules)}
 
 
 def _of_decoders(costs: dict[str, Any], configs: dict[str, Any]) -> dict[str, Any]:
