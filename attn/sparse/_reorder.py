@@ -141,12 +141,13 @@ def attend_part(part: Part, q, k, v, mask: Mask, bias: Bias | None, *, scale, dr
     rows, columns = _order(part.queries, T), _order(part.keys, S)
     bias = None if bias is None else bias.reordered(rows, columns)
     rows, columns = rows.array(), columns.array()
-    take = lambda x, at, axis: jnp.take(x, at, axis=x.ndim - axis)
     if dropout is not None:
-        words = take(dropout.rows, rows, 2), take(dropout.columns, columns, 2)
+        words = _taken(dropout.rows, part.queries, 2), _taken(dropout.columns, part.keys, 2)
         dropout = Dropout(*words, dropout.rate)
-    q, k, v = take(q, rows, 3), take(k, columns, 3), take(v, columns, 3)
+    q, k, v = _taken(q, part.queries, 3), _taken(k, part.keys, 3), _taken(v, part.keys, 3)
     out, lse = blockwise(q, k, v, seen, bias, dropout=dropout, **options)
+    if part.queries is None:
+        return out, lse
     # back to the queries' own order; one that this part does not cover sees nothing in it
     back = np.full(T, len(rows), np.int32)
     back[rows] = np.arange(len(rows))
@@ -154,4 +155,10 @@ def attend_part(part: Part, q, k, v, mask: Mask, bias: Bias | None, *, scale, dr
         more = lambda x, axis: [(0, 0)] * (x.ndim - axis) + [(0, 1)] + [(0, 0)] * (axis - 1)
         out = jnp.pad(out, more(out, 3))
         lse = jnp.pad(lse, more(lse, 2), constant_values=-jnp.inf)
-    return take(out, back, 3), take(lse, back, 2)
+    take = lambda x, axis: jnp.take(x, back, axis=x.ndim - axis)
+    return take(out, 3), take(lse, 2)
+
+
+def _taken(x, places: Places | None, axis: int):
+    """x at these places of an axis counted from the end, or x itself where it lies in order."""
+    return x if places is None else jnp.take(x, places.array(), axis=x.ndim - axis)

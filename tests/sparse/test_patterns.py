@@ -143,6 +143,14 @@ def test_biases_and_dropout_are_those_of_the_tokens_own_places():
         np.testing.assert_allclose(got, want, rtol=0, atol=3e-6)
 
 
+def test_queries_that_lie_in_order_are_not_copied():
+    """The last keys of all blocks are gathered for queries that stay where they are."""
+    q, k, v, _ = inputs(attn.FixedPattern(), T=T, S=T)
+    made = jax.make_jaxpr(attn.fixed_attention)(q, k, v)
+    shapes = [e.outvars[0].aval.shape for e in made.eqns if e.params.get("name") == "_take"]
+    assert {shape[-3] for shape in shapes} == {5}  # the last of each 7
+
+
 def test_a_part_that_nobody_is_about_is_nothing():
     mechanism = attn.GlobalWindow(window=2, positions=(50,))
     q, k, v, _ = inputs(mechanism)
