@@ -75,6 +75,7 @@ def bias_row(
     return row
 
 
+@functools.partial(jax.jit, static_argnums=(2, 3))  # for calls outside of jit
 def fill(
     k: Float[Array, "*B T K H"], v: Float[Array, "*B T K D"], size: int, pinned: int = 0
 ) -> Cache:

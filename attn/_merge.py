@@ -14,7 +14,7 @@ from attn._wide import finite, wide
 def merged(parts):
     """The output and log-sum-exp over all keys from those over disjoint parts of them."""
     outs, lses = vary(tuple(zip(*parts)))  # alike, for their gradients under shard_map
-    out, lse = _merged(tuple(map(wide, outs)), tuple(map(wide, lses)))
+    out, lse = _jitted(tuple(map(wide, outs)), tuple(map(wide, lses)))
     return out.astype(outs[0].dtype), lse.astype(jnp.result_type(*lses))
 
 
@@ -60,6 +60,7 @@ def _merged_backward(saved, cotangents):
 
 
 _merged.defvjp(_merged_forward, _merged_backward)
+_jitted = jax.jit(_merged)  # for calls outside of jit
 
 
 def softmax_part(

@@ -5,6 +5,7 @@ The error of a difference of two plain sums grows with the sums, not with it, an
 count.
 """
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
@@ -12,6 +13,7 @@ from jaxtyping import Array, Float
 LEAST = -1e5  # beside logits of 1e4
 
 
+@jax.jit  # for calls outside of jit
 def running(x: Float[Array, "*B S N"]) -> Float[Array, "*B S N 3"]:
     """Sums of logarithms up to each token: the sum, what rounding left out of it, and how many
     summands were NaN or above 0, which are left out. One below -1e5, -inf too, counts as -1e5:

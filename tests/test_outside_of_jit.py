@@ -1,5 +1,6 @@
-"""Called outside of jit, a mechanism compiles nothing that it has compiled before: a loop over a
-function that each call makes anew would be another loop every time, seconds for milliseconds."""
+"""Called outside of jit, a mechanism compiles some programs the first time, not the 900 that take
+half a minute, and nothing after that: a loop over a function that each call makes anew would be
+another loop every time, seconds for milliseconds."""
 
 import dataclasses
 
@@ -11,6 +12,7 @@ from attn.testing import inputs
 from attn.testing.cases import base_mask
 
 T = 40
+FEW = 200  # of programs; what is outside of an engine makes one for each operation and shape
 BY_ROWS = ("additive", "luong", "sigmoid", "relu", "synthesizer")  # several blocks of them here
 SOON = ("linear", "delta_net", "moba", "nystrom")
 NAMES = [n if n in SOON else pytest.param(n, marks=pytest.mark.slow) for n in MECHANISMS]
@@ -58,8 +60,10 @@ def test_a_second_call_compiles_nothing(name, compiled):
     if name in BY_ROWS:
         mechanism = dataclasses.replace(mechanism, block=8)
     for call in calls(mechanism):
+        heard = len(compiled)
         call()
-        before = len(compiled)
-        assert before, "the first call compiled nothing: not heard"
+        first = len(compiled) - heard
+        assert compiled, "the first call compiled nothing: not heard"
+        assert first < FEW
         call()
-        assert len(compiled) == before
+        assert len(compiled) == heard + first

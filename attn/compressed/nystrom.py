@@ -46,19 +46,26 @@ def nystrom_attention(
     Nystrom(landmarks=landmarks, iterations=iterations)
     (padding,), rest = mask.take(*HONOURS)
     refuse_rest("nystrom", rest, bias, HONOURS)
-    (*batch, T, N, H), (S, K) = q.shape, v.shape[-3:-1]
+    (*batch, T, _, _), (S, K) = q.shape, v.shape[-3:-1]
     if conv is not None:
         check_floats(conv=conv)
         if conv.ndim != 2 or len(conv) != K or conv.shape[1] % 2 == 0:
             raise ValueError(f"conv: expected [{K}, an odd number of taps], got {list(conv.shape)}")
     if 0 in (*batch, T, S):
         return no_output(q, v)
-    asks, seen = seen_tokens(padding, tuple(batch), T, S)
+    there = seen_tokens(padding, tuple(batch), T, S)
+    return _attend(landmarks, iterations, q, k, v, *there, conv)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))  # for calls outside of jit
+def _attend(landmarks, iterations, q, k, v, asks, seen, conv):
+    """For the tokens that exist, [*B, T] and [*B, S]."""
+    T, N, H = q.shape[-3:]
     (queries, q_poison), (keys, k_poison), (values, v_poison) = (
         clean(x, there) for x, there in ((q, asks), (k, seen), (v, seen))
     )
     means = _Means(asks, seen, landmarks, queries.dtype)
-    out = _attend(queries * H**-0.5, keys, values, means, iterations)
+    out = _approximated(queries * H**-0.5, keys, values, means, iterations)
     if conv is not None:
         out = out + _convolved(values, conv.astype(out.dtype), T, N)
     # what is not finite reaches all that it is mixed with: its head, and through the landmarks of q
@@ -105,7 +112,6 @@ def averages(seen: Bool[Array, "*B S"], landmarks: int, dtype) -> Float[Array, "
     return member / jnp.maximum(member.sum(-1, keepdims=True), 1)
 
 
-@functools.partial(jax.jit, static_argnums=1)  # for calls outside of jit
 def pseudo_inverse(a: Float[Array, "*B M L"], iterations: int) -> Float[Array, "*B L M"]:
     """Z <- Z (13 I - A Z (15 I - A Z (7 I - A Z))) / 4 from Z = A^T / |A|_1, of a softmax A."""
     most = a.sum(-2).max(-1)[..., None, None]
@@ -130,7 +136,7 @@ def _softmaxes(q, k, means):
     return f, a, b
 
 
-def _attend(q, k, v, means, iterations) -> Float[Array, "*B T N D"]:
+def _approximated(q, k, v, means, iterations) -> Float[Array, "*B T N D"]:
     """The approximation, for arrays that are finite, 0 where hidden, and scaled."""
     f, a, b = _softmaxes(q, k, means)
     heads_first = lambda x: jnp.swapaxes(x, -3, -2)

@@ -1,6 +1,7 @@
 """Poolingformer (Zhang et al. 2021, arXiv:2105.04371): a window, then pools of its output, O(T)."""
 
 import dataclasses
+import functools
 from typing import ClassVar, Literal
 
 import jax
@@ -129,6 +130,7 @@ class Poolingformer(Mechanism):
         z, _ = attend(q, pool_k, pool_v, shown)
         return y + z, k, v
 
+    @functools.partial(jax.jit, static_argnums=0)  # for calls outside of jit
     def _pools(self, k, v, seen: Bool[Array, "*B T"], learned):
         """Pooled keys and values [*B, P, N, *], and which pools hold a visible token [*B, P]."""
         T, n = k.shape[-3], k.ndim - 3

@@ -121,6 +121,7 @@ def empty(batch, num_heads, num_kv_heads, head_dim, value_dim, kept: int, block:
     return Cells(cells(head_dim), cells(value_dim), zeros(num_kv_heads), *asks, jnp.int32(0))
 
 
+@functools.partial(jax.jit, static_argnums=(3, 4))  # for calls outside of jit
 def fill(q, k, v, kept: int, block: int) -> Cells:
     """The state after T tokens at once."""
     *batch, T, K, H = k.shape
@@ -147,12 +148,19 @@ def step(state: Cells, q, k, v) -> tuple[Cells, Float[Array, "*B 1 N D"]]:
 
     Raises ValueError unless q, k and v are one token in the shape the state was made for.
     """
-    *batch, L, C, K, H = state.k.shape
+    *batch, _, _, K, H = state.k.shape
     N, D = state.q.shape[-2], state.v.shape[-1]
     for name, x, want in (("q", q, (N, H)), ("k", k, (K, H)), ("v", v, (K, D))):
         if x.shape != (*batch, 1, *want):
             want = [*batch, 1, *want]
             raise ValueError(f"{name}: expected one token {want}, got {list(x.shape)}")
+    return _stepped(state, q, k, v)
+
+
+@jax.jit  # for calls outside of jit
+def _stepped(state: Cells, q, k, v):
+    *batch, L, C, K, H = state.k.shape
+    N, D = state.q.shape[-2], state.v.shape[-1]
     dtype, once = jnp.result_type(q), jnp.ones((*batch, 1), bool)
     (q, q_poison), (k, k_poison), (v, v_poison) = (clean(x, once) for x in (q, k, v))
     t, level, slot = state.length, jnp.arange(L)[:, None], jnp.arange(C)[None]

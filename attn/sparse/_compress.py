@@ -1,6 +1,7 @@
 """NSA's compressed keys and values: one of each per run of l tokens, a stride apart."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -14,6 +15,7 @@ from attn._wide import wide
 from attn.sparse._select import Blocks, narrow
 
 
+@functools.partial(jax.jit, static_argnums=1)  # for calls outside of jit
 def compress(
     x: Float[Array, "M S W"], stride: int, position, up, down
 ) -> tuple[Float[Array, "M runs W"], Float[Array, "M runs"]]:

@@ -1,6 +1,7 @@
 """Hierarchical attention (H-Transformer-1D, Zhu & Soricut 2021, arXiv:2107.11906): coarser afar."""
 
 import dataclasses
+import functools
 from typing import ClassVar
 
 import jax
@@ -51,21 +52,28 @@ def hierarchical_attention(
     check_even(block_size)
     (causal, padding), rest = mask.take(*HONOURS)
     refuse_rest("hierarchical", rest, bias, HONOURS)
-    (*batch, T, N, H), (S, D) = q.shape, (v.shape[-3], v.shape[-1])
+    (*batch, T, _, _), (S, D) = q.shape, (v.shape[-3], v.shape[-1])
     asks, seen = seen_tokens(padding, tuple(batch), T, S)
     offset = _offset(causal, T, S)
     if 0 in (*batch, T, S, D, T + offset):
         return no_output(q, v)
+    return _attend(block_size, causal is not None, offset, q, k, v, asks, seen)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))  # for calls outside of jit
+def _attend(block_size, causal, offset, q, k, v, asks, seen):
+    """For a query 0 that stands at `offset`, and the tokens that exist, [*B, T] and [*B, S]."""
+    (T, N, H), n = q.shape[-3:], q.ndim - 3
     (queries, q_poison), (keys, k_poison), (values, v_poison) = (
         clean(x, there) for x, there in ((q, asks), (k, seen), (v, seen))
     )
     count = lambda there: there[..., None].astype(keys.dtype)
     asking = queries * H**-0.5, count(asks), q_poison
-    rows = tuple(_moved(x, offset, len(batch)) for x in asking)
-    out, lse = _by_levels(rows, (keys, values, count(seen)), block_size, causal is not None)
-    out, lse = (_moved(x, -offset, len(batch)) for x in (out, lse))
+    rows = tuple(_moved(x, offset, n) for x in asking)
+    out, lse = _by_levels(rows, (keys, values, count(seen)), block_size, causal)
+    out, lse = (_moved(x, -offset, n) for x in (out, lse))
     spoilt = jnp.isnan(to_heads(k_poison + v_poison, N))
-    if causal is None:
+    if not causal:
         met, live = spoilt.any(-2, keepdims=True), seen.any(-1, keepdims=True)
     else:
         met = jnp.swapaxes(any_past(jnp.swapaxes(spoilt, -1, -2), T, offset), -1, -2)

@@ -152,6 +152,10 @@ class NSA(Mechanism):
         mask, padding, last = self._checked(q, k, v, mask, bias, gate, arrays)
         if 0 in (*v.shape, q.shape[-3]):
             return no_output(q, v)
+        return self._attend(q, k, v, mask, padding, last, gate, arrays)
+
+    @functools.partial(jax.jit, static_argnums=0)  # for calls outside of jit
+    def _attend(self, q, k, v, mask, padding, last, gate, arrays):
         gate = self._of_queries(gate, q, k.shape[-2], last)
         (fine_k, fine_v), near = self._branches(k, v, arrays)
         near = map(wide, near)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from typing import ClassVar
 
 import jax
@@ -53,12 +52,19 @@ def sinkhorn_attention(
     another shape and for settings that are not positive.
     """
     padding = _checked(q, k, v, mask, bias, sorting, block_size, iterations, temperature)
-    *batch, T, N, _ = q.shape
-    S, K, D = v.shape[-3:]
+    (*batch, T, _, _), S = q.shape, v.shape[-3]
     if 0 in (T, S, *batch):
         return no_output(q, v)
-    m, b, dtype = min(block_size, max(T, S)), math.prod(batch), jnp.result_type(q)
-    live, seen = _buckets.there(padding, batch, T, S)
+    there = _buckets.there(padding, batch, T, S)
+    settings = min(block_size, max(T, S)), iterations, float(temperature)
+    return _attend(*settings, q, k, v, *there, sorting)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))  # for calls outside of jit
+def _attend(m: int, iterations, temperature, q, k, v, live, seen, sorting):
+    """For blocks of m and the tokens that exist, [b, T] and [b, S]."""
+    (*batch, T, N, _), (K, D) = q.shape, v.shape[-2:]
+    b, dtype = len(live), jnp.result_type(q)
     (q, q_lost), (k, k_lost), (v, v_lost) = (
         _clean(x, there, batch) for x, there in ((q, live), (k, seen), (v, seen))
     )
@@ -92,7 +98,6 @@ def sinkhorn_attention(
     return out.reshape(*batch, T, N, D).astype(dtype)
 
 
-@functools.partial(jax.jit, static_argnums=(5, 6, 7))  # for calls outside of jit
 def sort_matrix(
     q: Float[Array, "b T N H"],
     k: Float[Array, "b S K H"],
