@@ -18,7 +18,7 @@ from attn._core import isolate, masked_softmax, scaled
 from attn._inputs import check_kept
 from attn._settings import check_room_for
 from attn._varying import vary
-from attn._wide import wide
+from attn._wide import float_dtype, wide
 from attn.biases import ArrayBias, Bias, as_bias
 from attn.masks import Mask, Padding
 
@@ -37,10 +37,10 @@ class Cache:
 
 def empty(batch, num_kv_heads, head_dim, value_dim, size, dtype) -> Cache:
     """Room for `size` tokens: size K (H + D + 1) numbers a batch row. Raises ValueError for an
-    invalid size, TypeError for a dtype of no floats, which would truncate keys to integers."""
-    check_room_for(batch, size)
-    if not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
-        raise TypeError(f"dtype: expected one of floats, as q has, got {jnp.dtype(dtype).name}")
+    invalid size, TypeError for a dtype of no floats."""
+    sizes = {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "value_dim": value_dim}
+    check_room_for(batch, size, **sizes)
+    dtype = float_dtype(dtype)
     zeros = lambda *tail: jnp.zeros((*batch, num_kv_heads, size, *tail), dtype)
     return Cache(zeros(head_dim), zeros(value_dim), zeros(), jnp.int32(0))
 

@@ -20,13 +20,14 @@ def check_count(name: str, value, *, least: int = 1) -> None:
         raise ValueError(f"{name}: expected an integer from {least} to 2^30, got {value!r}")
 
 
-def check_room_for(batch, max_length) -> None:
+def check_room_for(batch, max_length, **sizes) -> None:
     """Raise TypeError unless a state's `batch` is a tuple of sizes, numbers or symbols of
-    `jax.export`, ValueError unless `max_length` is a number of tokens."""
+    `jax.export`, ValueError unless `max_length` and the other `sizes` are counts."""
     size = lambda n: not is_number(n) or (is_integer(n) and n >= 0)
     if not (isinstance(batch, tuple | list) and all(map(size, batch))):
         raise TypeError(f"batch: expected a tuple of sizes, as (2,), got {batch!r}")
-    check_count("max_length", max_length, least=0)
+    for name, value in {"max_length": max_length, **sizes}.items():
+        check_count(name, value, least=0)
 
 
 def check_cap(logit_cap: float | None) -> None:

@@ -12,6 +12,18 @@ def wide_dtype(dtype) -> jnp.dtype:
     return held if held == jnp.float64 else jnp.dtype(jnp.float32)
 
 
+def float_dtype(dtype) -> jnp.dtype:
+    """The dtype of a state, which holds floats: Raises TypeError for another, which would truncate
+    keys to integers."""
+    try:
+        dtype = jnp.dtype(dtype)
+    except TypeError:
+        raise TypeError(f"dtype: expected one of floats, as q has, got {dtype!r}") from None
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"dtype: expected one of floats, as q has, got {dtype.name}")
+    return dtype
+
+
 def wide(x: Array) -> Array:
     """x in its `wide_dtype`."""
     x = jnp.asarray(x)

@@ -438,6 +438,7 @@ def test_a_mask_is_an_argument_of_a_jitted_function(mask):
         (lambda: not (Causal() & Window(2, 2)), TypeError, "And has no truth value"),
         (lambda: bool(Padding(jnp.array([1]))), TypeError, "Padding has no truth value"),
         (lambda: from_json("{"), ValueError, "JSON"),
+        (lambda: from_json(None), TypeError, "text: expected a string"),
         (lambda: from_json('{"term": "Causall", "offset": 0}'), ValueError, "Causall"),
         (lambda: from_json('{"term": "Causal"}'), ValueError, "offset"),
         (lambda: from_json("[1]"), ValueError, "term"),

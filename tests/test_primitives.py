@@ -470,14 +470,31 @@ def test_a_state_of_other_blocks_is_refused_by_name(mechanism, changes):
         step(mechanism.init_state((2,), **sizes | {"max_length": max_length}))
 
 
-@pytest.mark.parametrize("name", ["softmax", "forgetting", "sinks", "moba", "nsa", "pooled"])
-@pytest.mark.parametrize("dtype", ["int32", jnp.bool_, "complex64"])
+@pytest.mark.parametrize("name", DECODES)
+@pytest.mark.parametrize("dtype", ["int32", jnp.bool_, "complex64", "float33"])
 def test_a_state_of_integers_is_refused_by_name(name, dtype):
     """That of tokens in place of q's: keys and values were cut to integers without a word."""
     sizes = dict(num_heads=4, num_kv_heads=2, head_dim=4, value_dim=3, max_length=9)
     mechanism = attn.MECHANISMS[name].examples()[0]
-    with pytest.raises(TypeError, match=f"^dtype: expected one of floats, .*{jnp.dtype(dtype)}"):
+    came = dtype if dtype == "float33" else jnp.dtype(dtype).name
+    with pytest.raises(TypeError, match=f"^dtype: expected one of floats, as q has, got '?{came}"):
         mechanism.init_state((2,), **sizes, dtype=dtype)
+
+
+@pytest.mark.parametrize("name", DECODES)
+@pytest.mark.parametrize(
+    "wrong", [{"num_kv_heads": -1}, {"head_dim": 8.0}, {"value_dim": None}, {"max_length": "9"}]
+)
+def test_a_state_of_odd_sizes_is_refused_by_name(name, wrong):
+    """jax said what it thinks of a shape with a float in it, or of an abstract array."""
+    sizes = dict(num_heads=4, num_kv_heads=2, head_dim=4, value_dim=3, max_length=9)
+    ((size, value),) = wrong.items()
+    if (name, size) == ("synthesizer", "head_dim"):
+        return  # it keeps no keys
+    with pytest.raises(
+        ValueError, match=f"^{size}: expected an integer from 0 to .*, got {value!r}"
+    ):
+        attn.MECHANISMS[name].examples()[0].init_state((2,), **sizes | wrong)
 
 
 def test_a_state_of_other_query_heads_is_refused_by_name():

@@ -14,7 +14,7 @@ from attn._cache import Cache
 from attn._core import dense_attention
 from attn._tokens import in_blocks
 from attn._varying import vary
-from attn._wide import wide, wide_dtype
+from attn._wide import float_dtype, wide, wide_dtype
 from attn.masks import Padding
 
 
@@ -43,7 +43,7 @@ class PooledState:
     def empty(
         cls, batch, K: int, H: int, D: int, *, stride: int, max_length: int, dtype
     ) -> "PooledState":
-        exact = wide_dtype(dtype)
+        exact = wide_dtype(float_dtype(dtype))
         blocks, near = _sizes(stride, max_length)
         far = _cache.empty(batch, K, H, D, blocks, exact)
         return cls(far, _cache.empty(batch, K, H, D, near, dtype))

@@ -15,7 +15,7 @@ from attn._inputs import check_qkv, refuse_rest
 from attn._prompt import as_tokens
 from attn._settings import check_count, check_room_for
 from attn._tokens import seen_tokens
-from attn._wide import inverse, wide, wide_dtype
+from attn._wide import float_dtype, inverse, wide, wide_dtype
 from attn.compressed import _scanned, _twice
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
@@ -169,8 +169,10 @@ class ABC(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
-        check_room_for(batch, max_length)
-        return _empty(tuple(batch), num_kv_heads, self.slots, head_dim, value_dim, dtype)
+        sizes = {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "value_dim": value_dim}
+        check_room_for(batch, max_length, **sizes)
+        sizes = num_kv_heads, self.slots, head_dim, value_dim
+        return _empty(tuple(batch), *sizes, float_dtype(dtype))
 
     def step(self, state, q, k, v, *, control):
         """`q`, `k` and `v` may hold any number of tokens: the state goes on after them."""

@@ -12,7 +12,7 @@ from attn._inputs import check_qkv, refuse_rest
 from attn._prompt import as_tokens
 from attn._settings import check_count, check_room_for
 from attn._tokens import matrix_of, seen_tokens
-from attn._wide import wide
+from attn._wide import float_dtype, wide
 from attn.compressed import _luna_causal, _scanned, _twice
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
@@ -102,9 +102,10 @@ class Luna(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
-        check_room_for(batch, max_length)
+        sizes = {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "value_dim": value_dim}
+        check_room_for(batch, max_length, **sizes)
         sizes = num_kv_heads, self.length, head_dim, value_dim
-        return _luna_causal.empty(tuple(batch), *sizes, dtype)
+        return _luna_causal.empty(tuple(batch), *sizes, float_dtype(dtype))
 
     def step(self, state, q, k, v, *, packed):
         """`q`, `k` and `v` may hold any number of tokens: the state goes on after them."""

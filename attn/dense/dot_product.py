@@ -130,6 +130,8 @@ def merge(
     ValueError for no parts and for shapes that differ, TypeError for anything but pairs of float
     arrays.
     """
+    if not isinstance(parts, Iterable):
+        raise TypeError(f"parts: expected pairs (output, log-sum-exp), got {parts!r}")
     parts = tuple(parts)
     if not parts:
         raise ValueError("parts: expected at least one (output, log-sum-exp), got none")

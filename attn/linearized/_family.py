@@ -26,7 +26,7 @@ from attn._inputs import check_qkv, check_tokens, refuse_rest
 from attn._prompt import as_tokens
 from attn._requests import check_requests
 from attn._settings import check_count, check_flags, check_room_for
-from attn._wide import wide
+from attn._wide import float_dtype, wide
 from attn.linearized import _attend, _dense, _work
 from attn.linearized._terms import Sizes, State, Terms, empty_state, sizes
 from attn.masks import FULL, Causal, Padding, Segments
@@ -150,9 +150,10 @@ class Linearized(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ) -> State:
-        check_room_for(batch, max_length)
+        sizes = {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "value_dim": value_dim}
+        check_room_for(batch, max_length, num_heads=num_heads, **sizes)
         size = self._sizes(num_heads, num_kv_heads, head_dim, value_dim)
-        return empty_state(tuple(batch), size, value_dim, jnp.dtype(dtype))
+        return empty_state(tuple(batch), size, value_dim, float_dtype(dtype))
 
     def step(self, state, q, k, v, **arrays) -> tuple[State, Any]:
         """Decode the next tokens: `q`, `k`, `v` and gates may hold any number of them."""

@@ -132,10 +132,9 @@ class Based(Linearized):
         return 2 * near * N * (H + D) + far
 
     def init_state(self, batch, *, num_kv_heads, head_dim, value_dim, dtype="float32", **sizes):
-        sizes |= {"num_kv_heads": num_kv_heads, "head_dim": head_dim}
-        far = super().init_state(batch, value_dim=value_dim + 1, dtype=dtype, **sizes)
-        near = (tuple(batch), num_kv_heads, head_dim, value_dim, self.window, jnp.dtype(dtype))
-        return Split(_cache.empty(*near), far)
+        near = _cache.empty(batch, num_kv_heads, head_dim, value_dim, self.window, dtype)
+        sizes |= {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "dtype": dtype}
+        return Split(near, super().init_state(batch, value_dim=value_dim + 1, **sizes))
 
     def prefill(self, q, k, v, *, max_length):
         check_prompt(q, k, v, max_length)

@@ -55,7 +55,9 @@ def _decode(value):
 
 
 def from_json(text: str) -> Mask:
-    """The mask that `Mask.to_json` wrote. Raises ValueError on anything else."""
+    """The mask that `Mask.to_json` wrote. Raises ValueError for other text, TypeError for none."""
+    if not isinstance(text, str):
+        raise TypeError(f"text: expected a string as of Mask.to_json, got {type(text).__name__}")
     try:
         value = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:

@@ -17,7 +17,7 @@ from attn._merge import merged
 from attn._prompt import check_prompt
 from attn._settings import check_count, check_room_for
 from attn._tokens import any_past, clean, matrix_of, no_output, seen_tokens, to_heads
-from attn._wide import wide
+from attn._wide import float_dtype, wide
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _cells
@@ -172,11 +172,11 @@ class Hierarchical(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
-        check_room_for(batch, max_length)
-        kept = levels(max_length, self.block_size)
-        return _cells.empty(
-            batch, num_heads, num_kv_heads, head_dim, value_dim, kept, self.block_size, dtype
-        )
+        sizes = {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "value_dim": value_dim}
+        check_room_for(batch, max_length, num_heads=num_heads, **sizes)
+        heads = num_heads, num_kv_heads, head_dim, value_dim
+        cells = levels(max_length, self.block_size), self.block_size
+        return _cells.empty(batch, *heads, *cells, float_dtype(dtype))
 
     def prefill(self, q, k, v, *, max_length):
         check_prompt(q, k, v, max_length)

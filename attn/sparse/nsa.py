@@ -32,7 +32,7 @@ from attn._settings import check_count, check_flags, check_room_for
 from attn._tokens import even_blocks, no_output
 from attn._turns import held
 from attn._varying import vary
-from attn._wide import wide, wide_dtype
+from attn._wide import float_dtype, wide, wide_dtype
 from attn.gates import Gate, Named
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
@@ -331,7 +331,7 @@ class NSA(Mechanism):
         empty = lambda size: _cache.empty(batch, num_kv_heads, head_dim, value_dim, size, dtype)
         apart = (empty(size), empty(min(self.window, size))) if self.separate else None
         runs = run_count(size, self.compression_block, self.compression_stride)
-        exact = wide_dtype(dtype)
+        exact = wide_dtype(float_dtype(dtype))
         zeros = lambda *tail: jnp.zeros((*batch, num_kv_heads, runs, *tail), exact)
         return Compressed(empty(size), zeros(head_dim), zeros(value_dim), zeros(), apart)
 

@@ -177,6 +177,8 @@ def test_merge_of_parts_that_a_row_does_not_see():
     assert (lse == -jnp.inf).all()
     with pytest.raises(ValueError, match="parts"):
         attn.merge(iter([]))
+    with pytest.raises(TypeError, match=r"^parts: expected pairs .*, got None"):
+        attn.merge(None)
     np.testing.assert_array_equal(attn.merge(x for x in [empty, empty])[0], out)
 
 
