@@ -9,9 +9,8 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from attn._axes import aligned, conjunction
 from attn._core import isolate
@@ -24,8 +23,6 @@ from attn.linearized._terms import State, Tokens, beside, empty_state, isolate_g
 from attn.masks import Causal, Padding, Segments
 
 
-# jitted also when nothing else is: a loop outside of jit is compiled anew by every call
-@functools.partial(jax.jit, static_argnums=0)
 def attend(
     form,
     q: Float[Array, "*B T N H"],
@@ -39,6 +36,14 @@ def attend(
     segments: Segments | None,
 ) -> Float[Array, "*B T N D"]:
     """The output of the variant `form` under the mask terms it honours, for checked arguments."""
+    alike = segments is not None and segments.query_ids is segments.key_ids
+    return attended(form, alike, q, k, v, gates, learned, causal, padding, segments)
+
+
+# jitted also when nothing else is: a loop outside of jit is compiled anew by every call
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def attended(form, alike: bool, q, k, v, gates, learned, causal, padding, segments):
+    """`attend`, given whether queries and keys are known to be of the same documents."""
     *batch, T, _, _ = q.shape
     S, D = k.shape[-3], v.shape[-1]
     if 0 in (T, S, D, *batch):
@@ -61,7 +66,7 @@ def attend(
         raise NotImplementedError(
             f"mask: {form.name} divides what it has gated, which is defined with Causal only"
         )
-    in_order = functools.partial(_in_order, form, learned, tokens, padding, segments)
+    in_order = functools.partial(_in_order, form, learned, tokens, padding, segments, alike)
     offset = 0 if causal is None else causal.offset
     if causal is not None:
         out = in_order(offset)
@@ -125,44 +130,97 @@ def _unordered(form, learned, tokens: Tokens):
     return out.reshape(*tokens.seen.shape[:-1], *out.shape[1:])
 
 
-def _in_order(form, learned, tokens: Tokens, padding, segments, offset: int, *, reverse=False):
+def _in_order(form, learned, tokens: Tokens, padding, segments, alike, offset, *, reverse=False):
     """The output if query i sees its document's keys up to i + offset; in reverse, from there."""
     T, S, n = tokens.q.shape[-3], tokens.k.shape[-3], tokens.seen.ndim - 1
+    if reverse:  # the same in a mirror, where key S - 1 stands at 0
+        mirror = lambda x: jnp.flip(x, n)
+        if segments is not None:
+            segments = Segments(jnp.flip(segments.query_ids, -1), jnp.flip(segments.key_ids, -1))
+        tokens = jax.tree.map(mirror, tokens)
+        return mirror(_in_order(form, learned, tokens, padding, segments, alike, S - T - offset))
     batch, D = tokens.seen.shape[:-1], tokens.v.shape[-1]
     state = empty_state(batch, sizes_of(form, learned, tokens), D, tokens.q.dtype)
-    if segments is None and T == S and offset == 0:
-        turn = lambda x: jnp.flip(x, n) if reverse else x
-        tokens = jax.tree.map(turn, tokens)
-        tokens = tokens if padding is None else _sighted(tokens)  # else each sees its own key
-        return turn(scan(form, learned, state, tokens)[1])
-    # sort keys and queries into one sequence, each query after the keys that it may see
-    spread = lambda x, length: jnp.broadcast_to(x, (*batch, length))
-    ids = (np.int32(0), np.int32(0)) if segments is None else (segments.key_ids, segments.query_ids)
-    run = jnp.concatenate([spread(ids[0], S), spread(ids[1], T)], -1)
-    position = jnp.concatenate([jnp.arange(S) - offset, jnp.arange(T)])
-    position = -position if reverse else position
-    later = (jnp.arange(S + T) >= S) != form.reads_before
-    keys = (run, *(spread(x, S + T) for x in (position, later, jnp.arange(S + T))))
-    run, _, _, order = lax.sort(keys, num_keys=3)
-    # number the documents: their ids may be wider than what a state holds
-    begins = run[..., 1:] != run[..., :-1]
-    run = jnp.pad(jnp.cumsum(begins, -1, dtype=jnp.int32), [(0, 0)] * n + [(1, 0)])
-    both = lambda x, before, after: jnp.pad(
-        x, [(0, 0)] * n + [(before, after)] + [(0, 0)] * (x.ndim - n - 1)
-    )
-    take = lambda x: jnp.take_along_axis(x, beside(order, x, n), axis=n)
-    of_keys = lambda x: take(both(x, 0, T))
+    run = lambda tokens: scan(form, learned, state, tokens)[1]
+    if segments is not None:
+        if alike and T == S and offset == 0:
+            tokens, back = _sorted(tokens, segments.key_ids)
+        else:
+            tokens, back = _by_document(tokens, segments, offset, form.reads_before)
+        return back(run(_sighted(tokens)))
+    if padding is None and T == S and offset == 0:
+        return run(tokens)  # each query sees its own key
+    tokens, back = _beside_keys(tokens, offset)
+    return back(run(_sighted(tokens)))
+
+
+def _beside_keys(tokens: Tokens, offset: int):
+    """(the tokens as one sequence, in which query i is beside key i + offset; the queries' rows of
+    an output of it). Beyond the last key there are hidden ones; a query before the first sees none
+    and is left out."""
+    T, S, n = tokens.q.shape[-3], tokens.k.shape[-3], tokens.seen.ndim - 1
+    offset = min(max(offset, -T), S)
+    length = max(S, T + offset)
+
+    def padded(x, before, after):
+        ends = [((before, after) if axis == n else (0, 0)) + (0,) for axis in range(x.ndim)]
+        return lax.pad(x, jnp.zeros((), x.dtype), ends)
+
+    of_keys = lambda x: padded(x, 0, length - S)
     tokens = Tokens(
-        q=take(both(tokens.q, S, 0)),
+        q=padded(tokens.q, offset, length - T - offset),
         k=of_keys(tokens.k),
         v=of_keys(tokens.v),
         gates=jax.tree.map(of_keys, tokens.gates),
         seen=of_keys(tokens.seen),
-        run=run,
+        run=None,
     )
-    out = scan(form, learned, state, _sighted(tokens))[1]
+    return tokens, lambda out: padded(out, -offset, T + offset - length)
+
+
+def _sorted(tokens: Tokens, ids):
+    """(the tokens, document after document; their rows of an output of it), where each query is
+    beside its own key."""
+    n = tokens.seen.ndim - 1
+    order = jnp.argsort(jnp.broadcast_to(ids, tokens.seen.shape), stable=True)
+    take = lambda x, at: jnp.take_along_axis(x, beside(at, x, n), axis=n)
+    run = _numbered(take(jnp.broadcast_to(ids, tokens.seen.shape), order))
+    tokens = jax.tree.map(lambda x: take(x, order), tokens)
+    back = jnp.argsort(order)
+    return dataclasses.replace(tokens, run=run), lambda out: take(out, back)
+
+
+def _numbered(ids: Int[Array, "*B L"]) -> Int[Array, "*B L"]:
+    """The numbers of sorted documents: their ids may be wider than what a state holds."""
+    begins = ids[..., 1:] != ids[..., :-1]
+    return jnp.pad(jnp.cumsum(begins, -1, dtype=jnp.int32), [(0, 0)] * (ids.ndim - 1) + [(1, 0)])
+
+
+def _by_document(tokens: Tokens, segments: Segments, offset: int, reads_before: bool):
+    """(keys and queries sorted into one sequence, document after document, each query after the
+    keys that it may see; the queries' rows of an output of it)."""
+    T, S, n = tokens.q.shape[-3], tokens.k.shape[-3], tokens.seen.ndim - 1
+    spread = lambda x, length: jnp.broadcast_to(x, (*tokens.seen.shape[:-1], length))
+    run = jnp.concatenate([spread(segments.key_ids, S), spread(segments.query_ids, T)], -1)
+    position = jnp.concatenate([jnp.arange(S) - offset, jnp.arange(T)])
+    later = (jnp.arange(S + T) >= S) != reads_before
+    keys = (run, *(spread(x, S + T) for x in (position, later, jnp.arange(S + T))))
+    run, _, _, order = lax.sort(keys, num_keys=3)
+    both = lambda x, before, after: jnp.pad(
+        x, [(0, 0)] * n + [(before, after)] + [(0, 0)] * (x.ndim - n - 1)
+    )
+    take = lambda x, at: jnp.take_along_axis(x, beside(at, x, n), axis=n)
+    of_keys = lambda x: take(both(x, 0, T), order)
+    tokens = Tokens(
+        q=take(both(tokens.q, S, 0), order),
+        k=of_keys(tokens.k),
+        v=of_keys(tokens.v),
+        gates=jax.tree.map(of_keys, tokens.gates),
+        seen=of_keys(tokens.seen),
+        run=_numbered(run),
+    )
     back = jnp.argsort(order, axis=-1)[..., S:]
-    return jnp.take_along_axis(out, beside(back, out, n), axis=n)
+    return tokens, lambda out: take(out, back)
 
 
 def _sighted(tokens: Tokens) -> Tokens:

@@ -127,11 +127,13 @@ class Linearized(Mechanism):
         if not size.ordered:
             rows = _work.in_chunks(T) * N, _work.in_chunks(S) * K
             return _work.unordered(size, *rows, D, self.normalised) + mapped * sum(rows)
-        # keys and queries are one sequence unless T == S; without Causal it also runs in reverse
-        length, causal = T if T == S else T + S, self.normalised or Causal in self.requires
-        once = _work.in_order(size, length, N, D, self.chunk, self.normalised)
-        once += mapped * length * (N + K)
-        return once if causal else 2 * once
+        once = lambda length: (
+            mapped * length * (N + K)
+            + _work.in_order(size, length, N, D, self.chunk, self.normalised)
+        )
+        # without Causal it also runs in reverse, where queries end beside the last key
+        causal = self.normalised or Causal in self.requires
+        return once(max(T, S)) + (0 if causal else once(S))
 
     def map_flops(self, head_dim: int) -> int:
         """Operations of the products that make the features of one query or key."""

@@ -126,9 +126,10 @@ class Based(Linearized):
             (~Causal(-self.window) & Causal(self.window - 1)).sized(T, S), T, S, N
         )
         far = super().flops(T, S, N, K, H, D + 1)
-        if self.window:  # before the window and after it, keys and queries as one sequence
+        if self.window:  # before the window and, in a mirror, after it
             size = self._sizes(N, K, H, D + 1)
-            far = 2 * _work.in_order(size, T + S, N, D + 1, self.chunk, self.normalised)
+            once = lambda length: _work.in_order(size, length, N, D + 1, self.chunk, False)
+            far = once(max(S, T - self.window)) + once(S)
         return 2 * near * N * (H + D) + far
 
     def init_state(self, batch, *, num_kv_heads, head_dim, value_dim, dtype="float32", **sizes):

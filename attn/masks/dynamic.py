@@ -87,7 +87,8 @@ def _alike(one: Padding, other: Padding, field: dataclasses.Field) -> bool:
 
 @term
 class Segments(Mask):
-    """query_ids[i] == key_ids[j]: packed documents see only themselves.
+    """query_ids[i] == key_ids[j]: packed documents see only themselves. Where a sequence attends to
+    itself, give one array twice: linearized attention then sorts its T tokens, not T + S.
 
     All tokens with one id are one document, even if not adjacent, to attention, sums, states of
     linear attention and the taps of convolutions; only recurrent layers (`attn.nn.LSTM`,
@@ -98,7 +99,10 @@ class Segments(Mask):
     key_ids: Int[JaxArray, "*B S"] = array_field(1)
 
     def __post_init__(self):
+        alike = self.query_ids is self.key_ids
         _as_array(self, "query_ids", np.integer)
+        if alike:  # one array still
+            object.__setattr__(self, "key_ids", self.query_ids)
         _as_array(self, "key_ids", np.integer)
         for name in ("query_ids", "key_ids"):
             if (ids := getattr(self, name)) is None or ids.ndim == 0:

@@ -110,7 +110,8 @@ class Decoder(nnx.Module):
         tokens like the others.
 
         Raises what `prefill` and `sample` raise, and ValueError if it would be longer than
-        `max_length`, for lengths that do not fit, or for classes that are not the vocabulary.
+        `max_length`, for lengths that do not fit, or for classes that are not the vocabulary;
+        TypeError for traced lengths.
         """
         classes, vocab_size = self.config.classes, self.config.vocab_size
         if classes != vocab_size:  # class c need not be token c, so it cannot be fed back as one

@@ -1,0 +1,62 @@
+"""Keys and queries are put into one order, no longer than it must be."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attn
+from attn import Causal, Segments
+from attn.linearized import _attend
+from attn.testing import inputs
+from attn.testing.trying import compare, precise, with_gradients
+
+T = 21
+IDS = jnp.asarray(np.random.default_rng(0).integers(0, 3, (2, T)))  # not adjacent
+
+
+@pytest.mark.parametrize(
+    ("mask", "S", "length"),
+    [
+        (Causal(-3), T, T),
+        (Causal(3), T, T + 3),  # the last 3 queries see all keys, beyond the last
+        (Causal(), T + 4, T + 4),
+        (Causal(4), T + 4, T + 4),
+        (Causal(-T - 9), T, T),  # no query sees a key
+        (Causal(T + 9), T, 2 * T),
+        (Causal() & Segments(IDS, IDS), T, T),
+        (Causal() & Segments(IDS, IDS + 0), T, 2 * T),  # they may differ
+        (Causal(1) & Segments(IDS, IDS), T, 2 * T),
+    ],
+)
+def test_one_sequence_is_no_longer_than_it_must_be(mask, S, length, replaced):
+    lengths, scan = [], _attend.scan
+
+    def heard(form, learned, state, tokens):
+        lengths.append(tokens.seen.shape[-1])
+        return scan(form, learned, state, tokens)
+
+    replaced(_attend.attended, _attend, "scan", heard)
+    q, k, v, gates = inputs(attn.GLA(), T=T, S=S)
+    jax.eval_shape(lambda: attn.GLA()(q, k, v, mask=mask, **gates))
+    assert lengths == [length]
+
+
+@pytest.mark.parametrize("given", [np.asarray(IDS), IDS.astype(jnp.int8)])
+def test_one_array_given_twice_is_one(given):
+    segments = Segments(given, given)
+    assert segments.query_ids is segments.key_ids
+
+
+@pytest.mark.parametrize("name", ["linear", "gla", "delta_net", "rwkv6", "efficient"])
+def test_documents_of_queries_that_are_keys_equal_the_definition(name):
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    arrays = inputs(mechanism, T=T, S=T)
+    padding = attn.Padding(jnp.array([T, T - 6]))
+    causal = Causal() & Segments(IDS, IDS) & padding
+    masks = causal, *([] if Causal in mechanism.requires else [Segments(IDS, IDS) & padding])
+    with precise():
+        for mask in masks:
+            # not an argument of what is compiled, or the two arrays would be two
+            run = jax.jit(lambda x, _, bias, mask=mask: with_gradients(mechanism)(x, mask, bias))
+            compare(mechanism, run, arrays, mask, None, dtype=jnp.float32, what=f"{mask}")
