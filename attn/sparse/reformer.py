@@ -165,6 +165,7 @@ def _keys(k, shared_qk):
     return k * lax.rsqrt(jnp.where(top == 0, 1, square)) + poison[..., None]
 
 
+@functools.partial(jax.jit, static_argnums=(5, 6))  # for calls outside of jit
 def _dense(q, k, causal, padding, rotations, chunk, shared_qk, at=None):
     """The full matrix of scores [*B, N, T, S], and which of them are visible."""
     *batch, T, N, _ = q.shape
