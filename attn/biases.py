@@ -17,7 +17,7 @@ from attn._arrays import is_floats
 from attn._axes import merged_batch, part_of, with_part
 from attn._integers import apart
 from attn._places import Places
-from attn.masks.language import array_field as array_field
+from attn.masks.record import array_field as array_field
 from attn.positions import t5_bucket
 
 

@@ -8,7 +8,8 @@ from attn._merge import part_weights
 from attn._tokens import in_blocks
 from attn.compressed._pooling import pool
 from attn.masks.fields import keep
-from attn.masks.language import Mask, frozen
+from attn.masks.language import Mask
+from attn.masks.record import frozen
 
 
 @frozen

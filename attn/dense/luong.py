@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._axes import aligned
-from attn._core import dots, masked_softmax
+from attn._core import masked_softmax
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
 from attn._inputs import check_qkv, check_state
 from attn._prompt import bias_of, check_prompt
@@ -21,7 +21,8 @@ from attn._settings import check_block, check_count, check_room_for
 from attn._wide import wide
 from attn.biases import Bias
 from attn.dense import _rows
-from attn.masks import FULL, TERMS, Causal, Mask, Padding, Window
+from attn.dense._alignment import Global, Predictive, real_keys
+from attn.masks import FULL, TERMS, Causal, Mask, Window
 from attn.mechanism import Mechanism
 
 SCORES, LOCALS = ("dot", "general", "concat"), (None, "m", "p")
@@ -78,87 +79,19 @@ def luong_attention(
     return _rows.attend(form, q, k, v, mask=mask, bias=bias, dropout=dropout, block=block)
 
 
-def _form(q, k, mask, score, local, window, arrays):
+def _form(q, k, mask, score, local, window, arrays) -> Global:
+    """The score with its learned arrays, once they are checked."""
     _check_arrays(q, k, score, local, arrays)
     a = {n: x.astype(wide(q).dtype) for n, x in arrays.items() if x is not None}
     if local != "p":
-        return _Global(a, score)
-    first, real = (x.astype(wide(q).dtype) for x in _real_keys(mask, k.shape[-3]))
-    return _Predictive(a, score, first, real, window)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class _Global(_rows.Form):
-    a: dict[str, Array]
-    score: str = dataclasses.field(metadata={"static": True})
-
-    def features(self, q, k):
-        if self.score == "general":
-            q = jnp.einsum("...tnh,nhg->...tng", q, self.a["score_projection"])
-        elif self.score == "concat":
-            q = jnp.einsum("...tnh,nha->...tna", q, self.a["query_projection"])
-            k = jnp.einsum("...skh,kha->...ska", k, self.a["key_projection"])
-        return q, k
-
-    def _softmax(self, q, tile):
-        k, concat = tile.columns, self.score == "concat"
-        s = _rows.tanh_scores(q, k, self.a["score_vector"]) if concat else dots(q, k)
-        return masked_softmax(s + tile.bias, tile.seen)
-
-    def weigh(self, tile):
-        return self._softmax(tile.rows, tile)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class _Predictive(_Global):
-    first: Float[Array, "*#B"]
-    real: Float[Array, "*#B"]
-    window: int = dataclasses.field(metadata={"static": True})
-
-    def features(self, q, k):
-        p = _position(q, self.first, self.real, **self.a)
-        q, k = super().features(q, k)
-        return (q, p), k
-
-    def _distance(self, rows, j):
-        p = jnp.swapaxes(rows[1], -3, -2)
-        return jnp.subtract(*aligned(j.astype(p.dtype), p))  # [*B, N, b, c]
-
-    def near(self, rows, j):
-        return jnp.abs(self._distance(rows, j)) <= self.window
-
-    def weigh(self, tile):
-        # 0 where hidden: the gradient there is as large as the values, and 0 * inf is NaN
-        share = _gaussian(self._distance(tile.rows, tile.j), self.window)
-        return self._softmax(tile.rows[0], tile) * jnp.where(tile.seen, share, 0)
-
-
-def _position(q, first, real, position_projection, position_vector, **_):
-    """p_i = S sigmoid(a . tanh(W q_i)), counted from the first real key: [*B, T, N, 1]."""
-    hidden = jnp.tanh(jnp.einsum("...tnh,nhp->...tnp", q, position_projection))
-    p = jax.nn.sigmoid(jnp.einsum("...tnp,np->...tn", hidden, position_vector))
-    first, real, p = aligned(first[..., None, None], real[..., None, None], p)
-    return (first + real * p)[..., None]
-
-
-def _gaussian(distance, window):
-    return jnp.exp(-jnp.square(distance) / (2 * (window / 2) ** 2))
+        return Global(a, score)
+    first, real = (x.astype(wide(q).dtype) for x in real_keys(mask, k.shape[-3]))
+    return Predictive(a, score, first, real, window)
 
 
 def _narrowed(mask, local, window):
     """The mask, with the window around p_i = i if `local` is "m"."""
     return mask & Window(window, window) if local == "m" else mask
-
-
-def _real_keys(mask, S):
-    """The first of S keys that a Padding leaves, and how many it leaves: [*B] or numbers."""
-    (padding,), _ = mask.take(Padding)
-    if padding is None or S == 0:
-        return jnp.int32(0), jnp.int32(S)
-    seen = padding.seen_keys(S)
-    return seen.argmax(-1), seen.sum(-1)
 
 
 def _check(score, local, window):
@@ -171,15 +104,46 @@ def _check(score, local, window):
 
 def _check_arrays(q, k, score, local, arrays):
     (N, H), K = q.shape[-2:], k.shape[-2]
-    wanted = {"score_projection": (N, H, H)} if score == "general" else {}
+    (A,) = _rows.last_sizes(arrays["score_vector"], 1) if score == "concat" else (H,)
+    (P,) = _rows.last_sizes(arrays["position_vector"], 1) if local == "p" else (H,)
+    _rows.check_arrays(arrays, _learned_shapes(score, local, N, K, H, A, P))
+
+
+def _learned_shapes(score, local, N, K, H, A, P) -> dict[str, tuple[int, ...]]:
+    """The learned arrays by name; A and P are the widths of the hidden layers."""
+    shapes = {"score_projection": (N, H, H)} if score == "general" else {}
     if score == "concat":
-        (A,) = _rows.last_sizes(arrays["score_vector"], 1)
-        wanted |= {"query_projection": (N, H, A), "key_projection": (K, H, A)}
-        wanted |= {"score_vector": (N, A)}
+        shapes |= {"query_projection": (N, H, A), "key_projection": (K, H, A)}
+        shapes |= {"score_vector": (N, A)}
     if local == "p":
-        (P,) = _rows.last_sizes(arrays["position_vector"], 1)
-        wanted |= {"position_projection": (N, H, P), "position_vector": (N, P)}
-    _rows.check_arrays(arrays, wanted)
+        shapes |= {"position_projection": (N, H, P), "position_vector": (N, P)}
+    return shapes
+
+
+def _whole_scores(score, q, k, a) -> Float[Array, "*B N T S"]:
+    """The definition of each score, for all pairs at once."""
+    groups = q.shape[-2] // k.shape[-2]
+    if score == "concat":
+        u = jnp.einsum("...tnh,nha->...nta", q, a["query_projection"])
+        x = jnp.einsum("...skh,kha->...ksa", k, a["key_projection"])
+        x = jnp.repeat(x, groups, axis=-3)
+        hidden = jnp.tanh(u[..., :, None, :] + x[..., None, :, :])
+        return jnp.einsum("...ntsa,na->...nts", hidden, a["score_vector"])
+    W = a.get("score_projection", jnp.eye(q.shape[-1], dtype=q.dtype)[None])
+    W = jnp.broadcast_to(W, (q.shape[-2], *W.shape[1:]))
+    keys = jnp.repeat(k, groups, axis=-2)
+    return jnp.einsum("...tnh,nhg,...sng->...nts", q, W, keys)
+
+
+def _from_predicted(q, mask, S, a) -> Float[Array, "*B N T S"]:
+    """j - p_i for all pairs, p_i = S sigmoid(a . tanh(W q_i)) from the first real key."""
+    hidden = jnp.tanh(jnp.einsum("...tnh,nhp->...ntp", q, a["position_projection"]))
+    p = jax.nn.sigmoid(jnp.einsum("...ntp,np->...nt", hidden, a["position_vector"]))
+    j = jnp.arange(S).astype(p.dtype)
+    ends = (x.astype(p.dtype)[..., None, None] for x in real_keys(mask, S))
+    first, length, p = aligned(*ends, p)
+    p = (first + length * p)[..., None]  # [*B, N, T, 1]
+    return jnp.subtract(*aligned(j, p))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -227,26 +191,9 @@ class Luong(Mechanism):
         check_qkv(q, k, v, mask, bias)
         self.check_learned(q, k, v, **a)
         q, k, v = wide(q), wide(k), wide(v)
-        if self.score == "concat":
-            u = jnp.einsum("...tnh,nha->...nta", q, a["query_projection"])
-            x = jnp.einsum("...skh,kha->...ksa", k, a["key_projection"])
-            x = jnp.repeat(x, q.shape[-2] // k.shape[-2], axis=-3)
-            hidden = jnp.tanh(u[..., :, None, :] + x[..., None, :, :])
-            s = jnp.einsum("...ntsa,na->...nts", hidden, a["score_vector"])
-        else:
-            W = a.get("score_projection", jnp.eye(q.shape[-1], dtype=q.dtype)[None])
-            W = jnp.broadcast_to(W, (q.shape[-2], *W.shape[1:]))
-            keys = jnp.repeat(k, q.shape[-2] // k.shape[-2], axis=-2)
-            s = jnp.einsum("...tnh,nhg,...sng->...nts", q, W, keys)
-        weigh = masked_softmax
+        s, weigh = _whole_scores(self.score, q, k, a), masked_softmax
         if self.local == "p":
-            hidden = jnp.tanh(jnp.einsum("...tnh,nhp->...ntp", q, a["position_projection"]))
-            p = jax.nn.sigmoid(jnp.einsum("...ntp,np->...nt", hidden, a["position_vector"]))
-            j = jnp.arange(k.shape[-3]).astype(p.dtype)
-            ends = (x.astype(p.dtype)[..., None, None] for x in _real_keys(mask, len(j)))
-            first, length, p = aligned(*ends, p)
-            p = (first + length * p)[..., None]  # [*B, N, T, 1]
-            apart = jnp.subtract(*aligned(j, p))
+            apart = _from_predicted(q, mask, k.shape[-3], a)
             fall = jnp.exp(-2 * jnp.square(apart / self.window))
             weigh = lambda s, seen: masked_softmax(s, seen & (abs(apart) <= self.window)) * fall
         mask = _narrowed(mask, self.local, self.window)
@@ -262,14 +209,7 @@ class Luong(Mechanism):
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         N, K, H = num_heads, num_kv_heads, head_dim
-        shapes = {}
-        if self.score == "general":
-            shapes["score_projection"] = (N, H, H)
-        if self.score == "concat":
-            shapes |= {"query_projection": (N, H, H), "key_projection": (K, H, H)}
-            shapes["score_vector"] = (N, H)
-        if self.local == "p":
-            shapes |= {"position_projection": (N, H, H), "position_vector": (N, H)}
+        shapes = _learned_shapes(self.score, self.local, N, K, H, H, H)
         # not the paper's uniform +-0.1, made for its 1000 units: LeCun normal does at any width
         keys = jax.random.split(key, len(shapes) or 1)
         draw = lambda key, shape: jax.random.normal(key, shape, jnp.float32) * H**-0.5

@@ -25,10 +25,10 @@ from attn.masks.language import Full as Full
 from attn.masks.language import Mask as Mask
 from attn.masks.language import Not as Not
 from attn.masks.language import Or as Or
-from attn.masks.language import array_field as array_field
 from attn.masks.language import term as term
 from attn.masks.raster import Axial as Axial
 from attn.masks.raster import Local2D as Local2D
+from attn.masks.record import array_field as array_field
 from attn.masks.serial import STATIC_TERMS as STATIC_TERMS
 from attn.masks.serial import TERMS as TERMS
 from attn.masks.serial import from_json as from_json

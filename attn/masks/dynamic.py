@@ -11,7 +11,8 @@ from jaxtyping import Bool, Int
 from attn._axes import aligned, conjunction
 from attn._integers import check_fits
 from attn.masks.fields import fits
-from attn.masks.language import Mask, array_field, term
+from attn.masks.language import Mask, term
+from attn.masks.record import array_field
 
 
 @term

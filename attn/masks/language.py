@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
-from attn._axes import aligned, conjunction, merged_batch
+from attn._axes import aligned, conjunction
 from attn.masks.fields import fits, natural
+from attn.masks.record import FIELDS, Record, frozen
 
 
-class Mask:
+class Mask(Record):
     """A predicate on (i, j): True where query i may see key j.
 
     To write your own, put `term` on a class with fields and `sees`:
@@ -69,17 +70,6 @@ class Mask:
         """`self & other` as one term of the same kind, None where it is not one."""
         return None
 
-    def __post_init__(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if "rank" in field.metadata and isinstance(value, np.ndarray):
-                object.__setattr__(self, field.name, jnp.asarray(value))
-
-    @property
-    def static(self) -> bool:
-        """Whether the mask holds no arrays (hashable, known at trace time)."""
-        return not jax.tree.leaves(self)
-
     def terms(self) -> Iterator["Mask"]:
         """Every leaf term of the expression, left to right."""
         yield self
@@ -99,20 +89,6 @@ class Mask:
             if "rank" in field.metadata and (x := getattr(self, field.name)) is not None:
                 name = f"{type(self).__name__}.{field.name}"
                 fits(name, x, batch, x.shape[max(x.ndim - field.metadata["rank"], 0) :])
-
-    def merge_batch(self, batch: tuple[int, ...]) -> "Mask":
-        """The mask with the batch axes of each array merged into one, of size 1 or prod(batch)."""
-        values = []
-        for field in dataclasses.fields(self):
-            value, rank = getattr(self, field.name), field.metadata.get("rank")
-            if isinstance(value, Mask):
-                value = value.merge_batch(batch)
-            elif isinstance(value, tuple):
-                value = tuple(v.merge_batch(batch) if isinstance(v, Mask) else v for v in value)
-            elif value is not None and rank is not None:
-                value = merged_batch(value, batch, rank)
-            values.append(value)
-        return self._build(values)
 
     def array(self, T: int, S: int) -> Bool[Any, "*B T S"]:
         """The whole mask as an array: O(T S) memory. NumPy if static, else a JAX array."""
@@ -203,41 +179,11 @@ class Mask:
             "or and not; compare with `is None` or `== FULL`"
         )
 
-    def __eq__(self, other: object) -> bool:
-        if type(self) is not type(other):
-            return NotImplemented
-        return all(map(_same, self._fields(), other._fields()))
-
-    def __hash__(self) -> int:
-        if not self.static:
-            raise TypeError(f"{type(self).__name__} holds arrays and is not hashable")
-        return hash((type(self).__name__, self._fields()))
-
-    def _fields(self) -> tuple:
-        return tuple(getattr(self, f.name) for f in dataclasses.fields(self))
-
-    @classmethod
-    def _build(cls, values) -> "Mask":
-        """Rebuild without validation: JAX unflattens with tracers and placeholders."""
-        self = object.__new__(cls)
-        for field, value in zip(dataclasses.fields(cls), values, strict=True):
-            object.__setattr__(self, field.name, value)
-        return self
-
 
 KINDS: dict[str, type[Mask]] = {}  # by their names in JSON
 
 
-def array_field(rank: int, **kwargs):
-    """A field of a mask or a bias that holds an array, whose last `rank` axes are indexed; in a
-    mask those before them are batch axes."""
-    return dataclasses.field(metadata={"child": True, "rank": rank}, **kwargs)
-
-
-_FIELDS = (dataclasses.field, array_field)  # for type checkers
-
-
-@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=_FIELDS)
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=FIELDS)
 def term(cls: type[Mask]) -> type[Mask]:
     """Make a Mask class a frozen dataclass and pytree; JSON knows the last one of each name.
 
@@ -251,26 +197,6 @@ def term(cls: type[Mask]) -> type[Mask]:
     if known.__module__ != cls.__module__ and known.__module__.startswith("attn."):
         raise ValueError(f"term: {cls.__name__} is a mask of the library; take another name")
     KINDS[cls.__name__] = cls = frozen(cls)
-    return cls
-
-
-@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=_FIELDS)
-def frozen(cls: type[Mask]) -> type[Mask]:
-    """`term` for internal classes, which JSON does not know."""
-    cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
-    child = [bool(f.metadata.get("child")) for f in dataclasses.fields(cls)]
-    keys = [f.name for f in dataclasses.fields(cls)]
-
-    def flatten(self):
-        values = self._fields()
-        kids = [(jax.tree_util.GetAttrKey(k), v) for k, v, c in zip(keys, values, child) if c]
-        return kids, tuple(v for v, c in zip(values, child) if not c)
-
-    def unflatten(aux, kids):
-        aux, kids = iter(aux), iter(kids)
-        return cls._build([next(kids) if c else next(aux) for c in child])
-
-    jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
     return cls
 
 
@@ -295,14 +221,6 @@ def spelled(mask: Mask) -> str:
 
 def _flat(kind, mask):
     return mask.mask_terms if isinstance(mask, kind) else (mask,)
-
-
-def _same(a, b) -> bool:
-    if hasattr(a, "dtype") or hasattr(b, "dtype"):
-        # a traced array is equal to itself alone: its numbers are not known yet
-        both = hasattr(a, "dtype") and hasattr(b, "dtype")
-        return a is b or (both and np.array_equal(a, b))
-    return a == b
 
 
 @frozen

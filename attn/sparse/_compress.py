@@ -7,7 +7,7 @@ import math
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from attn import _cache
 from attn._core import isolate
@@ -80,6 +80,10 @@ class Runs:
         ends = jnp.where(hidden[:, tokens].any(-1), -1, start[None] + length - 1)
         return cls(ck, cv, poison[:, tokens].sum(-1) + k_over + v_over, ends, ranked)
 
+    def complete(self, last: Int[Array, "M t"]) -> Bool[Array, "M t runs"]:
+        """Which runs end at or before the key `last` of each query."""
+        return (self.ends >= 0)[:, None] & (self.ends[:, None] <= last[..., None])
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +96,14 @@ class Compressed:
     v: Float[Array, "*B K runs D"]
     poison: Float[Array, "*B K runs"]
     apart: tuple[_cache.Cache, _cache.Cache] | None = None
+
+    def runs(self, stride: int, length: int) -> Runs:
+        """The runs of `length` tokens; those that are not whole yet end past the last token."""
+        n = self.poison.ndim - 2
+        flat = lambda x: x.reshape(math.prod(x.shape[: n + 1]), *x.shape[n + 1 :])
+        k, v, poison = map(flat, (self.k, self.v, self.poison))
+        ends = jnp.arange(k.shape[1]) * stride + length - 1
+        return Runs(k, v, poison, ends[None], *narrow(k))
 
     def after(self, cache: _cache.Cache, stride: int, arrays: dict[str, Array]) -> "Compressed":
         """The state once the cache holds one token more: its last whole run is compressed, again

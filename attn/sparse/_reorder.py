@@ -16,7 +16,7 @@ from attn._dropout import Dropout
 from attn._places import Places
 from attn.biases import Bias
 from attn.masks import FULL, Mask
-from attn.masks.language import frozen
+from attn.masks.record import frozen
 
 
 @frozen

@@ -8,20 +8,17 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._arrays import check_arrays, learned_shapes
 from attn._axes import aligned
 from attn._blockwise import blockwise
-from attn._chunks import BUDGET, by_chunks, chunk_size
 from attn._core import (
     attend_materialized,
     dense_attention,
     dense_scores,
     isolate,
-    isolated_softmax,
-    masked_softmax,
     scaled,
     scores,
 )
@@ -30,22 +27,15 @@ from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
 from attn._prompt import check_prompt, state_for
 from attn._settings import check_count, check_flags, check_room_for
 from attn._tokens import even_blocks, no_output
-from attn._turns import held
 from attn._varying import vary
 from attn._wide import float_dtype, wide, wide_dtype
 from attn.gates import Gate, Named
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
 from attn.sparse import _sorted
+from attn.sparse._coarse_to_fine import CoarseToFine
 from attn.sparse._compress import Compressed, Runs, run_count
-from attn.sparse._select import (
-    Blocks,
-    best,
-    by_group,
-    by_query,
-    last_seen,
-    narrow,
-)
+from attn.sparse._select import Blocks, by_group, by_query, last_seen
 
 HONOURS = (Causal, Padding)
 KEYS, VALUES = ("selected_k", "near_k"), ("selected_v", "near_v")
@@ -162,7 +152,7 @@ class NSA(Mechanism):
         near = blockwise(wide(q), *near, self._window_of(mask), None, scale=None)[0]
         blocks = Blocks.of(fine_k, fine_v, padding, self.selection_block)
         runs = self._runs(k, v, blocks, padding, arrays)
-        far = self._far(q, k.shape[-2], blocks, runs, last)
+        far = self._far.attend(q, k.shape[-2], blocks, runs, last)
         return self._mixed(gate, *far, near).astype(jnp.result_type(q))
 
     def _checked(self, q, k, v, mask, bias, gate, arrays):
@@ -216,58 +206,11 @@ class NSA(Mechanism):
         out = sum(gate[..., n, None] * x for n, x in enumerate(clean))
         return out + jax.lax.stop_gradient(sum(poison) + gate_poison)[..., None]
 
-    @functools.partial(jax.jit, static_argnums=(0, 2))  # for calls outside of jit
-    def _far(self, q, K: int, blocks: Blocks, runs: Runs, last):
-        """The compressed and the selected branch."""
-        (*batch, T, N, H), (_, count, _, D) = q.shape, blocks.v.shape
-        clean, q_poison = isolate(scaled(q, None))
-        rows = by_group(clean, K), by_group(q_poison[..., None], K), last[..., None, None]
-
-        def attend(_, rows):
-            q, q_poison, last = rows
-            last = last[..., 0, 0]
-            seen = self._complete(runs, last)
-            s = jnp.einsum("mtgh,mch->mtgc", q, runs.k)
-            w, lost = isolated_softmax(s, seen[:, :, None])
-            lost = lost + jnp.where(seen, runs.poison[:, None], 0).sum(-1)[..., None, None]
-            lost = lost + jnp.where(seen.any(-1)[..., None, None], q_poison, 0)
-            coarse = jnp.einsum("mtgc,mcd->mtgd", w, runs.v) + lost
-            chosen = self._choose(q, runs.ranked, seen, last, blocks.some)
-            fine = blocks.attend(q, chosen, last)
-            fine = fine + jnp.where(blocks.meets(chosen, last)[..., None, None], q_poison, 0)
-            return jnp.concatenate([coarse, fine], -1)
-
-        size = self._at_once(T, math.prod(batch) * N, max(H, D), count, runs.k.shape[1])
-        out = by_query(by_chunks(attend, rows, T, size), tuple(batch), K)
-        return out[..., :D], out[..., D:]
-
-    def _at_once(self, T: int, heads: int, width: int, blocks: int, runs: int) -> int:
-        """How many queries are processed at once, against the runs and their blocks."""
-        known = max(1, runs)
-        size = chunk_size(heads * max(3 * self.selected * width, known), T)
-        # enough for blocks to meet full tiles, as far as the scores of runs have room
-        least = _sorted.least_queries(blocks, self.selected)
-        return max(size, min(least, 2 * held(BUDGET) // max(1, heads * known)))
-
-    def _complete(self, runs: Runs, last) -> Bool[Array, "M t runs"]:
-        """Which runs end at or before the query's own position."""
-        return (runs.ends >= 0)[:, None] & (runs.ends[:, None] <= last[..., None])
-
-    def _choose(self, q, ranked, seen, last, some):
-        """The blocks [M, t, n] selected by the queries [M, t, G, H] of each key head."""
-        q, ranked = narrow(q, ranked)
-        s = jnp.einsum("mtgh,mch->mtgc", q, ranked, precision="highest")
-        w = masked_softmax(s, seen[:, :, None]).sum(2)
-        # each step of a block carries the weights of the runs that it is a part of
-        d, steps = self.compression_stride, self.compression_block // self.compression_stride
-        count = some.shape[-1] * (self.selection_block // d)
-        w = jnp.pad(w, [(0, 0), (0, 0), (steps - 1, count - w.shape[-1])])
-        w = sum(w[..., n : n + count] for n in range(steps))
-        w = w.reshape(*w.shape[:-1], some.shape[-1], self.selection_block // d).sum(-1)
-        block = jnp.arange(some.shape[-1])[None, None]
-        own = (last // self.selection_block)[..., None]
-        must = (block < self.initial) | (block > own - self.local)
-        return best(w, some[:, None] & (block <= own), must & (block <= own), self.selected)
+    @property
+    def _far(self) -> CoarseToFine:
+        """What makes the compressed and the selected branch."""
+        names = (field.name for field in dataclasses.fields(CoarseToFine))
+        return CoarseToFine(**{name: getattr(self, name) for name in names})
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, gate, **arrays):
         mask, padding, last = self._checked(q, k, v, mask, bias, gate, arrays)
@@ -276,8 +219,8 @@ class NSA(Mechanism):
         near = dense_attention(q, *near, mask=self._window_of(mask))
         blocks = Blocks.of(fine_k, fine_v, padding, self.selection_block)
         runs = self._runs(k, v, blocks, padding, arrays)
-        seen = self._complete(runs, last)
-        chosen = self._choose(by_group(scaled(q, None), K), runs.ranked, seen, last, blocks.some)
+        seen, rows = runs.complete(last), by_group(scaled(q, None), K)
+        chosen = self._far.choose(rows, runs.ranked, seen, last, blocks.some)
         of_key = jnp.arange(S) // self.selection_block
         among = jnp.equal(*aligned(chosen[..., None], of_key)).any(-2)[:, :, None]
         s, visible = dense_scores(q, fine_k, mask, None, None, None)
@@ -318,7 +261,7 @@ class NSA(Mechanism):
         made = K * (runs * (length + 1) + length) * (H * H + D * D) if runs else 0
         ranked = T * N * runs * (2 * H + D)  # scores once more, to select by
         near = visited_scores(self._window_of(Causal()), T, S, N) * N * (H + D)
-        count, size = even_blocks(T, self._at_once(T, N, max(H, D), blocks, runs))
+        count, size = even_blocks(T, self._far.at_once(T, N, max(H, D), blocks, runs))
         sizes = min(self.selected, blocks), blocks, self.selection_block, H, D
         return 2 * (made + ranked + near) + count * _sorted.flops(K, size, N // K, *sizes)
 
@@ -368,24 +311,25 @@ class NSA(Mechanism):
             apart = tuple(_cache.append(old, *new) for old, new in pairs)
             state = dataclasses.replace(state, apart=apart)
         *batch, K, _, _ = cache.k.shape
-        M = math.prod(batch) * K
-        flat = lambda x: x.reshape(M, *x.shape[len(batch) + 1 :])
-        ck, cv, lost = map(flat, (state.k, state.v, state.poison))
-        ends = jnp.arange(ck.shape[1]) * self.compression_stride + self.compression_block - 1
-        runs = Runs(ck, cv, lost, ends[None], *narrow(ck))
+        runs = state.runs(self.compression_stride, self.compression_block)
         fine, ring = state.apart or (cache, cache)
         blocks = Blocks.cached(fine, self.selection_block)
-        far = self._far(wide(q), K, blocks, runs, jnp.broadcast_to(last, (M, 1)))
-        # the window, and in a short text slots that are still empty; a ring is read whole
-        size = min(self.window, ring.k.shape[-2])
-        start = jnp.maximum(last + 1 - size, 0)
-        cut = lambda x: wide(lax.dynamic_slice_in_dim(x, start, size, len(batch) + 1))
-        near_k, near_v = cut(ring.k) + cut(ring.poison)[..., None], cut(ring.v)
-        seen = Padding(keys=start + jnp.arange(size) <= last)
-        token_first = lambda x: jnp.swapaxes(x, -3, -2)
-        near = dense_attention(wide(q), token_first(near_k), token_first(near_v), mask=seen)
+        at = jnp.broadcast_to(last, (math.prod(batch) * K, 1))
+        far = self._far.attend(wide(q), K, blocks, runs, at)
+        near = self._newest(wide(q), ring, last)
         out = _cache.unless_forgotten(cache, self._mixed(gate, *far, near))
         return state, out.astype(jnp.result_type(q))
+
+    def _newest(self, q, ring: _cache.Cache, last):
+        """The window's branch of the token at `last`, from a cache of all keys or of the newest."""
+        # in a short text there are slots that are still empty; a ring is read whole
+        size = min(self.window, ring.k.shape[-2])
+        start = jnp.maximum(last + 1 - size, 0)
+        cut = lambda x: wide(lax.dynamic_slice_in_dim(x, start, size, q.ndim - 2))
+        k, v = cut(ring.k) + cut(ring.poison)[..., None], cut(ring.v)
+        seen = Padding(keys=start + jnp.arange(size) <= last)
+        token_first = lambda x: jnp.swapaxes(x, -3, -2)
+        return dense_attention(q, token_first(k), token_first(v), mask=seen)
 
     def _check_kept(self, state: Compressed):
         """Raise ValueError for a state made for other blocks, runs or branches."""

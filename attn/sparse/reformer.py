@@ -7,13 +7,12 @@ tokens up to max(i, j) only.
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._arrays import check_floats
@@ -27,6 +26,7 @@ from attn._tokens import no_output
 from attn._wide import largest, wide
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.sparse import _buckets
+from attn.sparse._hashed import Hashed, by_round
 
 HONOURS = (Causal, Padding)
 CELLS = 2**20  # scores of all key heads that are made at once
@@ -68,20 +68,21 @@ def reformer_attention(
 def _attend(chunk, shared_qk, q, k, v, causal, padding, rotations) -> Float[Array, "*B T N D"]:
     *batch, T, N, _ = q.shape
     S, K = k.shape[-3:-1]
-    choice, dtype = _choose(q, k, causal, padding, rotations, chunk, shared_qk), jnp.result_type(q)
+    pairs = Hashed.of(q, k, causal, padding, rotations, chunk, shared_qk)
+    dtype = jnp.result_type(q)
     (q, q_poison), (k, poison) = isolate(scaled(q, None)), isolate(_keys(k, shared_qk))
     v, v_poison = isolate(wide(v))
     rows = [_buckets.head_rows(x, K) for x in (q, k, v)]
     lost = [_buckets.head_rows(jnp.isnan(x)[..., None], K) for x in (q_poison, poison + v_poison)]
     head = functools.partial(
         _head,
-        hidden=choice.hidden,
+        hidden=pairs.hidden,
         buckets=2 * rotations.shape[-1],
         size=min(chunk, S),
         cells=CELLS // (len(rows[0]) * K),
     )
     over_heads = jax.vmap(head, in_axes=(0,) * 6 + (None,))
-    out = jax.vmap(over_heads)(*rows, *(x[..., 0] for x in lost), choice.codes, choice.alone)
+    out = jax.vmap(over_heads)(*rows, *(x[..., 0] for x in lost), pairs.codes, pairs.alone)
     return _buckets.as_heads(out, (*batch, T, N, 0)).astype(dtype)
 
 
@@ -110,7 +111,7 @@ def _head(q, k, v, q_lost, lost, codes, alone, *, hidden, buckets, size, cells):
         i, j = rows[:, :, None], window[:, None, :]
         seen = (i < Tg) & (j < S) & ~hidden(i, j)
         # how many rounds show each pair: N_ij of the paper's appendix
-        times = jnp.sum(jnp.stack(_by_round(codes, rows, window)), 0, dtype=jnp.int32)
+        times = jnp.sum(jnp.stack(by_round(codes, rows, window)), 0, dtype=jnp.int32)
         share = 1 / jnp.maximum(times, 1).astype(q.dtype)
         bad = (seen & lost[:, None, :]).any(-1)
         return *_buckets.small_softmax(q, k, v, seen, share), bad
@@ -135,27 +136,8 @@ def _at_once(cells: int, size: int) -> int:
     return max(1, cells // (2 * size * size))
 
 
-def _by_round(codes, rows, window) -> list[Bool[Array, "*c m w"]]:
-    """Whether each round shows the pairs of `rows` and `window`."""
-
-    def shown(key_chunk, rank, last, before):
-        key_chunk = _buckets.pick(key_chunk, window, -1)[..., None, :]
-        last, before = (_buckets.pick(x, rows, -1)[..., :, None] for x in (last, before))
-        return (key_chunk >= 0) & ((key_chunk == last) | (key_chunk == before))
-
-    return [shown(*code) for code in zip(*codes)]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Choice:
-    """Which pairs are visible, for the chunked form and for the definition alike."""
-
-    codes: tuple[Int[Array, "b K R L"], ...]  # key: chunk, rank; query: chunk, the one before
-    alone: Int[Array, "b Tg"]  # the key that a query sees if it sees nothing else, S for none
-    hidden: Callable  # (row, j) -> whether Causal or shared_qk hides the pair
-
-
 def _checked(q, k, v, mask, bias, rotations, chunk):
+    """The mask's `Causal` and `Padding`, None where it has none."""
     check_count("chunk", chunk)
     mask, bias = check_qkv(q, k, v, mask, bias)
     taken, rest = mask.take(*HONOURS)
@@ -171,53 +153,8 @@ def _checked(q, k, v, mask, bias, rotations, chunk):
     return taken
 
 
-def _choose(q, k, causal, padding, rotations, chunk, shared_qk, at=None) -> _Choice:
-    """Buckets and chunks; `at` [T] are the queries' positions, by default those Causal gives."""
-    *batch, T, N, _ = q.shape
-    S, K = k.shape[-3:-1]
-    if at is None:
-        at = jnp.arange(T, dtype=jnp.int32) + (0 if causal is None else causal.offset)
-        at = jnp.clip(at, -1, S)  # before all keys, after all keys
-    own = jnp.arange(T, dtype=jnp.int32) if T == S else at
-    seen, live = jnp.ones(S, bool), jnp.ones(T, bool)
-    if padding is not None:
-        seen, live = padding.seen_keys(S), padding.seen_queries(T)
-    seen, live = _buckets.in_rows(seen, batch, S), _buckets.in_rows(live, batch, T)
-    at, own, live = (jnp.repeat(x, N // K, axis=-1) for x in (at, own, live))
-
-    def hashed(x):
-        x = _buckets.selecting(_buckets.head_rows(x, K))
-        # argmax does not depend on the length of x: there is nothing to normalise
-        turn = lax.stop_gradient(rotations).astype(jnp.float32)
-        y = jnp.einsum("bklh,krhn->bkrln", x, turn, precision="highest")
-        return jnp.argmax(jnp.concatenate([y, -y], -1), -1).astype(jnp.int32)
-
-    def of_round(keys, queries, seen, live):
-        group = jnp.concatenate([jnp.where(seen, keys, -1), jnp.where(live, queries, -1)])
-        # a query comes just after the key at which it stands
-        order = jnp.concatenate([2 * jnp.arange(S, dtype=jnp.int32), 2 * at + 1])
-        found = _buckets.chunks(group, order, jnp.arange(len(group)) < S, chunk)
-        chunk_of, before, after, rank = found
-        last = jnp.where(chunk_of < 0, after, chunk_of) if causal is None else chunk_of
-        return chunk_of[:S], rank[:S], last[S:], before[S:]
-
-    rounds = jax.vmap(of_round, in_axes=(0, 0, None, None))
-    over_heads = jax.vmap(rounds, in_axes=(0, 0, None, None))
-    codes = jax.vmap(over_heads)(hashed(k), hashed(q), seen, live)
-    there = live & jax.vmap(_buckets.pick, in_axes=(0, None))(seen, own)
-    there = there if causal is None else there & (own <= at)[None]
-    alone = jnp.where(there & shared_qk, own[None], S)
-
-    def hidden(row, j):
-        """Whether key j is hidden from query row `row` whatever their buckets."""
-        here = lambda x: _buckets.pick(x, row)
-        later = j < 0 if causal is None else j > here(at)
-        return later | (j == here(own)) if shared_qk else later
-
-    return _Choice(codes, alone, hidden)
-
-
 def _keys(k, shared_qk):
+    """The keys as scores take them: with `shared_qk`, of a root mean square of 1."""
     if not shared_qk:
         return wide(k)
     # what is not finite is taken out before and put back after: its gradient would be NaN
@@ -228,6 +165,7 @@ def _keys(k, shared_qk):
     return k * lax.rsqrt(jnp.where(top == 0, 1, square)) + poison[..., None]
 
 
+@functools.partial(jax.jit, static_argnums=(5, 6))  # for calls outside of jit
 def _dense(q, k, causal, padding, rotations, chunk, shared_qk, at=None):
     """The full matrix of scores [*B, N, T, S], and which of them are visible."""
     *batch, T, N, _ = q.shape
@@ -235,12 +173,12 @@ def _dense(q, k, causal, padding, rotations, chunk, shared_qk, at=None):
     s = scores(scaled(q, None), _keys(k, shared_qk))
     if s.size == 0:
         return s, s > 0
-    choice = _choose(q, k, causal, padding, rotations, chunk, shared_qk, at)
+    pairs = Hashed.of(q, k, causal, padding, rotations, chunk, shared_qk, at)
     row, j = jnp.arange(T * N // K), jnp.arange(S)
-    near = lambda codes: jnp.stack(_by_round(codes, row, j)).any(0)
-    shown = ~choice.hidden(row[:, None], j[None])
-    seen = conjunction(jax.vmap(jax.vmap(near))(choice.codes), shown)
-    own = jnp.equal(*aligned(choice.alone[:, None, :, None], j))  # [b, 1, Tg, S]
+    near = lambda codes: jnp.stack(by_round(codes, row, j)).any(0)
+    shown = ~pairs.hidden(row[:, None], j[None])
+    seen = conjunction(jax.vmap(jax.vmap(near))(pairs.codes), shown)
+    own = jnp.equal(*aligned(pairs.alone[:, None, :, None], j))  # [b, 1, Tg, S]
     seen = seen | (own & ~seen.any(-1, keepdims=True))
     seen = jnp.moveaxis(_buckets.as_heads(seen, (*batch, T, N, 0)), -3, -2)
     return s, seen

@@ -337,14 +337,16 @@ LOCAL_P = {"local": "p", "window": 2}
 MUTANTS = [
     (Renormalised(**LOCAL_P), same_luong, "FULL"),
     (
-        mutated(attn.Luong(**LOCAL_P), "attn.dense.luong._gaussian", lambda d, _: jnp.ones_like(d)),
+        mutated(
+            attn.Luong(**LOCAL_P), "attn.dense._alignment._gaussian", lambda d, _: jnp.ones_like(d)
+        ),
         same_luong,
         "FULL",
     ),
     (
         mutated(
             attn.Luong(**LOCAL_P),
-            "attn.dense.luong._real_keys",
+            "attn.dense.luong.real_keys",
             lambda _, S: (jnp.int32(0), jnp.int32(S)),
         ),
         same_luong,

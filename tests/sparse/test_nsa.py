@@ -11,7 +11,8 @@ import pytest
 
 import attn
 from attn import Causal, Padding
-from attn.sparse import nsa
+from attn.sparse import _coarse_to_fine
+from attn.sparse._coarse_to_fine import CoarseToFine
 from attn.sparse.nsa import NSA, nsa_attention
 from attn.testing import inputs
 
@@ -168,8 +169,8 @@ def test_chunks_equal_one_chunk(replaced):
     q, k, v, learned = inputs(SMALL, T=37, S=37)
     run = lambda: jax.jit(lambda q, k, v: SMALL(q, k, v, mask=Causal(), **learned))(q, k, v)
     whole = run()
-    for engine in (NSA._attend, NSA._far):  # one in the other
-        replaced(engine, nsa, "chunk_size", lambda numbers, T: 8)
+    for engine in (NSA._attend, CoarseToFine.attend):  # one in the other
+        replaced(engine, _coarse_to_fine, "chunk_size", lambda numbers, T: 8)
     np.testing.assert_allclose(run(), whole, rtol=0, atol=2e-6)
 
 
