@@ -439,6 +439,8 @@ def test_a_mask_is_an_argument_of_a_jitted_function(mask):
         (lambda: bool(Padding(jnp.array([1]))), TypeError, "Padding has no truth value"),
         (lambda: from_json("{"), ValueError, "JSON"),
         (lambda: from_json(None), TypeError, "text: expected a string"),
+        (lambda: Causal().density(-1, 2), ValueError, "T: expected an integer"),
+        (lambda: Causal().take("Causal"), TypeError, "kinds: expected classes .* got 'Causal'"),
         (lambda: from_json('{"term": "Causall", "offset": 0}'), ValueError, "Causall"),
         (lambda: from_json('{"term": "Causal"}'), ValueError, "offset"),
         (lambda: from_json("[1]"), ValueError, "term"),

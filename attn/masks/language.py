@@ -108,6 +108,7 @@ class Mask(Record):
 
     def pairs(self, T: int, S: int) -> float:
         """How many of the T x S pairs are visible (mean over the batch), counted block by block."""
+        T, S = natural("T", T), natural("S", S)
         mask, size, count = self.sized(T, S), 256, 0
         some, every = mask.blocks(T, S, size, size)
         for a, b in np.argwhere(some):
@@ -122,7 +123,7 @@ class Mask(Record):
 
     def density(self, T: int, S: int) -> float:
         """The exact share of the T x S pairs that is visible (mean over the batch), in [0, 1]."""
-        return self.pairs(T, S) / (T * S) if T and S else 0.0
+        return self.pairs(T, S) / max(T * S, 1)
 
     def draw(self, T: int, S: int) -> str:
         """A picture in text, one line a query: `#` seen, `.` hidden; blank lines between batch
@@ -138,6 +139,9 @@ class Mask(Record):
         `(causal, padding), rest = mask.take(Causal, Padding)`: a kernel that knows these two
         natively must refuse any `rest` but FULL, or evaluate it with `at`.
         """
+        for kind in kinds:
+            if not isinstance(kind, type):
+                raise TypeError(f"kinds: expected classes of masks, as Causal, got {kind!r}")
         found: dict[type[Mask], Mask] = {}
         rest: Mask = FULL
         for term in self.mask_terms if isinstance(self, And) else (self,):
