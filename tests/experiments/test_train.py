@@ -124,8 +124,12 @@ def test_going_on_with_other_cores_is_told(tmp_path: Path, monkeypatch, capsys):
     path.write_text(json.dumps(environment))
     assert "before" not in capsys.readouterr().err
     train.run(tiny(), tmp_path, progress=False)
-    told = f"on {used} cores, {used + 1} before: not bit-identical to a run on as many"
-    assert told in capsys.readouterr().err
+    told = f"on {used} core{'s' * (used > 1)}, {used + 1} before: not bit-identical to a run on"
+    assert f"{told} as many" in capsys.readouterr().err
+    environment["hardware"]["cores_used"] = 2
+    path.write_text(json.dumps(environment))
+    monkeypatch.setattr("experiments.records.cores", lambda: [0])
+    assert other_cores(path).startswith("on 1 core, 2 before")
 
 
 @pytest.mark.parametrize("edited", ["x", None, 5])
