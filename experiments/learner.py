@@ -100,6 +100,8 @@ class Learner:
         refusing("the task", lambda: fits.data(experiment))
         size = experiment.train.eval_batch_size
         self.shape = refusing("the task", lambda: Shape.of(experiment.posed, size))
+        # of few rows none may be left to train on
+        refusing("the task", lambda: experiment.posed.batch(experiment.seed, 0, 1))
 
     def model(self) -> nnx.Module:
         return built(self.experiment, self.experiment.seed)

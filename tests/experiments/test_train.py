@@ -304,6 +304,14 @@ def test_batches_that_are_out_of_range_are_refused(name, wrong, tmp_path: Path, 
         train.run(tiny(), tmp_path, progress=False)
 
 
+def test_a_task_that_leaves_no_row_to_train_on_is_refused(tmp_path: Path, capsys):
+    """It was a traceback, where training rows are first drawn for the fingerprint of the data."""
+    config, few = write_config(tmp_path / "few.py"), "--config.task.length=4"
+    rows = [few, "--config.task.vocab_size=6", "--config.task.pairs=(1,)"]
+    assert train.main([f"--config={config}", *rows, f"--workdir={tmp_path}/run"]) == 2
+    assert "a tenth of those there are is left to train on" in capsys.readouterr().err
+
+
 def test_another_configuration_is_refused_by_its_fields(whole: Path):
     with pytest.raises(RunDirectoryError, match=r"model\.layers: 1 there, 2 here") as error:
         train.run(tiny(model={"layers": 2}), whole, progress=False)
