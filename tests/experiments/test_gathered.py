@@ -513,6 +513,16 @@ def test_a_name_that_stands_for_two_settings_becomes_two(tmp_path):
     long = leave(tmp_path / "long", [(planned(steps=9), 0.6), (planned("linear", 1), 0.5)])
     both = merged({"short": gathered.gathered(short), "long": gathered.gathered(long)})
     assert means(both) == {"softmax (short)": 0.2, "linear": 0.4, "softmax (long)": 0.6}
+    # of another machine too: there they seemed to be one variant, timed twice
+    runs = [(planned(steps=9), 0.6), (planned("linear", 1), 0.5)]
+    leave(tmp_path / "more", runs, processor="Xeon")
+    both = merged({x: gathered.gathered(tmp_path / x) for x in ("short", "more")})
+    assert means(both) == {
+        "softmax [EPYC, 2 cores] (short)": 0.2,
+        "linear [EPYC, 2 cores]": 0.3,
+        "softmax [Xeon, 2 cores] (more)": 0.6,
+        "linear [Xeon, 2 cores]": 0.5,
+    }
 
 
 def test_of_three_comparisons_two_of_the_same_settings_are_one(tmp_path):
