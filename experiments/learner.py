@@ -47,9 +47,15 @@ class Shape:
 
     @classmethod
     def of(cls, task: Task, batch_size: int) -> Self:
-        """The assumptions that the held-out splits obey."""
-        splits = [task.evaluation(split, batch_size) for split in ("validation", "test")]
-        shapes = [cls._one(task.checked(batch)) for batches in splits for batch in batches]
+        """The assumptions that the held-out splits obey. Raises ValueError for one that asks for
+        nothing: its loss would be nan."""
+        shapes = []
+        for split in ("validation", "test"):
+            batches = task.evaluation(split, batch_size)
+            found = [cls._one(task.checked(batch)) for batch in batches]
+            if not any(s.asked for s in found):
+                raise ValueError(f"{split}: expected a label that counts (weight 1), got none")
+            shapes += found
         asked = max(s.asked for s in shapes)
         full = all(s.full for s in shapes) and not task.padded
         return cls(full=full, asked=max(asked, task.asked or 0))

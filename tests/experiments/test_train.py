@@ -312,6 +312,14 @@ def test_a_task_that_leaves_no_row_to_train_on_is_refused(tmp_path: Path, capsys
     assert "a tenth of those there are is left to train on" in capsys.readouterr().err
 
 
+def test_a_split_that_asks_for_nothing_is_refused(tmp_path: Path):
+    """It trained up to a validation loss that was not finite."""
+    rows = {"name": "stack", "length": 2, "validation": 1, "test": 1}  # which pops nothing
+    few = from_dict({**TINY, "task": rows})
+    with pytest.raises(ConfigError, match="validation: expected a label that counts"):
+        train.run(few, tmp_path, progress=False)
+
+
 def test_another_configuration_is_refused_by_its_fields(whole: Path):
     with pytest.raises(RunDirectoryError, match=r"model\.layers: 1 there, 2 here") as error:
         train.run(tiny(model={"layers": 2}), whole, progress=False)
