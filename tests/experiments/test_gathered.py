@@ -77,6 +77,13 @@ def test_a_report_is_not_written_among_the_runs(out, tmp_path, capsys):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_report_is_not_written_to_a_file(tmp_path, capsys):
+    workdir, file = leave(tmp_path / "a", [(planned(), 0.5)]), tmp_path / "file"
+    file.touch()
+    assert command.main([f"--workdir={workdir}", f"--out={file}"]) == 2
+    assert f"--out: {file} is a file; name a folder" in capsys.readouterr().err
+
+
 def test_a_link_to_itself_is_no_traceback(tmp_path, capsys):
     workdir, loop = leave(tmp_path / "a", [(planned(), 0.5)]), tmp_path / "loop"
     loop.symlink_to(loop)

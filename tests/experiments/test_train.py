@@ -141,6 +141,13 @@ def test_an_environment_that_was_edited_stops_no_run(edited, tmp_path: Path):
     assert json.loads(path.read_text())["earlier"] == [{"hardware": edited}]
 
 
+def test_a_directory_that_is_a_file_is_told(tmp_path: Path):
+    """It was: cannot be written to: [Errno 17] File exists."""
+    (tmp_path / "file").touch()
+    with pytest.raises(RunDirectoryError, match="file is a file; give another --workdir"):
+        train.run(tiny(), tmp_path / "file", progress=False)
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [("a\\b", "expected a path without a backslash"), ("a\udcff", "expected a path in UTF-8")],
