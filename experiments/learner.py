@@ -47,9 +47,15 @@ class Shape:
 
     @classmethod
     def of(cls, task: Task, batch_size: int) -> Self:
-        """The assumptions that the held-out splits obey."""
-        splits = [task.evaluation(split, batch_size) for split in ("validation", "test")]
-        shapes = [cls._one(task.checked(batch)) for batches in splits for batch in batches]
+        """The assumptions that the held-out splits obey. Raises ValueError for one that asks for
+        nothing: its loss would be nan."""
+        shapes = []
+        for split in ("validation", "test"):
+            batches = task.evaluation(split, batch_size)
+            found = [cls._one(task.checked(batch)) for batch in batches]
+            if not any(s.asked for s in found):
+                raise ValueError(f"{split}: expected a label that counts (weight 1), got none")
+            shapes += found
         asked = max(s.asked for s in shapes)
         full = all(s.full for s in shapes) and not task.padded
         return cls(full=full, asked=max(asked, task.asked or 0))
@@ -100,6 +106,8 @@ class Learner:
         refusing("the task", lambda: fits.data(experiment))
         size = experiment.train.eval_batch_size
         self.shape = refusing("the task", lambda: Shape.of(experiment.posed, size))
+        # of few rows none may be left to train on
+        refusing("the task", lambda: experiment.posed.batch(experiment.seed, 0, 1))
 
     def model(self) -> nnx.Module:
         return built(self.experiment, self.experiment.seed)

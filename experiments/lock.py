@@ -42,6 +42,8 @@ def held(workdir: Path, name: str = LOCK) -> Iterator[Held]:
     if what := _unwritable(str(workdir.absolute())):  # now, and not at the first checkpoint
         raise RunDirectoryError(f"{workdir.absolute()}: {what}; give another --workdir")
     try:
+        if workdir.exists() and not workdir.is_dir():
+            raise RunDirectoryError(f"{workdir} is a file; give another --workdir")
         disk.make(workdir)
         lock = (workdir / name).open("a+", encoding="utf-8", errors="replace")
     except OSError as error:

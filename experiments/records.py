@@ -61,7 +61,8 @@ def other_cores(path: Path) -> str:
     on = before.get("cores_used")
     if "cpu" != now["platform"] or on in (None, now["cores_used"]):
         return ""
-    return f"on {now['cores_used']} cores, {on} before: not bit-identical to a run on as many"
+    what = f"{now['cores_used']} core{'' if now['cores_used'] == 1 else 's'}"
+    return f"on {what}, {on} before: not bit-identical to a run on as many"
 
 
 def other_settings(path: Path) -> str:

@@ -153,6 +153,7 @@ def _end(value: Any, listed: Sequence | Range) -> str:
 
 
 def _short(value: Any) -> str:
+    value = value["name"] if isinstance(value, dict) else value  # a record, of which it was listed
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

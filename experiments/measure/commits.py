@@ -39,13 +39,18 @@ def commit(name: str) -> str | None:
 
 @contextlib.contextmanager
 def checkout(ref: str) -> Iterator[Path]:
-    """A folder with the files of a commit, gone afterwards. Raises ConfigError for none."""
+    """A folder with the files of a commit, gone afterwards. Raises ConfigError for none, LabError
+    if git cannot make it, as where the repository may not be written to."""
     if not (found := commit(ref)):
         raise ConfigError([f"--against={ref}: neither a peer nor a commit of this repository"])
     git = ["git", "-C", str(provenance.ROOT), "worktree"]
     with tempfile.TemporaryDirectory(prefix="attn-") as parent:
         folder = Path(parent) / "there"
-        subprocess.run([*git, "add", "--detach", folder, found], check=True, capture_output=True)
+        add = [*git, "add", "--detach", folder, found]
+        done = subprocess.run(add, capture_output=True, text=True)
+        if done.returncode:
+            why = done.stderr.strip().rpartition("\n")[2]
+            raise LabError(f"--against={ref}: git cannot check it out: {why}")
         # else git would go on listing a folder that is gone, and a benchmark run that nobody reads
         with ending("stopped; nothing is written"):
             try:

@@ -42,6 +42,8 @@ def _run(values: flags.FlagValues) -> None:
     if missing := [x for x in folders if not x.is_dir()]:
         what = "expected a folder of finished runs, and there is no such folder"
         raise ConfigError([f"--workdir={x}: {what}" for x in missing])
+    if out.exists() and not out.is_dir():
+        raise ConfigError([f"--out: {out} is a file; name a folder"])
     if (out / "cells").is_dir():
         raise ConfigError([f"--out: {out} holds a comparison; name another folder"])
     for folder in folders:

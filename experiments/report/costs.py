@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from experiments import disk, records
 from experiments.compiled import once
 from experiments.config import Experiment
 from experiments.kept import Kept
-from experiments.manifest import digest
 from experiments.measure import cost
 from experiments.measure.flops import counted
 from experiments.memory import keep_freed_memory
@@ -26,8 +24,8 @@ Costs = dict[str, Any]
 def costs(
     experiments: dict[str, Experiment], cache: Path, *, kept: Kept | None = None
 ) -> dict[str, Costs]:
-    """The cost columns of each variant; from `cache` if it is of the same code and machine. The
-    steps in `kept` are timed as they were compiled for training."""
+    """The cost columns of each variant; from `cache` if it is of the same code and machine, and as
+    it was written. The steps in `kept` are timed as they were compiled for training."""
     found = records.environment()
     this = {
         "git": found["git"],
@@ -37,8 +35,7 @@ def costs(
         "hardware": found["hardware"],
         "experiments": {name: to_dict(x) for name, x in experiments.items()},
     }
-    key = digest(this)
-    if (before := _before(cache, key)) is not None:
+    if (before := _before(cache, this)) is not None:
         return before
     keep_freed_memory()  # as in training, whatever this process did before
     alone = _attention(experiments)
@@ -51,7 +48,7 @@ def costs(
         for name, step in _steps(experiments, kept or Kept()).items()
     }
     with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not results
-        disk.write_json(cache, {"key": key, "costs": measured})
+        disk.write_json(cache, records.sealed({"costs": measured}, this))
     return measured
 
 
@@ -60,12 +57,12 @@ def decoding(experiment: Experiment) -> int | None:
     return state_bytes(experiment) if experiment.model.sees_past_alone else None
 
 
-def _before(cache: Path, key: str) -> dict[str, Costs] | None:
-    try:
-        found = json.loads(cache.read_text())
-        return found["costs"] if found["key"] == key else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # not there, or not ours: measure
+def _before(cache: Path, this: dict[str, Any]) -> dict[str, Costs] | None:
+    """None if it is not there, of something else, or was changed since: measure."""
+    found = records.read_object(cache) or {}
+    with contextlib.suppress(KeyError):
+        return found["costs"] if records.is_sealed(found, this) else None
+    return None
 
 
 def _attention(experiments: dict[str, Experiment]) -> dict[Layer, Costs]:

@@ -27,6 +27,7 @@ def merged(comparisons: Named) -> Comparison:
     """
     comparisons = {label: _costs_told(x) for label, x in comparisons.items()}
     machines = {c.machine for x in comparisons.values() for c in x.cells if c.result}
+    on, before = lambda cell: cell.variant, comparisons
     if several_machines := len(machines) > 1:
         brief = _brief({c.machine for x in comparisons.values() for c in x.cells})
         on = lambda cell: f"{cell.variant} [{brief[cell.machine] or 'unknown machine'}]"
@@ -37,7 +38,9 @@ def merged(comparisons: Named) -> Comparison:
         about = " ".join(filter(None, (one.about, _tested(firsts))))
         return dataclasses.replace(one, about=about, firsts=firsts)
     intact = lambda x: [c for c in x.cells if is_of(c.name, c.config)]  # not edited, nor gone
-    several = unlike((c.variant, c.config) for x in comparisons.values() for c in intact(x))
+    # by the names that do not tell machines apart: on another machine it would seem the same
+    unlikes = unlike((c.variant, c.config) for x in before.values() for c in intact(x))
+    several = {on(c) for x in before.values() for c in x.cells if c.variant in unlikes}
     parts, labels = {}, {}
     for label, one in comparisons.items():
         of = {c.variant: seedless(c.config) for c in intact(one)}

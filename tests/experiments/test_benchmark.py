@@ -19,7 +19,7 @@ from rich.console import Console
 
 from attn import MECHANISMS, Causal, Padding, Segments, Window
 from experiments import benchmark, provenance
-from experiments.errors import ConfigError, Interrupted
+from experiments.errors import ConfigError, Interrupted, LabError
 from experiments.measure import commits, cost, decoding, machine, torch_peers
 from experiments.measure.attention import Attention, needed, pairs
 from experiments.measure.options import Options
@@ -464,6 +464,20 @@ def test_a_commit_is_timed_with_peers_that_its_suites_have():
     assert peers == {"loop": [], "content": [], "linear": ["token scan", "fla"]}
     assert "--rounds=3" in arguments
     assert benchmark._asked(values, Options(against=("fla",)))[1]["linear"] == ["fla"]
+
+
+def test_what_git_says_against_a_checkout_is_told(monkeypatch, tmp_path):
+    """It was a traceback with git's command and without its words."""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@y"]
+    for command in (["init"], ["commit", "--allow-empty", "--message=x"]):
+        subprocess.run([*git, *command], check=True, capture_output=True)
+    (tmp_path / ".git" / "worktrees").touch()  # as where it may not be written to
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    with (
+        pytest.raises(LabError, match="--against=HEAD: git cannot check it out: fatal"),
+        commits.checkout("HEAD"),
+    ):
+        raise AssertionError
 
 
 def test_a_checkout_is_gone_after_sigterm_as_after_ctrl_c():

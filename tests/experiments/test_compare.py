@@ -19,7 +19,7 @@ import pytest
 from tiny_experiment import write_config
 
 import experiments.kept
-from experiments import cells, compare, evaluate, records, slurm, train, workers
+from experiments import cells, compare, disk, evaluate, records, slurm, train, workers
 from experiments.config import mechanism, task
 from experiments.config_file import read
 from experiments.errors import (
@@ -750,12 +750,15 @@ def test_costs_are_kept_until_something_changes(tmp_path):
     # 2 T S N (H + D), forward; 3.5 times that with the backward pass: batch 4, length 64, width 16
     assert 2 * 64 * 64 * 2 * 16 * 4 * 3 <= first["softmax"]["attention_flops"]
     assert costs({"softmax": experiment()}, cache) == first
-    key = json.loads(cache.read_text())["key"]
-    assert report_costs._before(cache, key) == first
-    assert report_costs._before(cache, "another") is None
+    edited = cache.read_text().replace('"step_ms": ', '"step_ms": 1')
+    cache.write_text(edited)
+    assert costs({"softmax": experiment()}, cache) != json.loads(edited)["costs"]
+    disk.write_json(cache, records.sealed({"costs": first}, {"of": "this"}))
+    assert report_costs._before(cache, {"of": "this"}) == first
+    assert report_costs._before(cache, {"of": "another"}) is None
     for damaged in ("{", "[]", "{}"):
         cache.write_text(damaged)
-        assert report_costs._before(cache, key) is None
+        assert report_costs._before(cache, {"of": "this"}) is None
 
 
 def test_a_step_is_timed_as_it_was_compiled_for_training(tmp_path):

@@ -11,7 +11,7 @@ from tiny_experiment import TINY, tiny, write_config
 
 import experiments.alike
 from attn.nn.head import Head
-from experiments import compare, dry_run, quantities, records
+from experiments import compare, disk, dry_run, quantities, records
 from experiments.alike import alike, solve
 from experiments.cells import Cells, begin
 from experiments.config_file import read_comparison
@@ -386,6 +386,19 @@ def test_search_tries_each_combination_and_takes_the_best(tmp_path):
         "learning_rate=0.2 (largest tried), batch_size=4 (smallest tried), best of 4"
     )
     assert [p.experiment.seed for p in found] == [0, 1, 0, 1]  # none of them won the search
+
+
+def test_a_mechanism_that_was_chosen_is_told_by_its_name(tmp_path):
+    """All fields of its record stood in the table."""
+    rules = Fairness(search={"model.attention": ["softmax", "linear"]})
+    cells = Cells(tmp_path, tuple(combinations(planned("softmax"), rules)))
+    for trial, accuracy in zip(cells.planned, (0.4, 0.9), strict=True):
+        scores = {"validation": {"accuracy": accuracy}, "test": {"accuracy": 0.5}}
+        result = records.sealed(scores | {"parameters": 1, "steps_per_second": 1.0}, trial.config)
+        disk.make(cells.folder(trial))
+        disk.write_json(cells.folder(trial) / "result.json", result)
+    (found,) = chosen(planned("softmax"), cells, rules)
+    assert found.notes["searched"] == "attention=linear, best of 2"
 
 
 def test_a_dry_run_counts_the_other_seeds_of_what_is_searched(tmp_path, monkeypatch, capsys):

@@ -77,6 +77,13 @@ def test_a_report_is_not_written_among_the_runs(out, tmp_path, capsys):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_report_is_not_written_to_a_file(tmp_path, capsys):
+    workdir, file = leave(tmp_path / "a", [(planned(), 0.5)]), tmp_path / "file"
+    file.touch()
+    assert command.main([f"--workdir={workdir}", f"--out={file}"]) == 2
+    assert f"--out: {file} is a file; name a folder" in capsys.readouterr().err
+
+
 def test_a_link_to_itself_is_no_traceback(tmp_path, capsys):
     workdir, loop = leave(tmp_path / "a", [(planned(), 0.5)]), tmp_path / "loop"
     loop.symlink_to(loop)
@@ -513,6 +520,16 @@ def test_a_name_that_stands_for_two_settings_becomes_two(tmp_path):
     long = leave(tmp_path / "long", [(planned(steps=9), 0.6), (planned("linear", 1), 0.5)])
     both = merged({"short": gathered.gathered(short), "long": gathered.gathered(long)})
     assert means(both) == {"softmax (short)": 0.2, "linear": 0.4, "softmax (long)": 0.6}
+    # of another machine too: there they seemed to be one variant, timed twice
+    runs = [(planned(steps=9), 0.6), (planned("linear", 1), 0.5)]
+    leave(tmp_path / "more", runs, processor="Xeon")
+    both = merged({x: gathered.gathered(tmp_path / x) for x in ("short", "more")})
+    assert means(both) == {
+        "softmax [EPYC, 2 cores] (short)": 0.2,
+        "linear [EPYC, 2 cores]": 0.3,
+        "softmax [Xeon, 2 cores] (more)": 0.6,
+        "linear [Xeon, 2 cores]": 0.5,
+    }
 
 
 def test_of_three_comparisons_two_of_the_same_settings_are_one(tmp_path):

@@ -243,6 +243,7 @@ def test_all_runs_may_have_failed():
     text = render(empty)
     assert "failed: ValueError: no" in text
     assert "<svg" not in text
+    assert "<h2>Pictures</h2>" not in text
 
 
 def test_tables_say_mean_interval_seeds_and_failures(comparison):

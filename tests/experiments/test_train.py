@@ -124,8 +124,12 @@ def test_going_on_with_other_cores_is_told(tmp_path: Path, monkeypatch, capsys):
     path.write_text(json.dumps(environment))
     assert "before" not in capsys.readouterr().err
     train.run(tiny(), tmp_path, progress=False)
-    told = f"on {used} cores, {used + 1} before: not bit-identical to a run on as many"
-    assert told in capsys.readouterr().err
+    told = f"on {used} core{'s' * (used > 1)}, {used + 1} before: not bit-identical to a run on"
+    assert f"{told} as many" in capsys.readouterr().err
+    environment["hardware"]["cores_used"] = 2
+    path.write_text(json.dumps(environment))
+    monkeypatch.setattr("experiments.records.cores", lambda: [0])
+    assert other_cores(path).startswith("on 1 core, 2 before")
 
 
 @pytest.mark.parametrize("edited", ["x", None, 5])
@@ -135,6 +139,13 @@ def test_an_environment_that_was_edited_stops_no_run(edited, tmp_path: Path):
     assert other_cores(path) == ""
     write_environment(path, "it", source={})
     assert json.loads(path.read_text())["earlier"] == [{"hardware": edited}]
+
+
+def test_a_directory_that_is_a_file_is_told(tmp_path: Path):
+    """It was: cannot be written to: [Errno 17] File exists."""
+    (tmp_path / "file").touch()
+    with pytest.raises(RunDirectoryError, match="file is a file; give another --workdir"):
+        train.run(tiny(), tmp_path / "file", progress=False)
 
 
 @pytest.mark.parametrize(
@@ -298,6 +309,22 @@ def test_batches_that_are_out_of_range_are_refused(name, wrong, tmp_path: Path, 
     told = r"in the task:\n  (tokens|labels): expected integers in 0..(31|3), got"
     with pytest.raises(ConfigError, match=told):
         train.run(tiny(), tmp_path, progress=False)
+
+
+def test_a_task_that_leaves_no_row_to_train_on_is_refused(tmp_path: Path, capsys):
+    """It was a traceback, where training rows are first drawn for the fingerprint of the data."""
+    config, few = write_config(tmp_path / "few.py"), "--config.task.length=4"
+    rows = [few, "--config.task.vocab_size=6", "--config.task.pairs=(1,)"]
+    assert train.main([f"--config={config}", *rows, f"--workdir={tmp_path}/run"]) == 2
+    assert "a tenth of those there are is left to train on" in capsys.readouterr().err
+
+
+def test_a_split_that_asks_for_nothing_is_refused(tmp_path: Path):
+    """It trained up to a validation loss that was not finite."""
+    rows = {"name": "stack", "length": 2, "validation": 1, "test": 1}  # which pops nothing
+    few = from_dict({**TINY, "task": rows})
+    with pytest.raises(ConfigError, match="validation: expected a label that counts"):
+        train.run(few, tmp_path, progress=False)
 
 
 def test_another_configuration_is_refused_by_its_fields(whole: Path):
