@@ -6,6 +6,8 @@ continues as if it had not been. Optuna's own tools read the journal.
 """
 
 import contextlib
+import itertools
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,12 +79,14 @@ class Draws:
 
 
 def spread(number: int, dimensions: int) -> list[float]:
-    """Point `number` of a sequence that fills the unit cube evenly at any length: multiples of the
-    golden ratio's inverse, and of its analogues in more dimensions (Roberts 2018)."""
-    ratio = 1.0
-    for _ in range(50):
-        ratio = (1 + ratio) ** (1 / (dimensions + 1))
-    return [(0.5 + (number + 1) / ratio**n) % 1 for n in range(1, dimensions + 1)]
+    """Point `number` of a sequence that fills the unit cube evenly at any length, and each of its
+    axes: multiples of the golden ratio, then of square roots, modulo 1. (The golden ratio's
+    analogues, Roberts 2018, fill the cube alone: of two, one is near 3/4, and of ten learning rates
+    there were four.)"""
+    primes = (p for p in itertools.count(3, 2) if all(p % n for n in range(3, p, 2)))
+    roots = (math.sqrt(p) for p in primes if p not in (5, 13))  # those are in the first three
+    steps = itertools.chain([(1 + 5**0.5) / 2, 0.5**0.5, 13**0.5 / 2], roots)
+    return [(0.5 + (number + 1) * step) % 1 for step in itertools.islice(steps, dimensions)]
 
 
 def _at(x: Any, share: float) -> Any:

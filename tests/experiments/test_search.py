@@ -92,8 +92,8 @@ def test_a_few_trials_are_spread_over_the_ranges(tmp_path: Path):
 
 @pytest.mark.parametrize("count", [2, 3, 4, 7, 10])
 def test_points_that_are_spread_leave_no_large_gap(count: int):
-    points = sorted(x for n in range(count) for x in draws.spread(n, 1))
-    assert max(b - a for a, b in itertools.pairwise([0, *points, 1])) < 2 / count
+    for axis in zip(*(draws.spread(n, 3) for n in range(count))):
+        assert max(b - a for a, b in itertools.pairwise([0, *sorted(axis), 1])) < 2 / count
     corners = {tuple(x > 0.5 for x in draws.spread(n, 2)) for n in range(2 * count)}
     assert len(corners) == 4 or count == 2
 
