@@ -10,14 +10,14 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from attn._axes import aligned, conjunction
 from attn._core import isolate
 from attn._inputs import check_state
 from attn._tokens import no_output, to_heads
 from attn._wide import wide
-from attn.linearized import _sums
+from attn.linearized import _order, _sums
 from attn.linearized._scan import scan, sizes_of
 from attn.linearized._terms import State, Tokens, beside, empty_state, isolate_gates
 from attn.masks import Causal, Padding, Segments
@@ -144,93 +144,14 @@ def _in_order(form, learned, tokens: Tokens, padding, segments, alike, offset, *
     run = lambda tokens: scan(form, learned, state, tokens)[1]
     if segments is not None:
         if alike and T == S and offset == 0:
-            tokens, back = _sorted(tokens, segments.key_ids)
+            tokens, back = _order.by_document(tokens, segments.key_ids)
         else:
-            tokens, back = _by_document(tokens, segments, offset, form.reads_before)
-        return back(run(_sighted(tokens)))
+            tokens, back = _order.into_documents(tokens, segments, offset, form.reads_before)
+        return back(run(_order.sighted(tokens)))
     if padding is None and T == S and offset == 0:
         return run(tokens)  # each query sees its own key
-    tokens, back = _beside_keys(tokens, offset)
-    return back(run(_sighted(tokens)))
-
-
-def _beside_keys(tokens: Tokens, offset: int):
-    """(the tokens as one sequence, in which query i is beside key i + offset; the queries' rows of
-    an output of it). Beyond the last key there are hidden ones; a query before the first sees none
-    and is left out."""
-    T, S, n = tokens.q.shape[-3], tokens.k.shape[-3], tokens.seen.ndim - 1
-    offset = min(max(offset, -T), S)
-    length = max(S, T + offset)
-
-    def padded(x, before, after):
-        ends = [((before, after) if axis == n else (0, 0)) + (0,) for axis in range(x.ndim)]
-        return lax.pad(x, jnp.zeros((), x.dtype), ends)
-
-    of_keys = lambda x: padded(x, 0, length - S)
-    tokens = Tokens(
-        q=padded(tokens.q, offset, length - T - offset),
-        k=of_keys(tokens.k),
-        v=of_keys(tokens.v),
-        gates=jax.tree.map(of_keys, tokens.gates),
-        seen=of_keys(tokens.seen),
-        run=None,
-    )
-    return tokens, lambda out: padded(out, -offset, T + offset - length)
-
-
-def _sorted(tokens: Tokens, ids):
-    """(the tokens, document after document; their rows of an output of it), where each query is
-    beside its own key."""
-    n = tokens.seen.ndim - 1
-    order = jnp.argsort(jnp.broadcast_to(ids, tokens.seen.shape), stable=True)
-    take = lambda x, at: jnp.take_along_axis(x, beside(at, x, n), axis=n)
-    run = _numbered(take(jnp.broadcast_to(ids, tokens.seen.shape), order))
-    tokens = jax.tree.map(lambda x: take(x, order), tokens)
-    back = jnp.argsort(order)
-    return dataclasses.replace(tokens, run=run), lambda out: take(out, back)
-
-
-def _numbered(ids: Int[Array, "*B L"]) -> Int[Array, "*B L"]:
-    """The numbers of sorted documents: their ids may be wider than what a state holds."""
-    begins = ids[..., 1:] != ids[..., :-1]
-    return jnp.pad(jnp.cumsum(begins, -1, dtype=jnp.int32), [(0, 0)] * (ids.ndim - 1) + [(1, 0)])
-
-
-def _by_document(tokens: Tokens, segments: Segments, offset: int, reads_before: bool):
-    """(keys and queries sorted into one sequence, document after document, each query after the
-    keys that it may see; the queries' rows of an output of it)."""
-    T, S, n = tokens.q.shape[-3], tokens.k.shape[-3], tokens.seen.ndim - 1
-    spread = lambda x, length: jnp.broadcast_to(x, (*tokens.seen.shape[:-1], length))
-    run = jnp.concatenate([spread(segments.key_ids, S), spread(segments.query_ids, T)], -1)
-    position = jnp.concatenate([jnp.arange(S) - offset, jnp.arange(T)])
-    later = (jnp.arange(S + T) >= S) != reads_before
-    keys = (run, *(spread(x, S + T) for x in (position, later, jnp.arange(S + T))))
-    run, _, _, order = lax.sort(keys, num_keys=3)
-    both = lambda x, before, after: jnp.pad(
-        x, [(0, 0)] * n + [(before, after)] + [(0, 0)] * (x.ndim - n - 1)
-    )
-    take = lambda x, at: jnp.take_along_axis(x, beside(at, x, n), axis=n)
-    of_keys = lambda x: take(both(x, 0, T), order)
-    tokens = Tokens(
-        q=take(both(tokens.q, S, 0), order),
-        k=of_keys(tokens.k),
-        v=of_keys(tokens.v),
-        gates=jax.tree.map(of_keys, tokens.gates),
-        seen=of_keys(tokens.seen),
-        run=_numbered(run),
-    )
-    back = jnp.argsort(order, axis=-1)[..., S:]
-    return tokens, lambda out: take(out, back)
-
-
-def _sighted(tokens: Tokens) -> Tokens:
-    """The ordered tokens, with 0 for each query that sees no key: its output is 0 even if q is
-    NaN."""
-    at = jnp.broadcast_to(jnp.arange(tokens.seen.shape[-1]), tokens.seen.shape)
-    last = lambda there: lax.cummax(jnp.where(there, at, -1), axis=at.ndim - 1)
-    begins = at == 0 if tokens.run is None else jnp.diff(tokens.run, prepend=-1, axis=-1) > 0
-    meets = beside(last(tokens.seen) >= last(begins), tokens.q, at.ndim - 1)
-    return dataclasses.replace(tokens, q=jnp.where(meets, tokens.q, 0))
+    tokens, back = _order.beside_keys(tokens, offset)
+    return back(run(_order.sighted(tokens)))
 
 
 def _own_score(form):

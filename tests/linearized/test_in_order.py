@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, PartitionSpec
 
 import attn
 from attn import Causal, Segments
@@ -48,15 +49,35 @@ def test_one_array_given_twice_is_one(given):
     assert segments.query_ids is segments.key_ids
 
 
+@pytest.mark.parametrize("ids", [IDS, jnp.sort(IDS)], ids=["mixed", "packed"])
 @pytest.mark.parametrize("name", ["linear", "gla", "delta_net", "rwkv6", "efficient"])
-def test_documents_of_queries_that_are_keys_equal_the_definition(name):
+def test_documents_of_queries_that_are_keys_equal_the_definition(name, ids):
     mechanism = attn.MECHANISMS[name].examples()[0]
     arrays = inputs(mechanism, T=T, S=T)
     padding = attn.Padding(jnp.array([T, T - 6]))
-    causal = Causal() & Segments(IDS, IDS) & padding
-    masks = causal, *([] if Causal in mechanism.requires else [Segments(IDS, IDS) & padding])
+    causal = Causal() & Segments(ids, ids) & padding
+    masks = causal, *([] if Causal in mechanism.requires else [Segments(ids, ids) & padding])
     with precise():
         for mask in masks:
             # not an argument of what is compiled, or the two arrays would be two
             run = jax.jit(lambda x, _, bias, mask=mask: with_gradients(mechanism)(x, mask, bias))
             compare(mechanism, run, arrays, mask, None, dtype=jnp.float32, what=f"{mask}")
+
+
+def test_documents_run_under_shard_map_and_vmap():
+    q, k, v, gates = inputs(attn.GLA(), T=T, S=T)
+
+    def call(q, k, v, gates, ids):
+        mask = Causal() & Segments(ids, ids)
+        return attn.GLA()(q, k, v, mask=mask, **gates)
+
+    grad = jax.grad(lambda *x: (call(*x) ** 2).sum(), argnums=(0, 3))
+    mesh = jax.make_mesh((1,), ("b",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
+    specs = PartitionSpec("b")
+    for f in (call, grad):
+        want = jax.jit(f)(q, k, v, gates, IDS)
+        sharded = jax.shard_map(f, mesh=mesh, in_specs=(specs,) * 5, out_specs=specs)
+        for got in (jax.jit(sharded)(q, k, v, gates, IDS), jax.vmap(f)(q, k, v, gates, IDS)):
+            jax.tree.map(
+                lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), want, got
+            )
