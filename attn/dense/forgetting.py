@@ -89,7 +89,8 @@ def _within(segments: Segments, log_decay: Float[Array, "*B S N"], at: Int[Array
     *batch, S, _ = log_decay.shape
     n, L = len(batch), S + len(at)
     every = lambda x: jnp.broadcast_to(x, (*batch, x.shape[-1]))
-    ids = jnp.concatenate([every(segments.key_ids), every(segments.query_ids)], -1)
+    queries, keys = map(every, segments.ids)
+    ids = jnp.concatenate([keys, queries], -1)
     # a query comes after the key at its place
     place = every(jnp.concatenate([jnp.arange(S), at])), every(jnp.arange(L))
     order = jax.lax.sort((ids, *place), num_keys=3)[2]

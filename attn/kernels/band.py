@@ -69,9 +69,7 @@ class Band:
             count = jnp.pad(jnp.cumsum(keys, -1), [(0, 0)] * (keys.ndim - 1) + [(1, 0)])
             seen = count[..., past] > count[..., first]
         else:
-            seen = sees_own_segment(
-                self.segments.query_ids, self.segments.key_ids, keys, first, past
-            )
+            seen = sees_own_segment(*self.segments.ids, keys, first, past)
         return seen if padding is None else conjunction(seen, padding.seen_queries(self.T))
 
     def keys(self) -> Bool[jax.Array, "*#B S"] | None:

@@ -111,7 +111,7 @@ def _ids(band: Band, B: int) -> tuple[Int[Array, "B T"], Int[Array, "B S"]] | No
     if band.segments is None:
         queries, keys = jnp.zeros((1, T), jnp.int32), jnp.zeros((1, S), jnp.int32)
     else:
-        queries, keys = band.segments.query_ids, band.segments.key_ids
+        queries, keys = band.segments.ids
         batch = jnp.broadcast_shapes(queries.shape[:1], keys.shape[:1])
         queries, keys = (jnp.broadcast_to(x, (*batch, x.shape[1])) for x in (queries, keys))
         queries, keys = jax.vmap(_ranks)(queries, keys)

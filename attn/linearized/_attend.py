@@ -23,6 +23,8 @@ from attn.linearized._terms import State, Tokens, beside, empty_state, isolate_g
 from attn.masks import Causal, Padding, Segments
 
 
+# jitted also when nothing else is: a loop outside of jit is compiled anew by every call
+@functools.partial(jax.jit, static_argnums=0)
 def attend(
     form,
     q: Float[Array, "*B T N H"],
@@ -36,14 +38,6 @@ def attend(
     segments: Segments | None,
 ) -> Float[Array, "*B T N D"]:
     """The output of the variant `form` under the mask terms it honours, for checked arguments."""
-    alike = segments is not None and segments.query_ids is segments.key_ids
-    return attended(form, alike, q, k, v, gates, learned, causal, padding, segments)
-
-
-# jitted also when nothing else is: a loop outside of jit is compiled anew by every call
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def attended(form, alike: bool, q, k, v, gates, learned, causal, padding, segments):
-    """`attend`, given whether queries and keys are known to be of the same documents."""
     *batch, T, _, _ = q.shape
     S, D = k.shape[-3], v.shape[-1]
     if 0 in (T, S, D, *batch):
@@ -66,7 +60,7 @@ def attended(form, alike: bool, q, k, v, gates, learned, causal, padding, segmen
         raise NotImplementedError(
             f"mask: {form.name} divides what it has gated, which is defined with Causal only"
         )
-    in_order = functools.partial(_in_order, form, learned, tokens, padding, segments, alike)
+    in_order = functools.partial(_in_order, form, learned, tokens, padding, segments)
     offset = 0 if causal is None else causal.offset
     if causal is not None:
         out = in_order(offset)
@@ -130,21 +124,20 @@ def _unordered(form, learned, tokens: Tokens):
     return out.reshape(*tokens.seen.shape[:-1], *out.shape[1:])
 
 
-def _in_order(form, learned, tokens: Tokens, padding, segments, alike, offset, *, reverse=False):
+def _in_order(form, learned, tokens: Tokens, padding, segments, offset: int, *, reverse=False):
     """The output if query i sees its document's keys up to i + offset; in reverse, from there."""
     T, S, n = tokens.q.shape[-3], tokens.k.shape[-3], tokens.seen.ndim - 1
     if reverse:  # the same in a mirror, where key S - 1 stands at 0
         mirror = lambda x: jnp.flip(x, n)
-        if segments is not None:
-            segments = Segments(jnp.flip(segments.query_ids, -1), jnp.flip(segments.key_ids, -1))
         tokens = jax.tree.map(mirror, tokens)
-        return mirror(_in_order(form, learned, tokens, padding, segments, alike, S - T - offset))
+        segments = jax.tree.map(lambda ids: jnp.flip(ids, -1), segments)
+        return mirror(_in_order(form, learned, tokens, padding, segments, S - T - offset))
     batch, D = tokens.seen.shape[:-1], tokens.v.shape[-1]
     state = empty_state(batch, sizes_of(form, learned, tokens), D, tokens.q.dtype)
     run = lambda tokens: scan(form, learned, state, tokens)[1]
     if segments is not None:
-        if alike and T == S and offset == 0:
-            tokens, back = _order.by_document(tokens, segments.key_ids)
+        if segments.key_ids is None and offset == 0:
+            tokens, back = _order.by_document(tokens, segments.query_ids)
         else:
             tokens, back = _order.into_documents(tokens, segments, offset, form.reads_before)
         return back(run(_order.sighted(tokens)))
@@ -173,8 +166,8 @@ def _own_value(weigh, learned, tokens: Tokens, segments, offset):
     own = lambda x: jnp.take(x, place, axis=n)
     there = conjunction(own(tokens.seen), p == place)
     if segments is not None:
-        ids = segments.query_ids, jnp.take(segments.key_ids, place, -1)
-        there = conjunction(there, jnp.equal(*aligned(*ids)))
+        queries, keys = segments.ids
+        there = conjunction(there, jnp.equal(*aligned(queries, jnp.take(keys, place, -1))))
     (q, q_poison), (k, k_poison), (v, v_poison) = map(
         isolate, (tokens.q, own(tokens.k), own(tokens.v))
     )

@@ -26,7 +26,7 @@ def weights(form, q, k, gates, learned, mask: Mask) -> Float[Array, "*B N T S"]:
     arrays = {**{name: hide(x) for name, x in gates.items()}, **learned}
     q, k = jnp.where(beside(seen.any(-1)[..., 0, :], q, len(batch)), wide(q), 0), hide(k)
     t = form.terms(q, k, **arrays)
-    ids = jnp.zeros(S, jnp.int32) if segments is None else segments.key_ids
+    ids = jnp.zeros(S, jnp.int32) if segments is None else segments.ids[1]
     together = conjunction(ids[..., :, None] == ids[..., None, :], shown[..., None, :])
     _, together = aligned(seen[..., 0, :, :], together)  # [*B, j, l]
     at, place = jnp.arange(T) + (0 if causal is None else causal.offset), jnp.arange(S)

@@ -57,7 +57,8 @@ def into_documents(tokens: Tokens, segments: Segments, offset: int, reads_before
     keys that it may see; the queries' rows of an output of it)."""
     T, S, n = tokens.q.shape[-3], tokens.k.shape[-3], tokens.seen.ndim - 1
     spread = lambda x, length: jnp.broadcast_to(x, (*tokens.seen.shape[:-1], length))
-    run = jnp.concatenate([spread(segments.key_ids, S), spread(segments.query_ids, T)], -1)
+    queries, keys = segments.ids
+    run = jnp.concatenate([spread(keys, S), spread(queries, T)], -1)
     position = jnp.concatenate([jnp.arange(S) - offset, jnp.arange(T)])
     later = (jnp.arange(S + T) >= S) != reads_before
     keys = (run, *(spread(x, S + T) for x in (position, later, jnp.arange(S + T))))

@@ -20,7 +20,7 @@ from attn.linearized import _work
 from attn.linearized._family import Linearized
 from attn.linearized._terms import State, Terms, divide
 from attn.linearized.feature_maps import taylor
-from attn.masks import FULL, Causal, Mask, Padding, Segments
+from attn.masks import FULL, Causal, Mask, Padding
 
 
 def based_attention(
@@ -100,8 +100,7 @@ class Based(Linearized):
             keys, queries = padding.seen_keys(S), padding.seen_queries(T)
             mirrored &= Padding(keys=jnp.flip(keys, -1), queries=jnp.flip(queries, -1))
         if segments is not None:
-            ids = segments.query_ids, segments.key_ids
-            mirrored &= Segments(*(jnp.flip(x, -1) for x in ids))
+            mirrored &= jax.tree.map(lambda ids: jnp.flip(ids, -1), segments)
         q, k, v = (jnp.flip(x, -3) for x in (q, k, v))
         return before + jnp.flip(super().__call__(q, k, v, mask=mirrored), -3)
 

@@ -64,7 +64,7 @@ class Efficient(Linearized):
         gates, S = {}, k.shape[-3]
         if 0 not in k.shape:
             shown = jnp.ones(S, bool) if padding is None else padding.seen_keys(S)
-            ids = None if segments is None else segments.key_ids
+            ids = None if segments is None else segments.ids[1]
             k, poison = _logits(k, shown)
             if causal is not None:
                 share, gates["log_decay"] = _gate(k, _earlier(k, ids))

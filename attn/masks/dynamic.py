@@ -88,8 +88,8 @@ def _alike(one: Padding, other: Padding, field: dataclasses.Field) -> bool:
 
 @term
 class Segments(Mask):
-    """query_ids[i] == key_ids[j]: packed documents see only themselves. Where a sequence attends to
-    itself, give one array twice: linearized attention then sorts its T tokens, not T + S.
+    """query_ids[i] == key_ids[j]: packed documents see only themselves. Without `key_ids` the keys
+    are of the queries' documents, token by token (the same array given twice means that too).
 
     All tokens with one id are one document, even if not adjacent, to attention, sums, states of
     linear attention and the taps of convolutions; only recurrent layers (`attn.nn.LSTM`,
@@ -97,27 +97,35 @@ class Segments(Mask):
     """
 
     query_ids: Int[JaxArray, "*B T"] = array_field(1)
-    key_ids: Int[JaxArray, "*B S"] = array_field(1)
+    key_ids: Int[JaxArray, "*B S"] | None = array_field(1, default=None)
 
     def __post_init__(self):
-        alike = self.query_ids is self.key_ids
-        _as_array(self, "query_ids", np.integer)
-        if alike:  # one array still
-            object.__setattr__(self, "key_ids", self.query_ids)
-        _as_array(self, "key_ids", np.integer)
+        if self.key_ids is self.query_ids:
+            object.__setattr__(self, "key_ids", None)
         for name in ("query_ids", "key_ids"):
-            if (ids := getattr(self, name)) is None or ids.ndim == 0:
+            _as_array(self, name, np.integer)
+            ids = getattr(self, name)
+            if ids is None if name == "query_ids" else ids is not None and ids.ndim == 0:
                 what = "an integer array [..., length]"
                 raise ValueError(f"Segments.{name}: expected {what}, got {ids}")
 
+    @property
+    def ids(self) -> tuple[Int[JaxArray, "*B T"], Int[JaxArray, "*B S"]]:
+        """Those of the queries and those of the keys."""
+        return self.query_ids, self.query_ids if self.key_ids is None else self.key_ids
+
     def _check(self, batch, T, S):
-        fits("Segments.query_ids", self.query_ids, batch, (T,))
-        fits("Segments.key_ids", self.key_ids, batch, (S,))
+        if self.key_ids is None and T != S:
+            raise ValueError(
+                f"Segments.key_ids: expected those of {S} keys, got none for {T} queries"
+            )
+        for name, ids, length in zip(("query_ids", "key_ids"), self.ids, (T, S)):
+            fits(f"Segments.{name}", ids, batch, (length,))
 
     def sees(self, i, j):
-        inside = _inside(i, self.query_ids.shape[-1]) & _inside(j, self.key_ids.shape[-1])
-        same = jnp.equal(*aligned(_look(self.query_ids, i), _look(self.key_ids, j)))
-        return conjunction(same, inside)
+        queries, keys = self.ids
+        inside = _inside(i, queries.shape[-1]) & _inside(j, keys.shape[-1])
+        return conjunction(jnp.equal(*aligned(_look(queries, i), _look(keys, j))), inside)
 
 
 @term

@@ -45,7 +45,7 @@ def _same(j: int, T: int, segments: Segments | None) -> Bool[Array, "*B T"]:
     same = jnp.arange(T) >= j
     if segments is not None:
         # a token asks by its query id and is read by its key id: neither may differ
-        for ids in (segments.query_ids, segments.key_ids):
+        for ids in segments.ids:
             same = conjunction(same, ids == jnp.roll(ids, j, axis=-1))
     return same
 

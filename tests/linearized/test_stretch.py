@@ -11,7 +11,7 @@ import pytest
 import attn
 from attn import Causal, Padding, Segments
 from attn.linearized import _stretch, _work
-from attn.linearized._attend import attended
+from attn.linearized._attend import attend
 from attn.testing import assert_close, check, inputs
 
 # of each kind of state: sums, sums with weights, decays by head and by channel, what is erased
@@ -30,7 +30,7 @@ FAST = ("linear", "gla", "gated_delta_net")
 @pytest.fixture
 def side_by_side(replaced):
     """Three chunks at once, so that there are turns too."""
-    replaced(attended, _work, "at_once", lambda chunk, count: min(3, count))
+    replaced(attend, _work, "at_once", lambda chunk, count: min(3, count))
 
 
 def named(names):
@@ -49,7 +49,7 @@ def test_equals_one_chunk_after_another(mechanism, replaced):
         return jnp.sin(out).sum(), out
 
     def both(chunks):
-        replaced(attended, _work, "at_once", chunks)
+        replaced(attend, _work, "at_once", chunks)
         run = jax.jit(jax.grad(lambda *x: loss(*x, mask), argnums=(0, 1, 2, 3), has_aux=True))
         return run(q, k, v, arrays)
 
@@ -76,7 +76,7 @@ def test_what_is_not_finite_goes_back_as_far_as_one_after_another(mechanism, bad
     loss = lambda *x: jnp.sin(mechanism(*x, mask=mask, **arrays)).sum()
     found = []
     for chunks in (1, 3):
-        replaced(attended, _work, "at_once", lambda chunk, count, n=chunks: min(n, count))
+        replaced(attend, _work, "at_once", lambda chunk, count, n=chunks: min(n, count))
         grads = jax.jit(jax.grad(lambda *x: loss(*x), argnums=(0, 1, 2)))(q, k, v.at[0, 9].set(bad))
         found.append([np.isnan(x) for x in grads])
     for one, side in zip(*found):
@@ -96,7 +96,7 @@ def test_derivatives_of_gradients(mechanism, replaced):
     slope = jax.grad(lambda k: jnp.sin(mechanism(q, k, v, mask=mask, **arrays)).sum())
     made = []
     for chunks in (1, 3):
-        replaced(attended, _work, "at_once", lambda chunk, count, n=chunks: min(n, count))
+        replaced(attend, _work, "at_once", lambda chunk, count, n=chunks: min(n, count))
         made.append(jax.jit(lambda k: jax.jvp(slope, (k,), (jnp.cos(k),))[1])(k))
     assert_close(made[1], made[0], dtype="float32", kind="gradient", what="hvp")
 

@@ -143,7 +143,7 @@ def run(
     hidden = jnp.moveaxis(hidden, 0, -2)
     if segments is not None:
         # a query with another id than its key sees none of the document that it stands in
-        own = jnp.equal(*aligned(segments.query_ids, segments.key_ids))
+        own = jnp.equal(*aligned(*segments.ids))
         hidden = jnp.where(*aligned(own[..., None], hidden), 0)
     return state, hidden
 
@@ -151,7 +151,7 @@ def run(
 def _changes(segments: Segments, back: int) -> Bool[Array, "*B T"]:
     """Whether the token at t is of another document than that at t - back."""
     differs = lambda ids: ids != jnp.roll(ids, back, axis=-1)
-    return jnp.logical_or(*aligned(differs(segments.query_ids), differs(segments.key_ids)))
+    return jnp.logical_or(*aligned(*map(differs, segments.ids)))
 
 
 def _zeros(cell, batch: tuple[int, ...]):

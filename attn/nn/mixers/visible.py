@@ -29,8 +29,8 @@ class Visible:
 
     def same(self, back: int) -> Bool[Array, "*B T"]:
         """Whether the token at t sees the document of the one at t - back."""
-        moved = jnp.roll(self.segments.key_ids, back, axis=-1)
-        return jnp.equal(*aligned(self.segments.query_ids, moved))
+        queries, keys = self.segments.ids
+        return jnp.equal(*aligned(queries, jnp.roll(keys, back, axis=-1)))
 
 
 def visible(name: str, honours: tuple[type[Mask], ...], x, mask: Mask, bias) -> Visible:
