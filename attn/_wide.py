@@ -13,7 +13,7 @@ def wide_dtype(dtype) -> jnp.dtype:
 
 
 def float_dtype(dtype) -> jnp.dtype:
-    """The dtype of a state, which holds floats: Raises TypeError for another, which would truncate
+    """The dtype of a state, which holds floats. Raises TypeError for another, which would truncate
     keys to integers."""
     try:
         dtype = jnp.dtype(dtype)

@@ -171,8 +171,8 @@ class ABC(Mechanism):
     ):
         sizes = {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "value_dim": value_dim}
         check_room_for(batch, max_length, **sizes)
-        sizes = num_kv_heads, self.slots, head_dim, value_dim
-        return _empty(tuple(batch), *sizes, float_dtype(dtype))
+        shape = num_kv_heads, self.slots, head_dim, value_dim
+        return _empty(tuple(batch), *shape, float_dtype(dtype))
 
     def step(self, state, q, k, v, *, control):
         """`q`, `k` and `v` may hold any number of tokens: the state goes on after them."""

@@ -47,7 +47,7 @@ def by_document(tokens: Tokens, ids: Int[Array, "*#B T"]):
         # most are packed in order, and picking costs as much as a third of attention
         return lax.cond(in_order, lambda x: x, lambda x: jax.tree.map(pick, x), tree)
 
-    run = _numbered(jnp.sort(ids, axis=-1))
+    run = _numbered(jnp.take_along_axis(ids, order, -1))
     tokens = dataclasses.replace(take(tokens, order), run=run)
     return tokens, lambda out: take(out, jnp.argsort(order))
 

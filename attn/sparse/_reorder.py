@@ -140,7 +140,6 @@ def attend_part(part: Part, q, k, v, mask: Mask, bias: Bias | None, *, scale, dr
         return blockwise(q, k, v, seen, bias, dropout=dropout, **options)
     rows, columns = _order(part.queries, T), _order(part.keys, S)
     bias = None if bias is None else bias.reordered(rows, columns)
-    rows, columns = rows.array(), columns.array()
     if dropout is not None:
         words = _taken(dropout.rows, part.queries, 2), _taken(dropout.columns, part.keys, 2)
         dropout = Dropout(*words, dropout.rate)
@@ -150,7 +149,7 @@ def attend_part(part: Part, q, k, v, mask: Mask, bias: Bias | None, *, scale, dr
         return out, lse
     # back to the queries' own order; one that this part does not cover sees nothing in it
     back = np.full(T, len(rows), np.int32)
-    back[rows] = np.arange(len(rows))
+    back[rows.array()] = np.arange(len(rows))
     if len(rows) < T:
         more = lambda x, axis: [(0, 0)] * (x.ndim - axis) + [(0, 1)] + [(0, 0)] * (axis - 1)
         out = jnp.pad(out, more(out, 3))
