@@ -37,12 +37,13 @@ from experiments.report import Comparison, write
 from experiments.report.costs import costs
 from experiments.report.data import failures, variants
 from experiments.report.merge import apart
-from experiments.report.table import plural, terminal
+from experiments.report.table import terminal
 from experiments.search import check_values, chosen, search
 from experiments.sinks import define_sinks
 from experiments.sources import sources
 from experiments.stdout import Console
 from experiments.sweep import Planned, plan
+from experiments.words import plural
 
 EQUAL = Fairness()  # as the config file has them
 Measure = Callable[[dict[str, Experiment], Path], dict[str, dict[str, Any]]]

@@ -17,12 +17,12 @@ from experiments.records import read_object
 from experiments.report import Comparison
 from experiments.report.data import Cell, at, together
 from experiments.report.sight import Sight
-from experiments.report.table import plural
 from experiments.results_file import MEND, Costs, Said, read
 from experiments.rundir import RESULT
 from experiments.search import setting
 from experiments.sweep import HASH, unlike
 from experiments.validation import flat, from_dict
+from experiments.words import plural
 
 AT_ONCE = 2  # looks: each keeps about one core busy, and holds its matrices in memory
 LEFT = ("config.json", "environment.json", "metrics.jsonl", RESULT)  # by a run, once it is compiled

@@ -13,6 +13,7 @@ from typing import Any
 from experiments import disk
 from experiments.manifest import digest
 from experiments.provenance import git_commit
+from experiments.words import plural
 
 # of JAX: by which numbers are drawn, and how precisely they are computed
 SETTINGS = (
@@ -61,8 +62,8 @@ def other_cores(path: Path) -> str:
     on = before.get("cores_used")
     if "cpu" != now["platform"] or on in (None, now["cores_used"]):
         return ""
-    what = f"{now['cores_used']} core{'' if now['cores_used'] == 1 else 's'}"
-    return f"on {what}, {on} before: not bit-identical to a run on as many"
+    used = plural(now["cores_used"], "core")
+    return f"on {used}, {on} before: not bit-identical to a run on as many"
 
 
 def other_settings(path: Path) -> str:

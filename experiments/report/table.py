@@ -36,11 +36,6 @@ def number(x: float | None) -> str:
     return f"{x:,.{max(0, 2 - math.floor(math.log10(abs(x))))}f}"
 
 
-def plural(count: int | None, what: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
 def _accuracy(split: str) -> Callable[[Variant], str]:
     def show(variant: Variant) -> str:
         if (found := variant.interval(split)) is None:
