@@ -9,16 +9,17 @@ from attn.sparse._patterned import Patterned
 from attn.testing import LAWS, check, guarantees
 from attn.testing.contract import BrokenLaw, assert_same_bits
 
-# The suite compiles for most of its time, so it has three parts. Fast are all laws of the first
-# example of one variant for each family's engine; of the others what a variant can break by its own
-# terms. Slow, for CI, are all laws of each first example of the dense variants, of others the more
-# if their engine is their own; of further settings whether they are causal and, if dense, right
-# (others have tests of their own against loops in NumPy). Of the rest CI makes the row of
-# docs/guarantees.md again: that stands for the first law where a variant honours no more than its
-# columns, and for the fourth (leaks) where the engine is another's. All else is thorough
-# (`scripts/test --all`). Where all laws are tried in CI, those about NaN, bits and memory are tried
-# on programs compiled as a user's are.
+# The suite compiles for most of its time, so it has three parts. Fast are all laws of softmax, for
+# the engines of the other families whether one variant is right and causal, and of every variant
+# what its own terms can break and is cheap to see. Slow, for CI, is whether each is causal, are all
+# laws of each first example of the dense variants, and of others the more if their engine is their
+# own; of further settings whether they are causal and, if dense, right (others have tests of their
+# own against loops in NumPy). Of the rest CI makes the row of docs/guarantees.md again: that stands
+# for the first law where a variant honours no more than its columns, and for the fourth (leaks)
+# where the engine is another's. All else is thorough (`scripts/test --all`). Where all laws are
+# tried in CI, those about NaN, bits and memory are tried on programs compiled as a user's are.
 STANDS_FOR_ITS_ENGINE = ("Softmax", "GatedDeltaNet", "BlockSparse")
+OF_AN_ENGINE = ("equals_reference", "is_strictly_causal")
 WHOLE_IN_CI = (*STANDS_FOR_ITS_ENGINE, "Linear", "GLA", "StridedPattern")
 OF_A_COMPILER = (
     "is_strictly_causal",
@@ -26,7 +27,7 @@ OF_A_COMPILER = (
     "sees_nothing_gives_zero",
     "memory_is_linear",
 )
-OF_A_VARIANT = ("refuses_the_rest", "is_strictly_causal", "steps_equal_parallel")
+OF_A_VARIANT = ("refuses_the_rest", "steps_equal_parallel")
 COLUMNS = {column.term for column in guarantees.COLUMNS.values()}
 
 
@@ -39,18 +40,16 @@ def cases():
         sharing = issubclass(kind, Linearized | Patterned)
         dense = kind.__module__.startswith("attn.dense")
         whole = whole_in_ci(kind)
-        stands = kind.__name__ in STANDS_FOR_ITS_ENGINE
+        stands = OF_AN_ENGINE if kind.__name__ in STANDS_FOR_ITS_ENGINE else ()
+        stands = LAWS if kind is attn.Softmax else stands
         for n, example in enumerate(kind.examples()):
             for law in LAWS:
-                fast = n == 0 and (stands or law in OF_A_VARIANT)
-                # a pattern is hidden by its engine's masks, and has no terms that look ahead
-                pattern = law == "is_strictly_causal" and issubclass(kind, Patterned)
-                fast &= stands or not pattern
-                slow = n == 0 and whole
+                fast = n == 0 and law in (*stands, *OF_A_VARIANT)
+                causal = n == 0 and law == "is_strictly_causal"
+                slow = causal or (n == 0 and whole)
                 beyond = n == 0 and not COLUMNS.issuperset(kind.honours)
                 slow |= law == "equals_reference" and (beyond or dense)
                 slow |= law == "is_strictly_causal" and not sharing
-                slow |= n == 0 and pattern
                 # tests/sparse/test_patterns.py sees that a pattern is its paper's and what its
                 # pieces make up; those that stand for the engine, that patterns run right
                 slow &= not (law == "equals_reference" and issubclass(kind, Patterned))
@@ -58,7 +57,7 @@ def cases():
                 more = ("does_not_leak", "any_length_works", "sees_nothing_gives_zero")
                 slow |= n == 0 and law in more and not sharing
                 marks = [] if fast else [pytest.mark.slow] if slow else [pytest.mark.thorough]
-                as_a_user = (fast or (n == 0 and (whole or pattern))) and law in OF_A_COMPILER
+                as_a_user = (fast or causal or (n == 0 and whole)) and law in OF_A_COMPILER
                 marks += [pytest.mark.optimised] if as_a_user else []
                 yield pytest.param(example, law, marks=marks, id=f"{example!r}-{law}")
 

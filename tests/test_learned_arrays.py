@@ -7,6 +7,7 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
+from tiers import ENGINES
 
 import attn
 from attn import MECHANISMS
@@ -19,7 +20,7 @@ def learned_by(record):
 
 
 EXAMPLES = [
-    pytest.param(record, id=f"{name}-{n}")
+    pytest.param(record, id=f"{name}-{n}", marks=[pytest.mark.slow] * (name not in ENGINES))
     for name, kind in MECHANISMS.items()
     for n, record in enumerate(kind.examples())
     if learned_by(record)

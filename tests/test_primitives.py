@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType, PartitionSpec
+from tiers import at_once, in_ci
 
 import attn
 from attn._integers import check_integers
@@ -146,13 +147,7 @@ def test_eight_threads_get_the_bits_of_one(mechanism):
             assert_same_bits(out, alone(q * (n + 1 + i)), what=f"thread {n}, call {i}")
 
 
-def tiers(few, every):
-    """CI tries a few, `scripts/test --all` every one."""
-    mark = lambda name: pytest.mark.slow if name in few else pytest.mark.thorough
-    return [pytest.param(name, marks=mark(name)) for name in every]
-
-
-@pytest.mark.parametrize("name", tiers(("softmax", "kda", "strided", "nystrom"), attn.MECHANISMS))
+@pytest.mark.parametrize("name", in_ci(attn.MECHANISMS, ("softmax", "kda", "strided", "nystrom")))
 def test_traced_under_strict_promotions_it_leaks_no_tracer(name):
     mechanism = attn.MECHANISMS[name].examples()[0]
     named = masks_for(mechanism, T=9, S=9)
@@ -173,7 +168,7 @@ BATCH_IS_KNOWN = (
 
 
 @pytest.mark.parametrize(
-    "name", tiers(("softmax", "kda", "bigbird"), sorted(attn.MECHANISMS.keys() - BATCH_IS_KNOWN))
+    "name", in_ci(sorted(attn.MECHANISMS.keys() - BATCH_IS_KNOWN), ("softmax", "kda", "bigbird"))
 )
 def test_it_is_exported_for_any_batch(name):
     mechanism = attn.MECHANISMS[name].examples()[0]
@@ -200,9 +195,9 @@ def test_a_narrow_state_is_made_under_strict_promotions(name):
 @pytest.mark.optimised
 @pytest.mark.parametrize(
     "name",
-    tiers(
-        ("softmax", "gated_delta_net"),
+    in_ci(
         ("softmax", "forgetting", "gated_delta_net", "strided", "performer"),
+        ("softmax", "gated_delta_net"),
     ),
 )
 def test_no_nan_is_made_on_the_way(name):
@@ -217,7 +212,7 @@ def test_no_nan_is_made_on_the_way(name):
             jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(q, k, v)
 
 
-@pytest.mark.parametrize("name", tiers(("softmax", "linear"), attn.MECHANISMS))
+@pytest.mark.parametrize("name", in_ci(attn.MECHANISMS, ("softmax", "linear")))
 def test_float8_is_computed_wider_and_rounded_at_the_end(name):
     mechanism = attn.MECHANISMS[name].examples()[0]
     q, k, v, learned = inputs(mechanism, **TINY)
@@ -323,7 +318,7 @@ def test_a_prompt_has_as_many_keys_as_queries(name):
         mechanism.prefill(q[:, -1:], k, v, max_length=9, **learned)
 
 
-@pytest.mark.parametrize("name", DECODES)
+@pytest.mark.parametrize("name", at_once(DECODES))
 def test_decoding_runs_under_shard_map(name):
     for mechanism in attn.MECHANISMS[name].examples():
         q, k, v, learned = inputs(mechanism, **TINY)
@@ -521,7 +516,7 @@ def test_a_step_takes_floats_of_one_dtype(name):
 
 
 @pytest.mark.parametrize(("held", "came"), [("float32", "float64"), ("float64", "bfloat16")])
-@pytest.mark.parametrize("name", DECODES)
+@pytest.mark.parametrize("name", at_once(DECODES))
 def test_a_state_of_another_width_is_refused_by_name(name, held, came):
     """Some lost the digits of float64, others blamed k, or a scan within."""
     mechanism = attn.MECHANISMS[name].examples()[0]
@@ -539,7 +534,7 @@ NONE = {"batch": {"batch": (0,)}, "queries": {"T": 0}, "keys": {"S": 0}, "widths
 
 
 @pytest.mark.parametrize("none", NONE)
-@pytest.mark.parametrize("name", attn.MECHANISMS)
+@pytest.mark.parametrize("name", at_once(attn.MECHANISMS))
 def test_of_nothing_comes_nothing(name, none):
     mechanism = attn.MECHANISMS[name].examples()[0]
     q, k, v, learned = inputs(mechanism, **{**TINY, **NONE[none]})
@@ -567,7 +562,7 @@ def test_of_nothing_comes_nothing(name, none):
 
 
 @pytest.mark.filterwarnings("error:Explicitly requested dtype")
-@pytest.mark.parametrize("name", attn.MECHANISMS)
+@pytest.mark.parametrize("name", at_once(attn.MECHANISMS))
 def test_numpys_float64_is_float32_everywhere(name):
     mechanism = attn.MECHANISMS[name].examples()[0]
     mask, sizes = base_mask(mechanism), dict(num_heads=4, num_kv_heads=2, head_dim=4)

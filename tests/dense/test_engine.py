@@ -371,7 +371,12 @@ def test_a_row_of_one_key_sends_exactly_nothing_to_its_scores(T):
 @pytest.mark.optimised
 @pytest.mark.parametrize(
     ("T", "mask"),
-    [(200, Causal()), (400, Causal()), (300, attn.Window(20, 0)), (700, attn.Window(20, 0))],
+    [
+        (200, Causal()),
+        pytest.param(400, Causal(), marks=pytest.mark.slow),
+        pytest.param(300, attn.Window(20, 0), marks=pytest.mark.slow),
+        pytest.param(700, attn.Window(20, 0), marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_gradients_of_wide_heads_are_as_near_as_the_definitions(T, mask):

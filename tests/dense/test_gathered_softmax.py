@@ -6,25 +6,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import at_once
 
 import attn
-from attn import Causal, Global, Padding, Segments, Window, _forms, _gathered
+from attn import Causal, Global, Padding, Segments, Window, _blockwise, _forms, _gathered
 from attn.testing import inputs
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch):
+def gathers(monkeypatch):
     """Every call without a block gathers: blocks of 8, lists of 16 to 32 tokens."""
     monkeypatch.setattr(_forms, "loops_are_slow", lambda: True)
     monkeypatch.setattr(_forms, "SHORT", 0)
     monkeypatch.setattr(_forms, "GATHERED", ((8, 8, 1.0), (16, 8, 1.0)))
     for name, value in (("LEAST", 16), ("MOST", 32), ("EACH", 8)):
         monkeypatch.setattr(_gathered, name, value)
-    _forms._cached_choice.cache_clear()
-    jax.clear_caches()
+    forget()
     yield
+    forget()
+
+
+def forget():
+    """What was chosen and traced under other settings."""
     _forms._cached_choice.cache_clear()
-    jax.clear_caches()
+    _blockwise._jitted.clear_cache()
 
 
 def normal(*shape, seed=5):
@@ -71,8 +76,7 @@ MASKS = {
 }
 
 
-LENGTHS = [(1, 90), (130, 130)]
-LENGTHS += [pytest.param(x, marks=pytest.mark.slow) for x in ((1, 1), (37, 37), (130, 37))]
+LENGTHS = at_once(((1, 1), (1, 90), (37, 37), (130, 37), (130, 130)), ((130, 130),))
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
@@ -109,7 +113,7 @@ def test_groups_that_take_turns_make_the_same(monkeypatch):
     q, k, v, _ = inputs(attn.Softmax(), T=130, S=130)
     mask = Causal() & Padding(jnp.array([90, 130]))
     _, whole = both(q, k, v, mask=mask)
-    jax.clear_caches()
+    forget()
     monkeypatch.setattr(_gathered, "SOME", 0)
     monkeypatch.setattr(_gathered, "HELD", 10)
     want, turns = both(q, k, v, mask=mask)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from tiers import at_once
 
 from attn import FULL, MECHANISMS, Causal, Softmax, dot_product_attention
 from experiments.measure.flops import count
@@ -122,7 +123,7 @@ def counted_and_claimed(mechanism, T):
     return found.flops, mechanism.flops(T, T, N, K, H, D)
 
 
-@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.parametrize("name", at_once(MECHANISMS))
 def test_every_formula_is_what_its_jaxpr_counts(name):
     counted, claimed = counted_and_claimed(MECHANISMS[name](), 512)
     assert claimed == pytest.approx(counted, rel=0.05)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import at_once
 
 from attn import FULL, Causal, Padding
 from attn.linearized.delta_net import DeltaNet
@@ -188,7 +189,7 @@ def drawn(mechanism, **shape):
     return q, k * 0.4 if getattr(mechanism, "l2_norm", True) is False else k, v, arrays
 
 
-@pytest.mark.parametrize("T", [1, 19])
+@pytest.mark.parametrize("T", at_once((1, 19), (19,)))
 @EACH
 def test_equals_the_papers_token_loop(mechanism, T):
     arrays = drawn(mechanism, T=T, S=T)

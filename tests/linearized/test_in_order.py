@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
+from tiers import at_once
 
 import attn
 from attn import Causal, Segments
@@ -53,7 +54,9 @@ def test_one_array_given_twice_is_one(given):
 
 
 @pytest.mark.parametrize("ids", [IDS, jnp.sort(IDS)], ids=["mixed", "packed"])
-@pytest.mark.parametrize("name", ["linear", "gla", "delta_net", "rwkv6", "efficient"])
+@pytest.mark.parametrize(
+    "name", at_once(("linear", "gla", "delta_net", "rwkv6", "efficient"), ("linear", "delta_net"))
+)
 def test_documents_of_queries_that_are_keys_equal_the_definition(name, ids):
     mechanism = attn.MECHANISMS[name].examples()[0]
     arrays = inputs(mechanism, T=T, S=T)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from tiers import at_once
 from toy_mechanism import SOFTMAX, Toy, config, run
 
 from attn import (
@@ -94,7 +95,7 @@ def test_step_by_step_equals_at_once(changes):
         np.testing.assert_allclose(stepped(model, prompt), whole[:, prompt - 1 :], **near)
 
 
-@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.parametrize("name", at_once(MECHANISMS))
 def test_every_mechanism_that_decodes_fits_the_decoder(name):
     mechanism = MECHANISMS[name].examples()[0]
     if getattr(mechanism, "length", 0) is None:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from tiers import at_once
 from toy_mechanism import SOFTMAX, Toy, build, config, jit, maps, run
 
 from attn import FULL, MECHANISMS, Array, Causal, Global, Padding, Segments, Window
@@ -60,7 +61,7 @@ def test_every_option_gives_finite_scores_and_maps(changes):
     assert {x.dtype for x in jax.tree.leaves(nnx.state(encoder))} == {np.dtype("float32")}
 
 
-@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.parametrize("name", at_once(MECHANISMS))
 def test_every_mechanism_fits_the_encoder_as_it_is(name):
     mechanism = MECHANISMS[name].examples()[0]
     # CLS would see nothing under a causal mask

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.sharding import AxisType, PartitionSpec
+from tiers import at_once
 from toy_mechanism import config
 
 import attn
@@ -92,8 +93,8 @@ def test_a_decoder_that_writes():
     alike(lambda x: decoder.generate(x[:, :2], 2, temperature=0.0), TOKENS)
 
 
-@pytest.mark.parametrize("varies", [0, pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("name", attn.MECHANISMS)
+@pytest.mark.parametrize("varies", at_once((0, 1, 2), (2,)))
+@pytest.mark.parametrize("name", at_once(attn.MECHANISMS))
 def test_what_all_shards_share_may_be_any_of_q_k_and_v(name, varies):
     """Learned queries, or a memory that is common to the batch; and their gradients."""
     mechanism = attn.MECHANISMS[name].examples()[0]

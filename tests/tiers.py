@@ -1,0 +1,23 @@
+"""When the tests over all mechanisms run: the suite compiles for most of its time, and what a
+mechanism has from its engine one of them shows."""
+
+import pytest
+
+# one of each engine, and of each way to keep a state
+ENGINES = (
+    *("softmax", "luong", "forgetting"),
+    *("linear", "based", "gla", "gated_delta_net", "rwkv7"),
+    *("window", "strided", "hierarchical", "reformer", "moba", "nsa"),
+    *("linformer", "nystrom", "pooled", "luna"),
+)
+
+
+def at_once(every, some=ENGINES):
+    """Some at once, the others in CI: `scripts/test --slow`."""
+    return [x if x in some else pytest.param(x, marks=pytest.mark.slow) for x in every]
+
+
+def in_ci(every, some):
+    """Some in CI, the others with `scripts/test --all`."""
+    mark = lambda x: pytest.mark.slow if x in some else pytest.mark.thorough
+    return [pytest.param(x, marks=mark(x)) for x in every]
