@@ -80,7 +80,7 @@ def run(
             try:
                 # Not before the model could be built: until then the directory is nobody's.
                 write_config(workdir, experiment)
-                for other in (records.other_cores, records.other_settings):
+                for other in (records.other_hardware, records.other_settings):
                     if line := other(workdir / "environment.json"):
                         display.warn(line)
                 records.write_environment(

@@ -16,6 +16,7 @@ from experiments.provenance import git_commit
 from experiments.words import plural
 
 # of JAX: by which numbers are drawn, and how precisely they are computed
+UNLIKE = "not bit-identical to a run"
 SETTINGS = (
     "jax_default_prng_impl",
     "jax_threefry_partitionable",
@@ -55,15 +56,17 @@ def read_environment(path: Path) -> dict[str, Any]:
     return found if all(isinstance(found.get(k, kind()), kind) for k, kind in kinds.items()) else {}
 
 
-def other_cores(path: Path) -> str:
-    """The warning for a run that continues on another number of CPU cores, "" for any other. XLA
-    splits sums by them, so a step agrees except for rounding, which training amplifies."""
+def other_hardware(path: Path) -> str:
+    """The warning for a run that continues on another kind of device, or on another number of
+    devices or CPU cores, "" for any other. Sums are split by them, so a step agrees except for
+    rounding, which training amplifies."""
     now, before = hardware(), read_environment(path).get("hardware", {})
-    on = before.get("cores_used")
-    if "cpu" != now["platform"] or on in (None, now["cores_used"]):
-        return ""
-    used = plural(now["cores_used"], "core")
-    return f"on {used}, {on} before: not bit-identical to a run on as many"
+    if before.get("device") not in (None, now["device"]):
+        return f"on {now['device']}, {before['device']} before: {UNLIKE} on one alone"
+    counted = {"devices": "device"} | ({"cores_used": "core"} if now["platform"] == "cpu" else {})
+    changed = [(n, what) for n, what in counted.items() if before.get(n) not in (None, now[n])]
+    told = [f"{plural(now[n], what)}, {before[n]} before" for n, what in changed]
+    return f"on {', on '.join(told)}: {UNLIKE} on as many" if told else ""
 
 
 def other_settings(path: Path) -> str:

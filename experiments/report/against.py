@@ -26,7 +26,7 @@ class Against:
         p = "p < 0.001" if self.p < 0.001 else f"p {self.p:.2g}"
         if not self.tie and p == f"p {LEVEL}":  # rounded, it would be one of a tie
             p = f"p < {LEVEL}"
-        what = f"{100 * self.difference:+.1f}, {p}"
+        what = f"{100 * self.difference:+z.1f}, {p}"
         if self.seeds < self.most:  # so it is not the difference of their means
             what += f", over {self.seeds} seeds"
         return f"tie ({what})" if self.tie else what

@@ -198,3 +198,7 @@ def test_the_first_variant_is_compared_with_nobody():
 def test_a_difference_has_no_p_of_a_tie(p, told):
     """One just below the level was rounded up to it."""
     assert Against(0.01, p, 3, 3).text() == told
+
+
+def test_a_difference_of_nothing_has_one_sign():
+    assert Against(-0.0001, 1.0, 3, 3).text() == "tie (+0.0, p 1)"

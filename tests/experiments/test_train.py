@@ -29,7 +29,7 @@ from experiments.errors import (
 )
 from experiments.evaluate import Answers, load
 from experiments.records import (
-    other_cores,
+    other_hardware,
     read_metrics,
     repair_metrics,
     sealed,
@@ -110,16 +110,16 @@ def test_a_call_ends_where_the_run_looks(most, steps, eval_every, save_every, fo
     assert tiny(train={**sizes, "steps_per_call": most}).train.together == found
 
 
-def test_going_on_with_other_cores_is_told(tmp_path: Path, monkeypatch, capsys):
+def test_going_on_with_other_hardware_is_told(tmp_path: Path, monkeypatch, capsys):
     stop_at({5}, signal.SIGTERM, monkeypatch)
     with pytest.raises(Interrupted):
         train.run(tiny(), tmp_path, progress=False)
     path = tmp_path / "environment.json"
     environment = json.loads(path.read_text())
-    assert other_cores(path) == other_cores(tmp_path / "none") == ""
+    assert other_hardware(path) == other_hardware(tmp_path / "none") == ""
     used = environment["hardware"].pop("cores_used")
     path.write_text(json.dumps(environment))
-    assert other_cores(path) == ""  # as the first records
+    assert other_hardware(path) == ""  # as the first records
     environment["hardware"]["cores_used"] = used + 1
     path.write_text(json.dumps(environment))
     assert "before" not in capsys.readouterr().err
@@ -129,14 +129,21 @@ def test_going_on_with_other_cores_is_told(tmp_path: Path, monkeypatch, capsys):
     environment["hardware"]["cores_used"] = 2
     path.write_text(json.dumps(environment))
     monkeypatch.setattr("experiments.records.cores", lambda: [0])
-    assert other_cores(path).startswith("on 1 core, 2 before")
+    assert other_hardware(path).startswith("on 1 core, 2 before")
+    # as many as the host is asked for, by which a batch and the sum of its gradients are split
+    environment["hardware"]["devices"] += 1
+    path.write_text(json.dumps(environment))
+    assert other_hardware(path).startswith("on 1 device, 2 before, on 1 core, 2 before: not bit-")
+    environment["hardware"]["device"] = "NVIDIA H100"
+    path.write_text(json.dumps(environment))
+    assert other_hardware(path).startswith("on cpu, NVIDIA H100 before: not bit-identical to a run")
 
 
 @pytest.mark.parametrize("edited", ["x", None, 5])
 def test_an_environment_that_was_edited_stops_no_run(edited, tmp_path: Path):
     path = tmp_path / "environment.json"
     path.write_text(json.dumps({"hardware": edited}))
-    assert other_cores(path) == ""
+    assert other_hardware(path) == ""
     write_environment(path, "it", source={})
     assert json.loads(path.read_text())["earlier"] == [{"hardware": edited}]
 
