@@ -18,10 +18,12 @@ from test_mutants import (
     WidensDtype,
     WrongGroup,
 )
+from tiers import in_ci
 
 import attn
 from attn import FULL, Bias
 from attn._core import apply_weights, masked_softmax
+from attn.sparse._patterned import Patterned
 from attn.testing import guarantees
 from attn.testing.guarantees import COLUMNS, Column, verdict
 
@@ -46,19 +48,22 @@ def test_one_row_for_each_mechanism_and_no_failure_without_its_reason():
 
 # of those that hold all laws in CI, the rest of the row would be the same again
 WHOLE = [name for name, kind in attn.MECHANISMS.items() if whole_in_ci(kind)]
+# patterns are masks that one engine joins: what their rows say is the same of all
+PATTERNS = [name for name, kind in attn.MECHANISMS.items() if issubclass(kind, Patterned)]
+LATER = {*WHOLE, *PATTERNS} - {"window"}
 NO_LAW_TRIES = ("float64", "second order")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.thorough if name in WHOLE else pytest.mark.slow)
-        for name in attn.MECHANISMS
-    ],
-)
+@pytest.mark.parametrize("name", in_ci(attn.MECHANISMS, attn.MECHANISMS.keys() - LATER))
 def test_made_again_it_is_the_committed_row(name):
     made = guarantees.row(name, attn.MECHANISMS[name].examples()[0])
     assert made == guarantees.rows(PAGE.read_text())[name]
+
+
+def test_patterns_have_one_row():
+    lines = guarantees.rows(PAGE.read_text())
+    cells = {name: cells_of(lines[name][0]) for name in PATTERNS}
+    assert all(row == cells["window"] for row in cells.values()), cells
 
 
 @pytest.mark.slow

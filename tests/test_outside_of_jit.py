@@ -6,6 +6,7 @@ import dataclasses
 
 import jax
 import pytest
+from tiers import ENGINES, in_ci
 
 from attn import MECHANISMS, Mechanism
 from attn.testing import inputs
@@ -15,7 +16,9 @@ T = 40
 FEW = 200  # of programs; what is outside of an engine makes one for each operation and shape
 BY_ROWS = ("additive", "luong", "sigmoid", "relu", "synthesizer")  # several blocks of them here
 SOON = ("linear", "delta_net", "moba", "nystrom")
-NAMES = [n if n in SOON else pytest.param(n, marks=pytest.mark.slow) for n in MECHANISMS]
+# what is not in an engine of theirs
+OWN = ("additive", "differential", "talking_heads", "topk", "sinkhorn", "routing", "poolingformer")
+LATER = in_ci([n for n in MECHANISMS if n not in SOON], (*ENGINES, *OWN))
 
 
 @pytest.fixture
@@ -54,7 +57,7 @@ def calls(mechanism):
     yield lambda: mechanism.step(state, *one, **given_one)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*SOON, *LATER])
 def test_a_second_call_compiles_nothing(name, compiled):
     mechanism = MECHANISMS[name].examples()[0]
     if name in BY_ROWS:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.sharding import AxisType, PartitionSpec
-from tiers import at_once
+from tiers import ENGINES
 from toy_mechanism import config
 
 import attn
@@ -93,8 +93,16 @@ def test_a_decoder_that_writes():
     alike(lambda x: decoder.generate(x[:, :2], 2, temperature=0.0), TOKENS)
 
 
-@pytest.mark.parametrize("varies", at_once((0, 1, 2), (2,)))
-@pytest.mark.parametrize("name", at_once(attn.MECHANISMS))
+VARYING = [(name, varies) for name in attn.MECHANISMS for varies in range(3)]
+
+
+def when(name, varies):
+    """The values of one of each engine at once; of all in CI, and q and k of one of each."""
+    some = (name in ENGINES) + (varies == 2)
+    return [[pytest.mark.thorough], [pytest.mark.slow], []][some]
+
+
+@pytest.mark.parametrize(("name", "varies"), [pytest.param(*x, marks=when(*x)) for x in VARYING])
 def test_what_all_shards_share_may_be_any_of_q_k_and_v(name, varies):
     """Learned queries, or a memory that is common to the batch; and their gradients."""
     mechanism = attn.MECHANISMS[name].examples()[0]
