@@ -66,8 +66,11 @@ class Predictive(Global):
 
 def _position(q, first, real, position_projection, position_vector, **_):
     """p_i = S sigmoid(a . tanh(W q_i)), counted from the first real key: [*B, T, N, 1]."""
-    hidden = jnp.tanh(jnp.einsum("...tnh,nhp->...tnp", q, position_projection))
+    x = jnp.einsum("...tnh,nhp->...tnp", q, position_projection)
+    lost = jnp.isnan(x)  # inf - inf, of large queries: tanh' of it would reach the projection
+    hidden = jnp.tanh(jnp.where(lost, 0, x))
     p = jax.nn.sigmoid(jnp.einsum("...tnp,np->...tn", hidden, position_vector))
+    p = jnp.where(lost.any(-1), jnp.nan, p)
     first, real, p = aligned(first[..., None, None], real[..., None, None], p)
     return (first + real * p)[..., None]
 

@@ -391,3 +391,24 @@ def test_a_dropout_mask_that_starts_again_in_each_block_is_caught():
     want = fine.reference(q, k, v, dropout_key=jax.random.key(0))
     np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-6)
     assert rms(bad[:, 8:] - want[:, 8:]) > 0.1 * rms(want)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_position_of_sums_that_overflow_reaches_no_gradient(sign):
+    """inf - inf, by the order of a sum on some machines: the derivative of tanh was NaN there."""
+    mechanism = attn.Luong(score="concat", local="p", window=4)
+    q, k, v, learned = inputs(mechanism, T=9, S=9)
+    alternating = jnp.where(jnp.arange(8) % 2, -2.0, 2.0)[:, None]
+    W = jnp.broadcast_to(alternating, learned["position_projection"].shape)
+
+    def loss(q, position_projection):
+        arrays = learned | {"position_projection": position_projection}
+        return (mechanism(q, k, v, mask=Causal(), **arrays)[:, :5] ** 2).sum()
+
+    grad = jax.jit(jax.grad(loss, (0, 1)))
+    dirty, clean = grad(q.at[:, 5:].set(sign * 3e38), W), grad(q, W)
+    for x, y in zip(dirty, clean):
+        np.testing.assert_array_equal(x, y)
+    out = mechanism(q.at[:, 5:].set(sign * 3e38), k, v, **learned | {"position_projection": W})
+    assert np.isnan(out[:, 5:]).all()  # not some position
+    assert np.isfinite(out[:, :5]).all()
