@@ -3,6 +3,7 @@ programs are compiled quickly."""
 
 import gc
 import itertools
+import time
 
 import jax
 import pytest
@@ -10,6 +11,35 @@ from jax._src import compiler, pjit
 from jax._src.interpreters import pxla
 
 from experiments.quick import older_generator
+
+BEGAN = time.monotonic()
+LATE = "not begun in the minutes that --minutes gives"
+
+
+def pytest_addoption(parser):
+    told = "begin no slow test later than that, and those that are not slow first: CI has an hour"
+    parser.addoption("--minutes", type=float, help=told)
+
+
+def is_slow(item) -> bool:
+    return any(item.get_closest_marker(name) for name in ("slow", "thorough"))
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("minutes") is not None:
+        items.sort(key=is_slow)
+
+
+def pytest_runtest_setup(item):
+    minutes = item.config.getoption("minutes")
+    if minutes is not None and is_slow(item) and time.monotonic() - BEGAN > 60 * minutes:
+        pytest.skip(LATE)
+
+
+def pytest_terminal_summary(terminalreporter):
+    left = [x for x in terminalreporter.stats.get("skipped", ()) if LATE in str(x.longrepr)]
+    if left:
+        terminalreporter.write_line(f"{len(left)} slow tests {LATE}: this machine is a slow one")
 
 
 @pytest.fixture(autouse=True, scope="session")
