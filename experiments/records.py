@@ -15,8 +15,8 @@ from experiments.manifest import digest
 from experiments.provenance import git_commit
 from experiments.words import plural
 
-# of JAX: by which numbers are drawn, and how precisely they are computed
 UNLIKE = "not bit-identical to a run"
+# of JAX: by which numbers are drawn, and how precisely they are computed
 SETTINGS = (
     "jax_default_prng_impl",
     "jax_threefry_partitionable",

@@ -14,10 +14,10 @@ from attn.testing.contract import BrokenLaw, assert_same_bits
 # what its own terms can break and is cheap to see. Slow, for CI, is whether each is causal, are all
 # laws of each first example of the dense variants, and of others the more if their engine is their
 # own; of further settings whether they are causal and, if dense, right (others have tests of their
-# own against loops in NumPy). Of the rest CI makes the row of docs/guarantees.md again: that stands
-# for the first law where a variant honours no more than its columns, and for the fourth (leaks)
-# where the engine is another's. All else is thorough (`scripts/test --all`). Where all laws are
-# tried in CI, those about NaN, bits and memory are tried on programs compiled as a user's are.
+# own against loops in NumPy). Of the rest CI tries the cells of docs/guarantees.md: they stand for
+# the first law where a variant honours no more than the columns, and for the fourth (leaks) where
+# the engine is another's. All else is thorough (`scripts/test --all`). Where all laws are tried in
+# CI, those about NaN, bits and memory are tried on programs compiled as a user's are.
 STANDS_FOR_ITS_ENGINE = ("Softmax", "GatedDeltaNet", "BlockSparse")
 OF_AN_ENGINE = ("equals_reference", "is_strictly_causal")
 WHOLE_IN_CI = (*STANDS_FOR_ITS_ENGINE, "Linear", "GLA")
