@@ -17,7 +17,7 @@ LATE = "not begun in the minutes that --minutes gives"
 
 
 def pytest_addoption(parser):
-    told = "begin no slow test later than that, and those that are not slow first: CI has an hour"
+    told = "begin no slow test later; these come last, laws before others: CI has an hour"
     parser.addoption("--minutes", type=float, help=told)
 
 
@@ -27,7 +27,7 @@ def is_slow(item) -> bool:
 
 def pytest_collection_modifyitems(config, items):
     if config.getoption("minutes") is not None:
-        items.sort(key=is_slow)
+        items.sort(key=lambda item: (is_slow(item), item.path.name != "test_laws.py"))
 
 
 def pytest_runtest_setup(item):

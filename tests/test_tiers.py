@@ -28,13 +28,16 @@ def test_marks():
     assert marks(in_ci(("relu", "softmax"), ("softmax",))) == [["thorough"], ["slow"]]
 
 
-@pytest.mark.parametrize(("minutes", "told"), [("0", "1 passed, 1 skipped"), ("9", "2 passed")])
-def test_what_is_not_slow_comes_first_and_no_slow_test_begins_late(minutes, told, tmp_path):
+@pytest.mark.parametrize(("minutes", "told"), [("0", "2 passed, 2 skipped"), ("9", "4 passed")])
+def test_slow_tests_come_last_laws_before_others_and_none_begins_late(minutes, told, tmp_path):
     (tmp_path / "test_it.py").write_text(TESTS)
+    (tmp_path / "test_laws.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "conftest", "-v"]
     here = {"cwd": tmp_path, "capture_output": True, "text": True}
     env = {"PYTHONPATH": ":".join(sys.path)}
-    run = subprocess.run([*command, f"--minutes={minutes}", "test_it.py"], **here, env=env)
-    assert run.stdout.index("test_quick") < run.stdout.index("test_slow"), run.stdout + run.stderr
+    run = subprocess.run([*command, f"--minutes={minutes}", "."], **here, env=env)
+    order = [line.split()[0] for line in run.stdout.splitlines() if "::" in line and "%]" in line]
+    names = [f"test_{x}.py::test_{y}" for y in ("quick", "slow") for x in ("laws", "it")]
+    assert order == names, run.stdout + run.stderr
     assert told in run.stdout
-    assert ("1 slow tests not begun" in run.stdout) == (minutes == "0")
+    assert ("2 slow tests not begun" in run.stdout) == (minutes == "0")
