@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from attn._arrays import is_array
+from attn._settings import is_integer
 
 
 def check_range(name: str, x, least: int, most: int) -> None:
@@ -42,5 +43,10 @@ def check_fits(name: str, x, dtype=np.int32) -> None:
 
 
 def apart(i: Int[Any, "..."], j: Int[Any, "..."]) -> Int[Any, "..."]:
-    """i - j in int32: unsigned and short integers would wrap around."""
+    """i - j in int32: unsigned and short integers would wrap around. Raises TypeError unless both
+    are integers or arrays of them, ValueError for integers that 32 bits do not hold."""
+    for name, x in (("i", i), ("j", j)):
+        if not is_integer(x):
+            check_integers(name, x)
+        check_fits(name, x)
     return jnp.asarray(i, jnp.int32) - jnp.asarray(j, jnp.int32)

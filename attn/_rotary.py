@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from attn._arrays import check_floats
+from attn._arrays import check_floats, is_array
 from attn._axes import aligned
-from attn._settings import is_integer, is_number
+from attn._settings import check_count, is_integer, is_number
 
 SCALINGS = ("none", "linear", "ntk", "yarn")
 XPOS_LENGTH, XPOS_GAMMA = 512.0, 0.4  # of the paper's code
@@ -29,18 +29,24 @@ def rotary(
 
     `rates` [R/2] are base^(-2c/H) with R = H by default; with fewer, the channels from R on stay as
     they are. Angles in at least float32, the result in x's dtype. Raises ValueError if H is odd and
-    there are no rates, for more rates than pairs and for positions that do not fit, TypeError for x
-    that is not of floats and for positions that are not an array.
+    there are no rates, for a base that is not above 0, for more rates than pairs, and for positions
+    and a scale that do not fit, TypeError for x that is not of floats and for anything else that is
+    no number or array.
     """
     check_floats(x=x)
     check_positions(positions, x.shape[:-2])
+    if not _is_scalar(base) or (is_number(base) and base <= 0):
+        raise ValueError(f"base: expected a number above 0, got {base!r}")
     if rates is None:
         if x.shape[-1] % 2:
             raise ValueError(f"x: rotary needs an even head width, got {x.shape[-1]}")
         rates = geometric(x.shape[-1], base)
+    elif jnp.ndim(rates) != 1:
+        raise ValueError(f"rates: expected one for each pair, [R/2], got {rates!r}")
     turned = 2 * len(rates)
     if turned > x.shape[-1]:
         raise ValueError(f"rates: expected at most {x.shape[-1] // 2}, got {len(rates)}")
+    _check_scale(scale, [*x.shape[:-2], 1, len(rates)])
     wide = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
     positions, rates = positions.astype(wide), jnp.asarray(rates, wide)
     x, positions, rates = aligned(x, positions[..., None, None], rates)
@@ -57,7 +63,14 @@ def xpos_scale(
     positions: Int[Array, "*B T"], half: int, *, centre: float = 0.0
 ) -> Float[Array, "*B T 1 half"]:
     """zeta_c^((t - centre) / 512), zeta_c = (c / half + 0.4) / 1.4, for channel pairs c < half (Sun
-    et al. 2022, arXiv:2212.10554, and its code). float32, so |t - centre| up to 35,000."""
+    et al. 2022, arXiv:2212.10554, and its code). float32, so |t - centre| up to 35,000. Raises
+    TypeError for positions that are not an array, ValueError for another `half` than a count and
+    a centre that is no number."""
+    if not is_array(positions):
+        raise TypeError(f"positions: expected an array, got {type(positions).__name__}")
+    check_count("half", half)
+    if not _is_scalar(centre):
+        raise ValueError(f"centre: expected a number, got {centre!r}")
     zeta = (np.arange(half) / half + XPOS_GAMMA) / (1 + XPOS_GAMMA)
     power = (positions.astype(jnp.float32) - centre) / XPOS_LENGTH
     return jnp.exp(jnp.multiply(*aligned(power[..., None, None], np.log(zeta).astype(np.float32))))
@@ -154,13 +167,29 @@ def geometric(width: int, base: float) -> Float[np.ndarray, " half"]:
 
 def check_positions(positions, tokens: tuple[int, ...]) -> None:
     """Raise unless they are an array [*#B, T] for `tokens`, [*B, T]."""
-    if not hasattr(positions, "shape"):
+    if not is_array(positions):
         raise TypeError(f"positions: expected an array, got {type(positions).__name__}")
     got, want = list(positions.shape), list(tokens)
-    lead = zip(got[-2::-1], want[-2::-1])
-    fits = got[-1:] == want[-1:] and all(n in (1, size) for n, size in lead)
-    if not fits or len(got) > len(want):
+    if got[-1:] != want[-1:] or not _fits(got, want):
         raise ValueError(f"positions: expected a shape that broadcasts to {want}, got {got}")
+
+
+def _is_scalar(x) -> bool:
+    """Whether x is a finite number, or an array without axes."""
+    return (is_number(x) and math.isfinite(x)) or (is_array(x) and x.shape == ())
+
+
+def _check_scale(scale, want: list[int]) -> None:
+    """Raise unless it is a finite number, or an array of a shape that broadcasts to `want`."""
+    if not (_is_scalar(scale) or is_array(scale)):
+        raise TypeError(f"scale: expected a finite number or an array, got {scale!r}")
+    if not _fits(got := list(jnp.shape(scale)), want):
+        raise ValueError(f"scale: expected a shape that broadcasts to {want}, got {got}")
+
+
+def _fits(got: list[int], want: list[int]) -> bool:
+    """Whether an array of the one shape broadcasts to the other."""
+    return len(got) <= len(want) and all(n in (1, m) for n, m in zip(got[::-1], want[::-1]))
 
 
 def _mistakes(r: Rotary) -> list[str]:

@@ -10,7 +10,7 @@ from attn._integers import apart
 from attn._rotary import Rotary as Rotary
 from attn._rotary import rotary as rotary
 from attn._rotary import xpos_scale as xpos_scale
-from attn._settings import check_count
+from attn._settings import check_count, check_flag, is_integer
 
 
 def sinusoidal(length: int, width: int) -> Float[np.ndarray, "length width"]:
@@ -62,11 +62,12 @@ def t5_bucket(
     to max_distance (Raffel et al. 2019, arXiv:1910.10683). With `bidirectional`, the upper half of
     the buckets is for keys after the query; without, those keys share bucket 0. Raises ValueError
     for fewer than 2 buckets a side, an odd number of them for two sides, and a `max_distance`
-    within the exact distances."""
+    within the exact distances, TypeError for i and j that are no integers."""
+    check_flag("bidirectional", bidirectional)
     least = 4 if bidirectional else 2
-    if num_buckets < least or (bidirectional and num_buckets % 2):
+    if not is_integer(num_buckets) or num_buckets < least or (bidirectional and num_buckets % 2):
         what = "an even number" if bidirectional else "a number"
-        raise ValueError(f"num_buckets: expected {what} >= {least}, got {num_buckets}")
+        raise ValueError(f"num_buckets: expected {what} >= {least}, got {num_buckets!r}")
     distance = apart(i, j)
     buckets, upper = num_buckets, 0
     if bidirectional:

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 import attn
-from attn.positions import alibi_slopes, rotary, sinusoidal, sinusoidal_grid, t5_bucket
+from attn.positions import (
+    alibi_slopes,
+    rotary,
+    sinusoidal,
+    sinusoidal_grid,
+    t5_bucket,
+    xpos_scale,
+)
 
 
 def test_a_grid_has_sinusoids_of_rows_and_of_columns():
@@ -158,3 +165,49 @@ def test_numbers_of_buckets_that_do_not_fit_are_named():
         with pytest.raises(ValueError, match=f"num_buckets: expected {wanted}, got {buckets}"):
             t5_bucket(0, 1, num_buckets=buckets, max_distance=16, bidirectional=both)
     assert t5_bucket(4, 0, num_buckets=3, max_distance=16, bidirectional=False) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("i", x) for x in (None, "x", 0.5, [1], np.ones(3), 2**40)),
+        *(("j", x) for x in (True, jnp.zeros(2))),  # a distance of half a token had a bucket
+        *(("num_buckets", x) for x in (None, "x", 8.0)),
+        *(("max_distance", x) for x in (None, 20.5)),
+        *(("bidirectional", x) for x in (None, "yes", 1)),
+    ],
+)
+def test_odd_arguments_of_t5_bucket_are_named(name, value):
+    good = {"i": 3, "j": 1, "num_buckets": 8, "max_distance": 20, "bidirectional": True}
+    with pytest.raises((TypeError, ValueError), match=f"^{name}: expected"):
+        t5_bucket(**{**good, name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("base", x) for x in (None, "x", 0, -1.0, float("nan"), jnp.ones(3))),
+        *(("rates", x) for x in ("x", 1.0, np.ones((2, 2)))),
+        *(
+            ("scale", x)
+            for x in (None, "x", float("inf"), [1], jnp.ones(3), jnp.ones((2, 5, 1, 4)))
+        ),
+    ],
+)
+def test_odd_arguments_of_rotary_are_named(name, value):
+    with pytest.raises((TypeError, ValueError), match=f"^{name}: expected"):
+        rotary(jnp.ones((5, 2, 8)), jnp.arange(5), **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("positions", x) for x in (None, 3, [1])),
+        *(("half", x) for x in (None, 0, 4.0)),
+        *(("centre", x) for x in (None, float("nan"), jnp.ones(5))),
+    ],
+)
+def test_odd_arguments_of_xpos_scale_are_named(name, value):
+    good = {"positions": jnp.arange(5), "half": 4, "centre": 0.0}
+    with pytest.raises((TypeError, ValueError), match=f"^{name}: expected"):
+        xpos_scale(**{**good, name: value})

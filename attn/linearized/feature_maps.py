@@ -142,14 +142,18 @@ def draw_features(key: Array, features: int, head_dim: int) -> Float[Array, "M H
     return _orthogonal(jnp, *map(draw, keys, shapes))
 
 
-@functools.lru_cache(maxsize=64)
 def orthogonal_features(seed: int, features: int, head_dim: int) -> Float[np.ndarray, "M H"]:
     """Such rows from a `seed`, as constants: drawn by NumPy, so that they are the same on every
     platform, and because XLA takes seconds to compile the draw. Raises ValueError as
     `draw_features` does, and for a seed that is not an integer >= 0."""
     check_count("seed", seed, least=0)
+    return _drawn(seed, *_shapes(features, head_dim))
+
+
+@functools.lru_cache(maxsize=64)
+def _drawn(seed: int, *shapes: tuple[int, ...]) -> Float[np.ndarray, "M H"]:
     draw = np.random.default_rng(seed).standard_normal
-    return _orthogonal(np, *map(draw, _shapes(features, head_dim))).astype(np.float32)
+    return _orthogonal(np, *map(draw, shapes)).astype(np.float32)
 
 
 def _shapes(features: int, head_dim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

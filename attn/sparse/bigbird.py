@@ -11,7 +11,12 @@ def bigbird_pattern(
     *, block_size: int, window: int, global_blocks: int, random: int, seed: int
 ) -> Mask:
     """The union, in whole blocks, of `window` neighbours on each side, the first `global_blocks` in
-    both directions, and `random` blocks per row, drawn over the whole sequence by `seed`."""
+    both directions, and `random` blocks per row, drawn over the whole sequence by `seed`. Raises
+    ValueError for settings that are not counts."""
+    check_count("block_size", block_size)
+    counts = {"window": window, "global_blocks": global_blocks, "random": random, "seed": seed}
+    for name, count in counts.items():
+        check_count(name, count, least=0)
     near = Window(window, window) | Global(tuple(range(global_blocks)))
     return Coarse(near | Random(1, random, seed) if random else near, block_size)
 
@@ -36,9 +41,7 @@ class BigBird(Patterned):
 
     def __post_init__(self):
         super().__post_init__()
-        least = {"block_size": 1, "window": 0, "global_blocks": 0, "random": 0, "seed": 0}
-        for name, low in least.items():
-            check_count(name, getattr(self, name), least=low)
+        self._pattern()  # which checks the other settings
         if self.length is not None:
             check_count("length", self.length)
 
@@ -46,14 +49,17 @@ class BigBird(Patterned):
     def settled(self):
         return self.length is not None or self.random == 0
 
-    def patterns(self, T, S):
-        pattern = bigbird_pattern(
+    def _pattern(self) -> Mask:
+        return bigbird_pattern(
             block_size=self.block_size,
             window=self.window,
             global_blocks=self.global_blocks,
             random=self.random,
             seed=self.seed,
         )
+
+    def patterns(self, T, S):
+        pattern = self._pattern()
         if self.length is None:
             return (pattern.sized(T, S),)
         if max(T, S) > self.length:

@@ -307,6 +307,23 @@ def test_a_layer_projects_for_global_tokens():
         assert float(jnp.abs(grads.gates.projections[name]["kernel"][...]).max()) > 0
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("block_size", 0),
+        ("window", None),
+        ("global_blocks", -1),  # none, without a word
+        ("random", {}),  # likewise
+        ("seed", 0.5),
+    ],
+)
+def test_settings_of_a_bigbird_are_named(name, value):
+    good = {"block_size": 4, "window": 1, "global_blocks": 1, "random": 1, "seed": 0}
+    for make in (attn.bigbird_pattern, attn.BigBird):
+        with pytest.raises(ValueError, match=f"^{name}: expected an integer"):
+            make(**{**good, name: value})
+
+
 def test_a_bigbird_of_a_length_shows_the_same_pairs_at_any_other():
     fixed, free = (attn.BigBird(block_size=2, window=0, random=1, length=n) for n in (40, None))
     seen = lambda record, n: record.patterns(n, n)[0].array(n, n)
