@@ -150,6 +150,8 @@ def test_what_needs_a_layer_of_its_own_is_named():
 def test_a_function_in_place_of_a_mechanism_is_named():
     with pytest.raises(TypeError, match=r"mechanism: .* attn\.Softmax\(\), got linear_attention$"):
         attention_fn(attn.linear_attention)
+    with pytest.raises(TypeError, match=r"mask: expected a Mask from attn.masks, got NoneType"):
+        attention_fn(attn.Linear(), mask=None)
 
 
 def test_one_query_whose_place_counts_is_refused():

@@ -24,17 +24,19 @@ def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Ar
     becomes `Causal()`. A query that sees nothing gets 0. The module's dropout rate applies to the
     mechanism's weights.
 
-    Raises TypeError for what is not a Mechanism, ValueError for one with learned arrays, gates or a
-    norm that its own layer holds, or a dropout rate of its own. The returned function raises
-    ValueError for dropout without a key and for an additive mask (if its numbers are traced, the
-    output is NaN), TypeError for a mask that is not an array, and NotImplementedError for what it
-    cannot honour: masks that differ by head, dropout that is the same in every row, sowing weights,
-    a precision, a single query of many keys (`decode=True`) whose position matters, and what the
-    mechanism refuses.
+    Raises TypeError for what is not a Mechanism or a Mask, ValueError for a mechanism with learned
+    arrays, gates or a norm that its own layer holds, or a dropout rate of its own. The returned
+    function raises ValueError for dropout without a key and for an additive mask (if its numbers
+    are traced, the output is NaN), TypeError for a mask that is not an array, and
+    NotImplementedError for what it cannot honour: masks that differ by head, dropout that is the
+    same in every row, sowing weights, a precision, a single query of many keys (`decode=True`)
+    whose position matters, and what the mechanism refuses.
     """
     if not isinstance(mechanism, Mechanism):
         name = getattr(mechanism, "__name__", repr(mechanism))
         raise TypeError(f"mechanism: expected a Mechanism such as attn.Softmax(), got {name}")
+    if not isinstance(mask, Mask):
+        raise TypeError(f"mask: expected a Mask from attn.masks, got {type(mask).__name__}")
     if _parts(mechanism):
         raise ValueError(
             f"mechanism: {mechanism.name} has {', '.join(_parts(mechanism))} of its layer, which "

@@ -26,7 +26,10 @@ FIXED = {"centroids", "rotations"}  # drawn, and no gradient reaches them: routi
 
 
 def parameter_count(module: nnx.Module) -> int:
-    """How many numbers are learned: those of all parameters but the `FIXED`."""
+    """How many numbers are learned: those of all parameters but the `FIXED`. Raises TypeError for
+    what is not a module."""
+    if not isinstance(module, nnx.Module):
+        raise TypeError(f"module: expected an nnx.Module, got {type(module).__name__}")
     return learned(nnx.state(module, nnx.Param))
 
 

@@ -322,6 +322,8 @@ def test_parameter_count():
     # its centroids get no gradient, and reports do not count them either
     routed = build(mechanism=MECHANISMS["routing"]())
     assert parameter_count(routed) == parameter_count(build())
+    with pytest.raises(TypeError, match=r"module: expected an nnx.Module, got NoneType"):
+        parameter_count(None)  # which had none
 
 
 # jax.random.normal of key(0) folded with "embedding" and "tokens"
