@@ -16,6 +16,7 @@ from experiments.report.data import at
 from experiments.sweep import Planned
 
 APART = 10**6  # from the first seed to that of trials
+MOST = 1000  # that are tried before any run
 NEAR = 0.05  # of a range: so close to its end a better value may lie beyond
 POLL = 5  # seconds between looks at what another process runs
 Finish = Callable[[Cells], bool]  # runs what is left; False while another process has some of it
@@ -81,16 +82,26 @@ def combinations(planned: Sequence[Planned], rules: Fairness) -> list[Planned]:
 
 
 def check_values(planned: Sequence[Planned], rules: Fairness) -> None:
-    """Raises ConfigError for a combination of listed values, or where trials are drawn for the ends
-    of a range or a listed value, that a run cannot have."""
+    """Raises ConfigError for a combination of values that a run cannot have: a draw of it would end
+    the search, whenever it comes. Of more than MOST combinations each value is tried by itself, of
+    a range of real numbers, or of more than MOST whole ones, the ends."""
     if rules.trials is None:
         combinations(planned, rules)
         return
-    firsts = trial_runs(planned)
-    for name, x in rules.search.items():
-        for value in (x.low, x.high) if isinstance(x, Range) else x:
-            for first in firsts:
-                first.having({name: value})
+    listed = {name: _listed(x) for name, x in rules.search.items()}
+    if math.prod(map(len, listed.values())) <= MOST:
+        tried = [dict(zip(listed, x)) for x in itertools.product(*listed.values())]
+    else:
+        tried = [{name: value} for name, x in listed.items() for value in x]
+    for first in trial_runs(planned):
+        for values in tried:
+            first.having(values)
+
+
+def _listed(x: Sequence | Range) -> Sequence:
+    if not isinstance(x, Range):
+        return x
+    return range(x.low, x.high + 1) if x.whole and x.high - x.low < MOST else (x.low, x.high)
 
 
 def chosen(planned: Sequence[Planned], tried: Cells, rules: Fairness) -> list[Planned]:

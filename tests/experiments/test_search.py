@@ -1,5 +1,6 @@
 """Optuna draws the trials of a search; whatever interrupts it, it goes on as if nothing had."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -17,7 +18,7 @@ from experiments.config_file import read_comparison
 from experiments.errors import ConfigError, DataError, LabError
 from experiments.fairness import Fairness, Range, fairness
 from experiments.ready import ready
-from experiments.search import chosen, search, trial_runs
+from experiments.search import check_values, chosen, search, trial_runs
 
 RATE = "optimizer.learning_rate"
 RULES = Fairness(
@@ -271,6 +272,22 @@ def test_the_ends_of_a_range_are_tried_before_any_run(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"optimizer\.b1"):
         search(planned("softmax"), rules, tmp_path, Finish())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("tried", "refused"),
+    [
+        ({"model.width": Range(low=8, high=16)}, "width': 9"),  # of two heads
+        ({"model.width": [8, 12], "model.heads": [2, 3]}, "width': 8, 'model.heads': 3"),
+        ({"model.width": [9, 12], "model.heads": [1, 3]}, ""),
+        ({"model.width": Range(low=8, high=10**6)}, ""),  # too many to try
+    ],
+)
+def test_what_a_run_cannot_have_is_refused_before_it_is_drawn(tried: dict, refused: str):
+    """The draw of a width of 9 ended the search, and again whenever it went on."""
+    expected = pytest.raises(ConfigError, match=refused) if refused else contextlib.nullcontext()
+    with expected:
+        check_values(planned("softmax", "linear"), Fairness(search=tried, trials=5))
 
 
 class Passing(Finish):
