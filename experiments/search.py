@@ -10,7 +10,7 @@ from typing import Any
 
 from experiments.cells import Cells
 from experiments.draws import Draws, journal
-from experiments.errors import LabError
+from experiments.errors import ConfigError, LabError
 from experiments.fairness import Fairness, Range
 from experiments.report.data import at
 from experiments.sweep import Planned
@@ -94,8 +94,13 @@ def check_values(planned: Sequence[Planned], rules: Fairness) -> None:
     else:
         tried = [{name: value} for name, x in listed.items() for value in x]
     for first in trial_runs(planned):
-        for values in tried:
-            first.having(values)
+        made = [first.having(values).config for values in tried]
+        for name, x in rules.search.items():
+            real = any(isinstance(at(config, name), float) for config in made)
+            if isinstance(x, Range) and x.whole and real:
+                what = f"expected low={x.low:.1f} or high={x.high:.1f} of a field of real numbers"
+                what += f", got {x.low} and {x.high}, between which whole ones alone are drawn"
+                raise ConfigError([f"search.{name}: {what}"])
 
 
 def _listed(x: Sequence | Range) -> Sequence:

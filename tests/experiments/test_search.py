@@ -290,6 +290,15 @@ def test_what_a_run_cannot_have_is_refused_before_it_is_drawn(tried: dict, refus
         check_values(planned("softmax", "linear"), Fairness(search=tried, trials=5))
 
 
+@pytest.mark.parametrize("field", ["optimizer.weight_decay", "optimizer.clip_norm"])
+def test_a_field_of_real_numbers_is_not_searched_by_whole_ones(field: str):
+    """Of a weight decay from 1 to 2 nothing between them was tried."""
+    check = lambda x: check_values(planned("softmax"), Fairness(search={field: x}, trials=5))
+    check(Range(low=1.0, high=2))
+    with pytest.raises(ConfigError, match=rf"search\.{field}: expected low=1\.0 or high=2\.0"):
+        check(Range(low=1, high=2))
+
+
 class Passing(Finish):
     """Ends all but the last of the runs, as long as it may: that one's worker is killed."""
 
