@@ -112,12 +112,12 @@ def _listed(x: Sequence | Range) -> Sequence:
 def chosen(planned: Sequence[Planned], tried: Cells, rules: Fairness) -> list[Planned]:
     """The runs with the setting that was best on validation, the first of equal ones; if every
     trial failed, that of the first, whose failure then shows."""
-    trials: dict[str, list[tuple[Planned, float | None]]] = {}
-    for trial in tried.planned:
-        trials.setdefault(trial.variant, []).append((trial, _accuracy(tried, trial)))
+    trials: dict[str, dict[str, tuple[Planned, float | None]]] = {}
+    for trial in tried.planned:  # a setting that was drawn twice is one run
+        trials.setdefault(trial.variant, {})[trial.name] = trial, _accuracy(tried, trial)
     made = []
     for p in planned:
-        own = trials[p.variant]
+        own = [*trials[p.variant].values()]
         ended = [(trial, accuracy) for trial, accuracy in own if accuracy is not None]
         best, most = max(ended, key=lambda x: x[1], default=own[0])  # of equal ones the first
         equal = sum(accuracy == most for _, accuracy in ended)

@@ -195,6 +195,15 @@ def test_trials_that_failed_are_not_among_those_that_one_was_best_of(tmp_path: P
     assert one.notes["searched"] == "learning_rate=0.01, best of 2 (1 failed)"
 
 
+def test_a_setting_that_is_drawn_again_is_no_other_trial(tmp_path: Path):
+    """Five draws of two listed values were "the first of 3 equal bests of 5"."""
+    pytest.importorskip("optuna", reason="the extra [search]")
+    rules = Fairness(search={RATE: [1e-2, 1e-1]}, trials=5)
+    found = search(planned("softmax"), rules, tmp_path, Finish())
+    (one,) = chosen(planned("softmax"), found, rules)
+    assert one.notes["searched"] == "learning_rate=0.1 (largest tried), best of 2"
+
+
 def test_a_trial_that_has_not_ended_is_neither_told_nor_passed_over(tmp_path: Path, monkeypatch):
     """Another process may forget a failure, to try it again, just when it is to be told."""
     pytest.importorskip("optuna", reason="the extra [search]")
