@@ -33,8 +33,8 @@ def begin(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> None:
 
 def check(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> dict:
     """What `begin` will write. Raises RunDirectoryError if the directory is a single run's, or
-    another comparison's (runs may be added to one, but none removed or changed); if it cannot be
-    known whose it is; or if it is not a directory."""
+    another comparison's (runs and trials may be added to one, but none removed or changed); if it
+    cannot be known whose it is; or if it is not a directory."""
     if workdir.exists() and not workdir.is_dir():
         raise RunDirectoryError(f"{workdir} is a file; give another --workdir")
     if (workdir / "config.json").exists():
@@ -72,7 +72,10 @@ def _changed(before: dict, now: dict) -> list[str]:
     """What was lost or differs, each lost run beside the one that stands in its place."""
     alike = lambda x: (x["variant"], x["config"].get("seed"))
     places = {alike(x): x["config"] for x in now["runs"].values()}
-    lines = differences(before["rules"], now["rules"])
+    rules = before["rules"]
+    if isinstance(rules.get("trials"), int) and rules["trials"] < (now["rules"]["trials"] or 0):
+        rules = rules | {"trials": now["rules"]["trials"]}  # each follows from those before it
+    lines = differences(rules, now["rules"])
     still = {name[-HASH:] for name in now["runs"]}
     for lost in (run for name, run in before["runs"].items() if name[-HASH:] not in still):
         other = places.get(alike(lost))

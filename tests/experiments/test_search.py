@@ -13,9 +13,9 @@ from test_fair import SWEEP, planned
 from tiny_experiment import write_config
 
 from experiments import compare, draws, records
-from experiments.cells import Cells
+from experiments.cells import Cells, begin
 from experiments.config_file import read_comparison
-from experiments.errors import ConfigError, DataError, LabError
+from experiments.errors import ConfigError, DataError, LabError, RunDirectoryError
 from experiments.fairness import Fairness, Range, fairness
 from experiments.ready import ready
 from experiments.search import check_values, chosen, search, trial_runs
@@ -141,6 +141,23 @@ def test_an_interrupted_search_goes_on_with_the_same_trials(whole: Cells, tmp_pa
     again = Finish()
     assert names(search(planned("softmax", "linear"), RULES, tmp_path, again)) == names(whole)
     assert again.ran == []
+
+
+def test_more_trials_go_on_from_those_that_were_drawn(whole: Cells, tmp_path: Path):
+    """More were refused as another comparison: all would have been run again."""
+    few, finish, sweep = (
+        dataclasses.replace(RULES, trials=11),
+        Finish(),
+        planned("softmax", "linear"),
+    )
+    begin(tmp_path, sweep, few)
+    search(sweep, few, tmp_path, finish)
+    begin(tmp_path, sweep, RULES)
+    assert names(search(sweep, RULES, tmp_path, finish)) == names(whole)
+    assert sorted(finish.ran) == sorted(names(whole))
+    for other in (few, dataclasses.replace(RULES, trials=None, search={RATE: [0.1, 0.2]})):
+        with pytest.raises(RunDirectoryError, match="trials: 12 there"):
+            begin(tmp_path, sweep, other)
 
 
 def test_a_trial_that_failed_is_one_of_their_number(tmp_path: Path):
