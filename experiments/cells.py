@@ -19,7 +19,7 @@ from experiments.rundir import RESULT, moved, read_json
 from experiments.sweep import HASH, Planned
 from experiments.validation import differences
 
-FAILURE, CLAIM = "failure.json", "claim"
+FAILURE, CLAIM, NOTES = "failure.json", "claim", "notes.json"
 SHOWN = 20  # lines of differences
 Run = Callable[..., dict[str, Any]]  # experiments.train.run
 
@@ -157,6 +157,12 @@ class Cells:
                 if error := _attempt(run, planned, self.folder(planned), command):
                     disk.write_json(self.folder(planned) / FAILURE, {"error": error})
                     tell(f"  failed: {summary(error)}")
+
+    def note(self) -> None:
+        """Keeps how each was made fair, if any was, for a report before all have ended."""
+        if notes := {p.name: p.notes for p in self.planned if p.notes}:
+            with held_soon(self.workdir):
+                disk.write_json(self.workdir / NOTES, notes)
 
     def found(self) -> tuple[Cell, ...]:
         """All runs as a report shows them. One that has not ended is a failure, with the reason."""

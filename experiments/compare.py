@@ -86,7 +86,9 @@ def compare(
     finish = functools.partial(_finish, (run, command, _tell), launch)
     if rules.search:
         planned = chosen(planned, search(planned, rules, workdir, finish), rules)
-    if not finish(cells := Cells(workdir, tuple(planned))):
+    cells = Cells(workdir, tuple(planned))
+    cells.note()
+    if not finish(cells):
         console.print("the rest is run by another process, which will write the report")
         return None
     with contextlib.ExitStack() as stack:

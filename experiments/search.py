@@ -122,14 +122,10 @@ def chosen(planned: Sequence[Planned], tried: Cells, rules: Fairness) -> list[Pl
         best, most = max(ended, key=lambda x: x[1], default=own[0])  # of equal ones the first
         equal = sum(accuracy == most for _, accuracy in ended)
         values = {name: at(best.config, name) for name in rules.search}
-        told = f"{setting(values, rules)}, {_of(len(ended), len(own), equal)}"
+        told = _told(values, lambda name: _end(values[name], rules.search[name]))
+        told += f", {_of(len(ended), len(own), equal)}"
         made.append(p.having(values, searched=told))
     return made
-
-
-def setting(values: dict[str, Any], rules: Fairness) -> str:
-    """A run's values of the searched fields, and whether any is at an end of those tried."""
-    return _told(values, lambda name: _end(values[name], rules.search[name]))
 
 
 def _accuracy(cells: Cells, trial: Planned) -> float | None:

@@ -31,6 +31,7 @@ from experiments.errors import (
     RunDirectoryError,
 )
 from experiments.fairness import Fairness, Range
+from experiments.gathered import gathered
 from experiments.kept import Kept
 from experiments.launch import launch_of
 from experiments.lock import held
@@ -354,6 +355,20 @@ def test_trials_that_failed_are_run_again_once(tmp_path):
     # of equal ones the first, which was told as if it had been better
     told = "learning_rate=0.001 (smallest tried), the first of 2 equal bests of 2"
     assert found.cells[0].notes["searched"] == told
+
+
+def test_a_report_of_what_was_interrupted_has_the_columns_of_the_whole(tmp_path):
+    """What sizes were solved to, the steps that a budget pays for, and of how many trials a setting
+    was the best, were known but told only at the end."""
+    rules = Fairness(budget={"steps": 3}, search={"optimizer.learning_rate": [1e-3, 2e-3]})
+    stopped = Trainer(linear_1_=KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run(stopped, tmp_path, rules=rules)
+    found = gathered(tmp_path).cells
+    notes = {cell.name: cell.notes for cell in run(Trainer(), tmp_path, rules=rules).cells}
+    assert len(found) == 4
+    assert [cell.notes for cell in found] == [notes[cell.name] for cell in found]
+    assert {*notes[found[0].name]} == {"steps", "searched"}
 
 
 def test_a_trial_is_told_by_what_it_tries(tmp_path, capsys):
