@@ -172,7 +172,7 @@ class Cells:
         result, error = self.outcome(planned)
         if result is None and error is None:
             why = f"its process was killed (memory?), or {self.folder(planned)} is in use"
-            error = f"it has not ended: {why}; the same command goes on with it"
+            error = f"unfinished: {why}; the same command goes on with it"
         try:
             metrics = tuple(records.read_metrics(self.folder(planned) / "metrics.jsonl"))
         except OSError as cause:  # as a report of it has it: the others' is written

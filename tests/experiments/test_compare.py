@@ -38,6 +38,7 @@ from experiments.lock import held
 from experiments.quantities import Step, flops, in_turns, layers, state_bytes, tokens
 from experiments.report import costs as report_costs
 from experiments.report.costs import costs
+from experiments.report.data import Cell
 from experiments.report.pictures import STATE
 from experiments.report.table import NOTES
 from experiments.signals import Signals
@@ -396,6 +397,24 @@ def test_a_killed_process_is_a_row_that_says_so(tmp_path):
     found = run(Killed(), tmp_path, launch=TWO)
     errors = {c.name: c.error for c in found.cells if c.error}
     assert "its process was killed" in errors[SWEEP[1].name]
+    # it "failed", as if it needed --retry_failed
+    row = next(
+        line for line in (tmp_path / "table.md").read_text().splitlines() if "killed" in line
+    )
+    assert row.startswith("| softmax, seed 1 | unfinished: its process")
+
+
+def test_runs_that_did_not_end_have_not_failed(tmp_path, monkeypatch, capsys):
+    errors = {"a": "unfinished: its process was killed", "b": "no", "c": None}
+    found = [
+        Cell(name, name, 0, {}, None if x else {"test": {"accuracy": 0.5}}, x)
+        for name, x in errors.items()
+    ]
+    monkeypatch.setattr(compare, "compare", lambda *_, **__: types.SimpleNamespace(cells=found))
+    path = write_config(tmp_path / "c.py", "sweep = lambda: [{'seed': n} for n in range(3)]\n")
+    assert compare.main([f"--config={path}", f"--workdir={tmp_path}/out"]) == 1
+    told = "1 of 3 runs failed: b\n  1 of 3 runs did not end, and go on by the same command: a\n"
+    assert capsys.readouterr().err.endswith(told)
 
 
 class Full(Trainer):
