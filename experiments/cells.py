@@ -19,7 +19,7 @@ from experiments.rundir import RESULT, moved, read_json
 from experiments.sweep import HASH, Planned
 from experiments.validation import differences
 
-FAILURE, CLAIM = "failure.json", "claim"
+FAILURE, CLAIM, NOTES = "failure.json", "claim", "notes.json"
 SHOWN = 20  # lines of differences
 Run = Callable[..., dict[str, Any]]  # experiments.train.run
 
@@ -33,8 +33,8 @@ def begin(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> None:
 
 def check(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> dict:
     """What `begin` will write. Raises RunDirectoryError if the directory is a single run's, or
-    another comparison's (runs may be added to one, but none removed or changed); if it cannot be
-    known whose it is; or if it is not a directory."""
+    another comparison's (runs and trials may be added to one, but none removed or changed); if it
+    cannot be known whose it is; or if it is not a directory."""
     if workdir.exists() and not workdir.is_dir():
         raise RunDirectoryError(f"{workdir} is a file; give another --workdir")
     if (workdir / "config.json").exists():
@@ -72,7 +72,10 @@ def _changed(before: dict, now: dict) -> list[str]:
     """What was lost or differs, each lost run beside the one that stands in its place."""
     alike = lambda x: (x["variant"], x["config"].get("seed"))
     places = {alike(x): x["config"] for x in now["runs"].values()}
-    lines = differences(before["rules"], now["rules"])
+    rules = before["rules"]
+    if isinstance(rules.get("trials"), int) and rules["trials"] < (now["rules"]["trials"] or 0):
+        rules = rules | {"trials": now["rules"]["trials"]}  # each follows from those before it
+    lines = differences(rules, now["rules"])
     still = {name[-HASH:] for name in now["runs"]}
     for lost in (run for name, run in before["runs"].items() if name[-HASH:] not in still):
         other = places.get(alike(lost))
@@ -155,6 +158,12 @@ class Cells:
                     disk.write_json(self.folder(planned) / FAILURE, {"error": error})
                     tell(f"  failed: {summary(error)}")
 
+    def note(self) -> None:
+        """Keeps how each was made fair, if any was, for a report before all have ended."""
+        if notes := {p.name: p.notes for p in self.planned if p.notes}:
+            with held_soon(self.workdir):
+                disk.write_json(self.workdir / NOTES, notes)
+
     def found(self) -> tuple[Cell, ...]:
         """All runs as a report shows them. One that has not ended is a failure, with the reason."""
         return tuple(map(self._cell, self.planned))
@@ -163,7 +172,7 @@ class Cells:
         result, error = self.outcome(planned)
         if result is None and error is None:
             why = f"its process was killed (memory?), or {self.folder(planned)} is in use"
-            error = f"it has not ended: {why}; the same command goes on with it"
+            error = f"unfinished: {why}; the same command goes on with it"
         try:
             metrics = tuple(records.read_metrics(self.folder(planned) / "metrics.jsonl"))
         except OSError as cause:  # as a report of it has it: the others' is written

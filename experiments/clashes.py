@@ -20,16 +20,22 @@ def wrong(cell: dict) -> list[str]:
         if label in cell and not text(cell[label])
     ]
     fields = [record_of(name) for name in swept([cell])]
-    for n, one in enumerate(fields):
-        lost = [x for x in fields[:n] if _within(x, one)]
-        lines += [f"{one}: {x} comes before it in one run, and would be lost" for x in lost]
-    return lines
+    return lines + [
+        f"{one}: {x} comes before it in one run, and would be lost" for one, x in lost(fields)
+    ]
+
+
+def lost(fields: Sequence[str]) -> list[tuple[str, str]]:
+    """Each record with a field in it that comes before it, and is set in vain."""
+    return [(one, x) for n, one in enumerate(fields) for x in fields[:n] if _within(x, one)]
 
 
 def settled_twice(cells: list[dict], rules: Fairness, overrides: Sequence[str]) -> list[str]:
     """A line for each setting of the rules that the sweep or the command line makes too."""
     told, asked = swept(cells), given(overrides)
     lines = clashes(rules.search, "sweep() sets", told)
+    last = "comes before it, and would be lost; give it after it"
+    lines += [f"search: {one}: {x} {last}" for one, x in lost([*rules.search])]
     lines += clashes(asked, "search tries", rules.search, "--config.")
     if rules.budget:
         lines += clashes(told, "the budget sets", ["train.steps"], "sweep(): ")

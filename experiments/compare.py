@@ -35,7 +35,7 @@ from experiments.lock import held
 from experiments.ready import ready
 from experiments.report import Comparison, write
 from experiments.report.costs import costs
-from experiments.report.data import failures, variants
+from experiments.report.data import failures, is_unfinished, variants
 from experiments.report.merge import apart
 from experiments.report.table import terminal
 from experiments.search import check_values, chosen, search
@@ -86,7 +86,9 @@ def compare(
     finish = functools.partial(_finish, (run, command, _tell), launch)
     if rules.search:
         planned = chosen(planned, search(planned, rules, workdir, finish), rules)
-    if not finish(cells := Cells(workdir, tuple(planned))):
+    cells = Cells(workdir, tuple(planned))
+    cells.note()
+    if not finish(cells):
         console.print("the rest is run by another process, which will write the report")
         return None
     with contextlib.ExitStack() as stack:
@@ -172,10 +174,14 @@ def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
     )
     if found is None:
         return
-    failed = failures(variants(found.cells, {}))
-    if failed:
-        names = ", ".join(cell.name for cell in failed)
-        raise LabError(f"{len(failed)} of {len(planned)} runs failed: {names}")
+    without = failures(variants(found.cells, {}))
+    left = [cell.name for cell in without if is_unfinished(cell.error)]
+    failed = [cell.name for cell in without if cell.name not in left]
+    of = lambda some, what: f"{len(some)} of {len(planned)} runs {what}: {', '.join(some)}"
+    lines = [of(failed, "failed")] if failed else []
+    lines += [of(left, "did not end, and go on by the same command")] if left else []
+    if lines:
+        raise LabError("\n  ".join(lines))
 
 
 def _about(path: str) -> str:

@@ -74,8 +74,8 @@ class Draws:
         kinds = self.optuna.distributions
         if not isinstance(x, Range):
             return kinds.CategoricalDistribution(x)
-        whole = isinstance(x.low, int) and isinstance(x.high, int)
-        return (kinds.IntDistribution if whole else kinds.FloatDistribution)(x.low, x.high, x.log)
+        kind = kinds.IntDistribution if x.whole else kinds.FloatDistribution
+        return kind(x.low, x.high, x.log)
 
 
 def spread(number: int, dimensions: int) -> list[float]:

@@ -52,6 +52,10 @@ class Range:
     high: int | float
     log: bool = False
 
+    @property
+    def whole(self) -> bool:
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
     def __post_init__(self) -> None:
         if not self.low < self.high:
             raise ValueError(f"high: expected more than low={self.low}, got {self.high}")

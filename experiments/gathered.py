@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments import records
-from experiments.cells import begun, failure
+from experiments.cells import NOTES, begun, failure
 from experiments.errors import ConfigError, RunDirectoryError
-from experiments.fairness import Fairness, kept
+from experiments.fairness import kept
 from experiments.manifest import digest
 from experiments.placed import labelled, placed, seed, without_trials
 from experiments.records import read_object
@@ -19,7 +19,6 @@ from experiments.report.data import Cell, at, together
 from experiments.report.sight import Sight
 from experiments.results_file import MEND, Costs, Said, read
 from experiments.rundir import RESULT
-from experiments.search import setting
 from experiments.sweep import HASH, unlike
 from experiments.validation import flat, from_dict
 from experiments.words import plural
@@ -64,8 +63,8 @@ def gathered(workdir: Path) -> Comparison:
             f"  {MEND}"
         )
     rules = kept(sweep["rules"])
-    notes = {name: _searched(config, rules) for name, config in intact.items()}
-    notes |= {name: cell.notes for name, cell in planned.items()}
+    notes = {name: cell.notes for name, cell in planned.items()}
+    notes |= read(workdir / NOTES, dict[str, dict[str, str]]) or {}
     cells = [
         _cell(folder / name, labels.get(name, name), config, notes.get(name, {}))
         for name, config in zip(names, configs)
@@ -85,14 +84,6 @@ def gathered(workdir: Path) -> Comparison:
         dates=said.dates or dates(folder, cells, until=_newest(folder)),
         sights=sights(cells, folder, Sight.load),
     )
-
-
-def _searched(config: dict[str, Any], rules: Fairness) -> dict[str, str]:
-    """What was chosen for a run, whose comparison has yet to tell so itself; {} if nothing was."""
-    fields = flat(config)
-    if not rules.search or not rules.search.keys() <= fields.keys():
-        return {}
-    return {"searched": setting({name: fields[name] for name in rules.search}, rules)}
 
 
 def _of_decoders(costs: dict[str, Any], configs: dict[str, Any]) -> dict[str, Any]:

@@ -10,12 +10,13 @@ from typing import Any
 
 from experiments.cells import Cells
 from experiments.draws import Draws, journal
-from experiments.errors import LabError
+from experiments.errors import ConfigError, LabError
 from experiments.fairness import Fairness, Range
 from experiments.report.data import at
 from experiments.sweep import Planned
 
 APART = 10**6  # from the first seed to that of trials
+MOST = 1000  # that are tried before any run
 NEAR = 0.05  # of a range: so close to its end a better value may lie beyond
 POLL = 5  # seconds between looks at what another process runs
 Finish = Callable[[Cells], bool]  # runs what is left; False while another process has some of it
@@ -81,39 +82,50 @@ def combinations(planned: Sequence[Planned], rules: Fairness) -> list[Planned]:
 
 
 def check_values(planned: Sequence[Planned], rules: Fairness) -> None:
-    """Raises ConfigError for a combination of listed values, or where trials are drawn for the ends
-    of a range or a listed value, that a run cannot have."""
+    """Raises ConfigError for a combination of values that a run cannot have: a draw of it would end
+    the search, whenever it comes. Of more than MOST combinations each value is tried by itself, of
+    a range of real numbers, or of more than MOST whole ones, the ends."""
     if rules.trials is None:
         combinations(planned, rules)
         return
-    firsts = trial_runs(planned)
-    for name, x in rules.search.items():
-        for value in (x.low, x.high) if isinstance(x, Range) else x:
-            for first in firsts:
-                first.having({name: value})
+    listed = {name: _listed(x) for name, x in rules.search.items()}
+    if math.prod(map(len, listed.values())) <= MOST:
+        tried = [dict(zip(listed, x)) for x in itertools.product(*listed.values())]
+    else:
+        tried = [{name: value} for name, x in listed.items() for value in x]
+    for first in trial_runs(planned):
+        made = [first.having(values).config for values in tried]
+        for name, x in rules.search.items():
+            real = any(isinstance(at(config, name), float) for config in made)
+            if isinstance(x, Range) and x.whole and real:
+                what = f"expected low={x.low:.1f} or high={x.high:.1f} of a field of real numbers"
+                what += f", got {x.low} and {x.high}, between which whole ones alone are drawn"
+                raise ConfigError([f"search.{name}: {what}"])
+
+
+def _listed(x: Sequence | Range) -> Sequence:
+    if not isinstance(x, Range):
+        return x
+    return range(x.low, x.high + 1) if x.whole and x.high - x.low < MOST else (x.low, x.high)
 
 
 def chosen(planned: Sequence[Planned], tried: Cells, rules: Fairness) -> list[Planned]:
     """The runs with the setting that was best on validation, the first of equal ones; if every
     trial failed, that of the first, whose failure then shows."""
-    trials: dict[str, list[tuple[Planned, float | None]]] = {}
-    for trial in tried.planned:
-        trials.setdefault(trial.variant, []).append((trial, _accuracy(tried, trial)))
+    trials: dict[str, dict[str, tuple[Planned, float | None]]] = {}
+    for trial in tried.planned:  # a setting that was drawn twice is one run
+        trials.setdefault(trial.variant, {})[trial.name] = trial, _accuracy(tried, trial)
     made = []
     for p in planned:
-        own = trials[p.variant]
+        own = [*trials[p.variant].values()]
         ended = [(trial, accuracy) for trial, accuracy in own if accuracy is not None]
         best, most = max(ended, key=lambda x: x[1], default=own[0])  # of equal ones the first
         equal = sum(accuracy == most for _, accuracy in ended)
         values = {name: at(best.config, name) for name in rules.search}
-        told = f"{setting(values, rules)}, {_of(len(ended), len(own), equal)}"
+        told = _told(values, lambda name: _end(values[name], rules.search[name]))
+        told += f", {_of(len(ended), len(own), equal)}"
         made.append(p.having(values, searched=told))
     return made
-
-
-def setting(values: dict[str, Any], rules: Fairness) -> str:
-    """A run's values of the searched fields, and whether any is at an end of those tried."""
-    return _told(values, lambda name: _end(values[name], rules.search[name]))
 
 
 def _accuracy(cells: Cells, trial: Planned) -> float | None:

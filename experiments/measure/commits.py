@@ -67,6 +67,11 @@ def beside(
     a benchmark's. Raises ConfigError if there is no such suite."""
     found: dict[str, Turns] = {"here": {}, "there": {}}
     with checkout(ref) as there, tempfile.TemporaryDirectory(prefix="attn-") as out:
+        if not (there / "experiments/measure/suites.py").is_file():
+            # Python would take that of this commit, which may be installed
+            raise ConfigError(
+                [f"--against={ref}: that commit has no suites to time; name a later one"]
+            )
         theirs = json.loads(_python(there, "-c", ASKED))
         both = {n: [p for p in own if p in theirs[n]] for n, own in suites.items() if n in theirs}
         if left := ", ".join(n for n in suites if n not in both):

@@ -152,8 +152,11 @@ def failures(rows: Sequence[Variant]) -> list[Cell]:
 
 def outcome(error: str) -> str:
     """What became of a run without a result, for a table: one that is unfinished has not failed."""
-    text = summary(error)
-    return text if text.startswith("unfinished: ") else f"failed: {text}"
+    return summary(error) if is_unfinished(error) else f"failed: {summary(error)}"
+
+
+def is_unfinished(error: str) -> bool:
+    return error.startswith("unfinished: ")
 
 
 def summary(error: str) -> str:

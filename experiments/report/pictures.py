@@ -27,6 +27,7 @@ SLICES = (
 )
 MEAN = "Mean over seeds, of so many variants without the band from the lowest to the highest."
 BAND = "Mean over seeds, in a band from the lowest to the highest seed."
+ONE = "One seed each."
 CURVES = (
     ("loss", 1, "training loss"),
     ("validation.loss", 1, "validation loss"),
@@ -55,10 +56,10 @@ def pictures(rows: Sequence[Variant], baselines: dict[str, float]) -> Iterator[C
     band = MEAN if len(rows) > palette.MANY else BAND
     for key, scale, label in CURVES:
         series = {row.name: curves(row, key, scale) for row in rows}
-        if any(series.values()):
+        if most := max(map(len, series.values()), default=0):
             name = key.replace(".", "-")
             drawing = learning.curves(series, looks, ylabel=label, name=name, log=scale == 1)
-            yield drawing, f"{label.removesuffix(', %').capitalize()}. {band}"
+            yield drawing, f"{label.removesuffix(', %').capitalize()}. {band if most > 1 else ONE}"
 
 
 def _missing(unnamed: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """A benchmark times nothing that is wrong, and says why whoever is missing is missing."""
 
+import contextlib
 import dataclasses
 import functools
 import io
@@ -511,6 +512,13 @@ def test_a_commit_is_timed_by_the_suites_and_peers_that_both_have(monkeypatch):
     assert told[0] == "HEAD has no new, newer: left out"
     with pytest.raises(ConfigError, match="no suite of that commit is called new"):
         commits.beside("HEAD", [], {"new": []}, tell=told.append)
+
+
+def test_a_commit_without_suites_is_not_timed_by_those_of_another(monkeypatch, tmp_path):
+    """Python took the package that is installed, beside that commit's attn."""
+    monkeypatch.setattr(commits, "checkout", lambda ref: contextlib.nullcontext(tmp_path))
+    with pytest.raises(ConfigError, match="--against=old: that commit has no suites to time"):
+        commits.beside("old", [], {"softmax": []}, tell=lambda line: None)
 
 
 @pytest.mark.slow

@@ -31,12 +31,14 @@ from experiments.errors import (
     RunDirectoryError,
 )
 from experiments.fairness import Fairness, Range
+from experiments.gathered import gathered
 from experiments.kept import Kept
 from experiments.launch import launch_of
 from experiments.lock import held
 from experiments.quantities import Step, flops, in_turns, layers, state_bytes, tokens
 from experiments.report import costs as report_costs
 from experiments.report.costs import costs
+from experiments.report.data import Cell
 from experiments.report.pictures import STATE
 from experiments.report.table import NOTES
 from experiments.signals import Signals
@@ -356,6 +358,20 @@ def test_trials_that_failed_are_run_again_once(tmp_path):
     assert found.cells[0].notes["searched"] == told
 
 
+def test_a_report_of_what_was_interrupted_has_the_columns_of_the_whole(tmp_path):
+    """What sizes were solved to, the steps that a budget pays for, and of how many trials a setting
+    was the best, were known but told only at the end."""
+    rules = Fairness(budget={"steps": 3}, search={"optimizer.learning_rate": [1e-3, 2e-3]})
+    stopped = Trainer(linear_1_=KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run(stopped, tmp_path, rules=rules)
+    found = gathered(tmp_path).cells
+    notes = {cell.name: cell.notes for cell in run(Trainer(), tmp_path, rules=rules).cells}
+    assert len(found) == 4
+    assert [cell.notes for cell in found] == [notes[cell.name] for cell in found]
+    assert {*notes[found[0].name]} == {"steps", "searched"}
+
+
 def test_a_trial_is_told_by_what_it_tries(tmp_path, capsys):
     # each was "run 1 of 2: softmax, seed 1000000"
     rules = Fairness(search={"optimizer.learning_rate": [1e-3, 2e-3]})
@@ -381,6 +397,24 @@ def test_a_killed_process_is_a_row_that_says_so(tmp_path):
     found = run(Killed(), tmp_path, launch=TWO)
     errors = {c.name: c.error for c in found.cells if c.error}
     assert "its process was killed" in errors[SWEEP[1].name]
+    # it "failed", as if it needed --retry_failed
+    row = next(
+        line for line in (tmp_path / "table.md").read_text().splitlines() if "killed" in line
+    )
+    assert row.startswith("| softmax, seed 1 | unfinished: its process")
+
+
+def test_runs_that_did_not_end_have_not_failed(tmp_path, monkeypatch, capsys):
+    errors = {"a": "unfinished: its process was killed", "b": "no", "c": None}
+    found = [
+        Cell(name, name, 0, {}, None if x else {"test": {"accuracy": 0.5}}, x)
+        for name, x in errors.items()
+    ]
+    monkeypatch.setattr(compare, "compare", lambda *_, **__: types.SimpleNamespace(cells=found))
+    path = write_config(tmp_path / "c.py", "sweep = lambda: [{'seed': n} for n in range(3)]\n")
+    assert compare.main([f"--config={path}", f"--workdir={tmp_path}/out"]) == 1
+    told = "1 of 3 runs failed: b\n  1 of 3 runs did not end, and go on by the same command: a\n"
+    assert capsys.readouterr().err.endswith(told)
 
 
 class Full(Trainer):

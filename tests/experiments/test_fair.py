@@ -602,6 +602,13 @@ def test_what_is_searched_is_not_swept(tmp_path):
             "",
             "model.attention: .* would be lost",
         ),
+        # each mechanism was tried twice, with its own number of features
+        (
+            "sweep = lambda: [{'seed': 0}]\nsearch = {'model.attention.features': [8, 16],"
+            " 'model.attention': ['performer', 'rfa']}",
+            "",
+            "search: model.attention: model.attention.features comes before it",
+        ),
     ],
 )
 def test_what_one_place_settles_no_other_sets(text, override, message, tmp_path):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from experiments import gathered, records
-from experiments.cells import begin
+from experiments.cells import Cells, begin
 from experiments.config import mechanism, task
 from experiments.errors import ConfigError, RunDirectoryError
 from experiments.fairness import Fairness
@@ -133,8 +133,10 @@ def test_trials_are_no_seeds_of_a_comparison_without_its_results(tmp_path, capsy
     others = f"Also there, trials of a search or runs of another time: {len(trials)}."
     # nor was it told that something was searched, and what each variant got
     assert found.about == f"{rules.told} {others}"
-    told = [cell.notes for cell in found.cells]
-    assert told == [{"searched": "learning_rate=0.001 (smallest tried)"}] * 2
+    assert [cell.notes for cell in found.cells] == [{}] * 2
+    Cells(tmp_path, tuple(p.having({}, searched="x, best of 2", matched="y") for p in runs)).note()
+    told = [cell.notes for cell in gathered.gathered(tmp_path).cells]
+    assert told == [{"searched": "x, best of 2", "matched": "y"}] * 2
     # not as it was written: no rule is made up
     sweep = json.loads((tmp_path / "sweep.json").read_text())
     (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"rules": {"search": "x"}}))
@@ -349,6 +351,7 @@ def test_a_run_that_was_killed_before_its_first_step_is_no_damage(failed, told, 
 @pytest.mark.parametrize(
     ("file", "edited", "named"),
     [
+        ("notes.json", {"a": {"steps": 5}}, "a.steps: should be a valid string, got '5'"),
         ("results.json", {"title": 5}, "title: should be a valid string, got '5'"),
         ("results.json", {"cells": {"name": "x"}}, "cells: should be a valid array"),
         ("results.json", {"cells": [{"name": "x"}]}, "cells.0.variant: Field required"),

@@ -1,5 +1,6 @@
 """The pictures of a comparison show the numbers they are of, and only where there are some."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -72,6 +73,17 @@ def test_one_slice_is_no_heat_map_and_a_missing_one_is_left_blank():
     (panel,) = slices.panels(rows)
     assert panel.rows == {"a": {"x": 100}, "b": {"x": 0, "y": 0}}
     assert sum(x == "100.0" for x in texts(slices.heat([panel]).svg)) == 1
+
+
+@pytest.mark.parametrize(
+    ("seeds", "told"), [(1, "One seed each."), (2, "Mean over seeds, in a band")]
+)
+def test_one_seed_is_told_to_be_no_mean(seeds, told):
+    """It had a band from the lowest to the highest seed."""
+    row = variant("softmax", [{"all": 1.0}] * seeds)
+    cells = tuple(dataclasses.replace(x, metrics=({"step": 1, "loss": 2.0},)) for x in row.cells)
+    captions = {x.name: text for x, text in pictures([dataclasses.replace(row, cells=cells)], {})}
+    assert captions["loss"].startswith(f"Training loss. {told}")
 
 
 def test_state_is_on_a_logarithmic_axis_of_bytes():

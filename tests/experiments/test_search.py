@@ -1,5 +1,6 @@
 """Optuna draws the trials of a search; whatever interrupts it, it goes on as if nothing had."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -12,12 +13,12 @@ from test_fair import SWEEP, planned
 from tiny_experiment import write_config
 
 from experiments import compare, draws, records
-from experiments.cells import Cells
+from experiments.cells import Cells, begin
 from experiments.config_file import read_comparison
-from experiments.errors import ConfigError, DataError, LabError
+from experiments.errors import ConfigError, DataError, LabError, RunDirectoryError
 from experiments.fairness import Fairness, Range, fairness
 from experiments.ready import ready
-from experiments.search import chosen, search, trial_runs
+from experiments.search import check_values, chosen, search, trial_runs
 
 RATE = "optimizer.learning_rate"
 RULES = Fairness(
@@ -142,6 +143,23 @@ def test_an_interrupted_search_goes_on_with_the_same_trials(whole: Cells, tmp_pa
     assert again.ran == []
 
 
+def test_more_trials_go_on_from_those_that_were_drawn(whole: Cells, tmp_path: Path):
+    """More were refused as another comparison: all would have been run again."""
+    few, finish, sweep = (
+        dataclasses.replace(RULES, trials=11),
+        Finish(),
+        planned("softmax", "linear"),
+    )
+    begin(tmp_path, sweep, few)
+    search(sweep, few, tmp_path, finish)
+    begin(tmp_path, sweep, RULES)
+    assert names(search(sweep, RULES, tmp_path, finish)) == names(whole)
+    assert sorted(finish.ran) == sorted(names(whole))
+    for other in (few, dataclasses.replace(RULES, trials=None, search={RATE: [0.1, 0.2]})):
+        with pytest.raises(RunDirectoryError, match="trials: 12 there"):
+            begin(tmp_path, sweep, other)
+
+
 def test_a_trial_that_failed_is_one_of_their_number(tmp_path: Path):
     optuna = pytest.importorskip("optuna", reason="the extra [search]")
     rules = Fairness(search={RATE: Range(low=0.1, high=1.0)}, trials=3)
@@ -192,6 +210,15 @@ def test_trials_that_failed_are_not_among_those_that_one_was_best_of(tmp_path: P
     (found.folder(best) / "failure.json").write_text('{"error": "no"}')
     (one,) = chosen(planned("softmax"), found, LISTED)
     assert one.notes["searched"] == "learning_rate=0.01, best of 2 (1 failed)"
+
+
+def test_a_setting_that_is_drawn_again_is_no_other_trial(tmp_path: Path):
+    """Five draws of two listed values were "the first of 3 equal bests of 5"."""
+    pytest.importorskip("optuna", reason="the extra [search]")
+    rules = Fairness(search={RATE: [1e-2, 1e-1]}, trials=5)
+    found = search(planned("softmax"), rules, tmp_path, Finish())
+    (one,) = chosen(planned("softmax"), found, rules)
+    assert one.notes["searched"] == "learning_rate=0.1 (largest tried), best of 2"
 
 
 def test_a_trial_that_has_not_ended_is_neither_told_nor_passed_over(tmp_path: Path, monkeypatch):
@@ -271,6 +298,31 @@ def test_the_ends_of_a_range_are_tried_before_any_run(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"optimizer\.b1"):
         search(planned("softmax"), rules, tmp_path, Finish())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("tried", "refused"),
+    [
+        ({"model.width": Range(low=8, high=16)}, "width': 9"),  # of two heads
+        ({"model.width": [8, 12], "model.heads": [2, 3]}, "width': 8, 'model.heads': 3"),
+        ({"model.width": [9, 12], "model.heads": [1, 3]}, ""),
+        ({"model.width": Range(low=8, high=10**6)}, ""),  # too many to try
+    ],
+)
+def test_what_a_run_cannot_have_is_refused_before_it_is_drawn(tried: dict, refused: str):
+    """The draw of a width of 9 ended the search, and again whenever it went on."""
+    expected = pytest.raises(ConfigError, match=refused) if refused else contextlib.nullcontext()
+    with expected:
+        check_values(planned("softmax", "linear"), Fairness(search=tried, trials=5))
+
+
+@pytest.mark.parametrize("field", ["optimizer.weight_decay", "optimizer.clip_norm"])
+def test_a_field_of_real_numbers_is_not_searched_by_whole_ones(field: str):
+    """Of a weight decay from 1 to 2 nothing between them was tried."""
+    check = lambda x: check_values(planned("softmax"), Fairness(search={field: x}, trials=5))
+    check(Range(low=1.0, high=2))
+    with pytest.raises(ConfigError, match=rf"search\.{field}: expected low=1\.0 or high=2\.0"):
+        check(Range(low=1, high=2))
 
 
 class Passing(Finish):
