@@ -207,6 +207,14 @@ def number_of(scale: float | Array | None, H: int) -> float | None:
     return float(scale)
 
 
+def check_scale(scale, N: int) -> None:
+    """Raise TypeError for anything but an array, ValueError for another shape than [] and [N]."""
+    if not hasattr(scale, "dtype"):
+        raise TypeError(f"scale: expected a number or an array, got {scale!r}")
+    if jnp.shape(scale) not in ((), (N,)):
+        raise ValueError(f"scale: expected a number or shape [{N}], got {list(jnp.shape(scale))}")
+
+
 def scaled(q: Float[Array, "*B T N H"], scale: float | Array | None) -> Float[Array, "*B T N H"]:
     """q in at least float32 times `scale`: 1 / sqrt(H) unless given, one number or one per head.
 
@@ -218,9 +226,6 @@ def scaled(q: Float[Array, "*B T N H"], scale: float | Array | None) -> Float[Ar
     number = number_of(scale, H)
     if number is not None:
         return marked(q) * number
-    if not hasattr(scale, "dtype"):
-        raise TypeError(f"scale: expected a number or an array, got {scale!r}")
-    if jnp.shape(scale) not in ((), (N,)):
-        raise ValueError(f"scale: expected a number or shape [{N}], got {list(jnp.shape(scale))}")
+    check_scale(scale, N)
     q, poison = isolate(q)  # from an unused row, 0 * NaN would reach a learned scale
     return jnp.multiply(*aligned(q, jnp.asarray(scale, q.dtype).reshape(-1, 1))) + poison[..., None]

@@ -102,6 +102,7 @@ def _call(q, k, v, mask, bias, scale, cap, rate, key, block, *, sinks=None, retu
     return Call(q, k, v, mask, bias, scale, cap, dropout, return_lse or sinks is not None, block)
 
 
+@jax.jit  # for calls outside of jit
 def _drain(out, lse, sinks):
     """`out` times exp(lse) / (exp(lse) + exp(sink)), the share that each row's sink leaves; and the
     log-sum-exp with the sink."""
@@ -264,6 +265,7 @@ class Softmax(Cached):
         )
 
 
+@jax.jit  # for calls outside of jit
 def unit(x: Float[Array, "... H"]) -> Float[Array, "... H"]:
     """x / sqrt(mean(x^2) + 1e-6), in its own dtype; a row that is not finite stays as it is."""
     fine = jnp.isfinite(x).all(-1, keepdims=True)

@@ -1,10 +1,12 @@
 """The two implementations in plain JAX: they run anywhere and take every mask and bias."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
 from attn._blockwise import blockwise
-from attn._core import attend_materialized, dense_scores, isolate_rows
+from attn._core import attend_materialized, check_scale, dense_scores, isolate_rows, number_of
 from attn.kernels.call import Call
 
 
@@ -18,10 +20,21 @@ class Materialized:
         return None if call.block is None else blocks
 
     def __call__(self, call: Call):
-        s, seen = dense_scores(call.q, call.k, call.mask, call.bias, call.scale, call.logit_cap)
-        out = attend_materialized(s, seen, call.v, dropout=call.dropout)
-        lse = _log_sum_exp(s, seen) if call.return_lse else None
-        return out.astype(jnp.result_type(call.q)), lse
+        N, H = call.q.shape[-2:]
+        scale, number = None, number_of(call.scale, H)
+        if number is None:
+            check_scale(scale := call.scale, N)
+        settings = number, call.logit_cap, call.return_lse
+        return _attend(settings, call.q, call.k, call.v, call.mask, call.bias, scale, call.dropout)
+
+
+@functools.partial(jax.jit, static_argnums=0)  # for calls outside of jit
+def _attend(settings, q, k, v, mask, bias, scale, dropout):
+    number, logit_cap, return_lse = settings
+    s, seen = dense_scores(q, k, mask, bias, scale if number is None else number, logit_cap)
+    out = attend_materialized(s, seen, v, dropout=dropout)
+    lse = _log_sum_exp(s, seen) if return_lse else None
+    return out.astype(jnp.result_type(q)), lse
 
 
 def _log_sum_exp(s, seen):
