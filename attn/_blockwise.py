@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from attn._core import marked, number_of, scaled
+from attn._core import number_of, scaled
 from attn._dropout import Dropout
 from attn._forms import FORMS, Form, form_of
 from attn._tiles import LOG2E, Tiling
@@ -56,8 +56,8 @@ def blockwise(
     # score tiles of about 2 MB stay in cache
     fits = [r for r in range(1, known + 1) if B % r == 0 and r * N * block_q * block_k <= 2**19]
     number = number_of(scale, H)
-    # a scale that is an array, which may be learned, is applied at once
-    q, number = (marked(q), number) if number is not None else (scaled(q, scale), 1.0)
+    if number is None:  # an array, which may be learned, is applied at once
+        q, number = scaled(q, scale), 1.0
     rows = known if form.at_once else max(fits, default=1)
     tiling = Tiling(B, T, S, K, N // K, block_q, block_k, rows, logit_cap, number)
     q = (q if form.at_once else wide(q)).reshape(B, T, N, H)

@@ -17,7 +17,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from attn._axes import conjunction
-from attn._core import isolate
+from attn._core import isolate, marked
 from attn._dropout import keep
 from attn._tiles import (
     LOG2E,
@@ -54,7 +54,7 @@ def forward(t: Tiling, q, k, v, mask, bias, dropout):
     drop = words(t, dropout)
     k, (v, poison) = k.astype(q.dtype), isolate(v.astype(q.dtype))
     k = k + (poison + isolate(k)[1])[..., None]
-    q, factor = _scaled(t, q)
+    q, factor = _scaled(t, marked(q))
     qs, ks, vs = t.to_blocks(q, t.block_q), t.to_blocks(k, t.block_k), t.to_blocks(v, t.block_k)
 
     score = functools.partial(t.scores, masked=True)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from attn._core import isolate
+from attn._core import isolate, marked
 from attn._dropout import Dropout, keep
 from attn._tiles import (
     LOG2E,
@@ -15,8 +15,8 @@ from attn._tiles import (
     divided,
     going_back,
     mean,
+    sending,
     transposed_product,
-    wanted,
     whole_rows,
 )
 from attn.masks import Mask
@@ -50,7 +50,7 @@ def forward(t: Tiling, q, k, v, mask, bias, dropout):
 
     def block(a, carry):
         row, start = a * t.block_q, starts[a]
-        qa, spoilt = cut(q, row) * (t.scale * LOG2E), cut(poison, start, width)
+        qa, spoilt = marked(cut(q, row)) * (t.scale * LOG2E), cut(poison, start, width)
         keys = cut(k, start, width).astype(q.dtype) + spoilt
         values = jnp.where(jnp.isnan(spoilt), 0, cut(v, start, width).astype(q.dtype))
         i, j = _indices(t, row, start, width)
@@ -73,7 +73,7 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
     starts, width, queries, cut = _geometry(t, mask)
     # in blocks, as the loop uses them: it would recompute them for each score
     tops = t.rows_to_blocks(going_back(top, total, do.swapaxes(1, 2), d_lse), jnp.inf)
-    q = queries(wanted(q, total, do, d_lse))
+    q, sent = queries(q), queries(sending(total, do, d_lse))
     d_lses, do = t.rows_to_blocks(d_lse), queries(do)
     dropout = _padded(queries, dropout)
     poison = _poison(q, k, v)
@@ -81,7 +81,7 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
     def block(a, carry):
         dq, dk, dv, d_bias = carry
         row, start = a * t.block_q, starts[a]
-        qa = isolate(cut(q, row))[0] * t.scale
+        qa = jnp.where(cut(sent, row), isolate(cut(q, row))[0], 0) * t.scale
         doa = isolate(cut(do, row))[0]
         spoilt = jnp.isnan(cut(poison, start, width))
         clean = lambda x: jnp.where(spoilt, 0, cut(x, start, width).astype(q.dtype))

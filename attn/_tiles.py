@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Shaped
 
 from attn._axes import conjunction
-from attn._core import isolate
+from attn._core import isolate, marked
 from attn._dropout import Dropout, keep
 from attn._wide import inverse
 
@@ -152,7 +152,7 @@ def going_in(t: Tiling, q, k, v):
     """Inputs of the forward pass, of q's dtype: q scaled and in base 2, keys with poison where a
     key or value is not finite."""
     k, (v, poison) = k.astype(q.dtype), isolate(v.astype(q.dtype))
-    return q * (t.scale * LOG2E), k + (poison + isolate(k)[1])[..., None], v
+    return marked(q) * (t.scale * LOG2E), k + (poison + isolate(k)[1])[..., None], v
 
 
 def coming_back(t: Tiling, q, k, v, total, do, d_lse):
@@ -163,11 +163,16 @@ def coming_back(t: Tiling, q, k, v, total, do, d_lse):
 
 
 def wanted(q, total, do, d_lse):
-    """q [R, T, N, H], 0 in rows whose sums [R, N, T] are NaN: a score that overflowed would do so
-    again, inf - inf against a top of inf. Also 0 in unused rows, of gradient 0: a score that was
-    -inf, added up in another order, may be NaN."""
-    lost, asked = jnp.isnan(total).mT, (do != 0).any(-1) | (d_lse != 0).mT
-    return jnp.where((lost | ~asked)[..., None], 0, q)
+    """q [R, T, N, H], 0 in the rows that are not `sending`."""
+    return jnp.where(sending(total, do, d_lse), q, 0)
+
+
+def sending(total, do, d_lse):
+    """Whether a row sends a number back, [R, T, N, 1]. Not if its sum [R, N, T] is NaN: a score
+    that overflowed would do so again, inf - inf against a top of inf. Nor if it is unused, of
+    gradient 0: a score that was -inf, added up in another order, may be NaN."""
+    asked = (do.swapaxes(1, 2) != 0).any(-1) | (d_lse != 0)
+    return (~jnp.isnan(total) & asked).mT[..., None]
 
 
 def going_back(top, total, do, d_lse):

@@ -82,3 +82,14 @@ def test_windows_run_by_strips_and_dense_masks_do_not():
 def test_a_strip_is_no_longer_than_the_tokens_are_apart():
     bias = attn.biases.Relative(jnp.zeros((32, 2)), max_distance=100_000)
     assert bias.prepare((), 40, 24, (8, 8)).values.shape[-1] < 128
+
+
+@pytest.mark.optimised
+def test_temporaries_of_a_window_hold_no_copy_of_the_queries():
+    # which is 17 MB at this length; a mark of infinite queries, taken before the loop, was one
+    x = jax.ShapeDtypeStruct((1, 16384, 4, 64), jnp.float32)
+    attend = lambda q, k, v: attn.window_attention(q, k, v, left=255, right=0)
+    back = lambda q, k, v, do: jax.vjp(attend, q, k, v)[1](do)
+    for run, arguments in ((attend, (x, x, x)), (back, (x, x, x, x))):
+        compiled = jax.jit(run).lower(*arguments).compile()
+        assert compiled.memory_analysis().temp_size_in_bytes < 20e6
