@@ -171,8 +171,13 @@ def sending(total, do, d_lse):
     """Whether a row sends a number back, [R, T, N, 1]. Not if its sum [R, N, T] is NaN: a score
     that overflowed would do so again, inf - inf against a top of inf. Nor if it is unused, of
     gradient 0: a score that was -inf, added up in another order, may be NaN."""
-    asked = (do.swapaxes(1, 2) != 0).any(-1) | (d_lse != 0)
-    return (~jnp.isnan(total) & asked).mT[..., None]
+    # heads first, as for `going_back`: XLA finds what rows are asked once for both
+    return (~jnp.isnan(total) & _asked(do.swapaxes(1, 2), d_lse)).mT[..., None]
+
+
+def _asked(do, d_lse):
+    """Whether a row is used: do [R, N, T, D] and d_lse [R, N, T], or both in blocks."""
+    return (do != 0).any(-1) | (d_lse != 0)
 
 
 def going_back(top, total, do, d_lse):
@@ -180,7 +185,7 @@ def going_back(top, total, do, d_lse):
     rows that send nothing back. (top + log2(total), the log-sum-exp, rounds the total away where
     scores are as large as -1e9.)"""
     # rows that see nothing, and unused NaN rows: exp2(s - inf) = 0
-    lost, asked = jnp.isnan(total), (do != 0).any(-1) | (d_lse != 0)
+    lost, asked = jnp.isnan(total), _asked(do, d_lse)
     top = jnp.where((total == 0) | (lost & ~asked), jnp.inf, jnp.where(lost, jnp.nan, top))
     # a NaN cotangent reaches what its row sees, nothing else
     return top + isolate(do)[1]

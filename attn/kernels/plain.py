@@ -21,9 +21,11 @@ class Materialized:
 
     def __call__(self, call: Call):
         N, H = call.q.shape[-2:]
-        scale, number = None, number_of(call.scale, H)
+        scale, number = call.scale, number_of(call.scale, H)
         if number is None:
-            check_scale(scale := call.scale, N)
+            check_scale(scale, N)
+        else:
+            scale = None  # compiled in, not an input
         settings = number, call.logit_cap, call.return_lse
         return _attend(settings, call.q, call.k, call.v, call.mask, call.bias, scale, call.dropout)
 
