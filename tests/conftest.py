@@ -1,6 +1,7 @@
 """Shared by all tests: results are compared at full matrix precision on every backend, and
 programs are compiled quickly."""
 
+import contextlib
 import gc
 import itertools
 import time
@@ -48,14 +49,11 @@ def _full_precision():
         yield
 
 
-@pytest.fixture(autouse=True)
-def _compiled_quickly(request, monkeypatch):
+@contextlib.contextmanager
+def quickly():
     """Few optimisations, and XLA's older code generator for CPUs, which compiles three times
-    as fast: the suite compiles for most of its time, and most tests are about arithmetic. Tests
-    about what a compiler may do to NaN, to bits or to memory are marked `optimised` and compiled
-    as a user's program is, as all are on an accelerator. (jax has no setting for the generator,
-    XLA's flag is per process.)"""
-    if request.node.get_closest_marker("optimised") or jax.default_backend() != "cpu":
+    as fast. (jax has no setting for the generator, XLA's flag is per process.)"""
+    if jax.default_backend() != "cpu":
         yield
         return
     options, older = compiler.get_compile_options, older_generator()
@@ -64,11 +62,33 @@ def _compiled_quickly(request, monkeypatch):
         overrides = {**older, **(env_options_overrides or {})}
         return options(*args, env_options_overrides=overrides, **others)
 
-    monkeypatch.setattr(compiler, "get_compile_options", quick)
     before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "get_compile_options", quick)
+        jax.config.update("jax_disable_most_optimizations", True)
+        try:
+            yield
+        finally:
+            jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Modules draw arrays while they are imported."""
+    with quickly():
+        return (yield)
+
+
+@pytest.fixture(autouse=True)
+def _compiled_quickly(request):
+    """The suite compiles for most of its time, and most tests are about arithmetic. Tests about
+    what a compiler may do to NaN, to bits or to memory are marked `optimised` and compiled as a
+    user's program is, as all are on an accelerator."""
+    if request.node.get_closest_marker("optimised"):
+        yield
+        return
+    with quickly():
+        yield
 
 
 @pytest.fixture
