@@ -7,7 +7,7 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
-from tiers import ENGINES
+from tiers import FEW
 
 import attn
 from attn import MECHANISMS
@@ -20,7 +20,7 @@ def learned_by(record):
 
 
 EXAMPLES = [
-    pytest.param(record, id=f"{name}-{n}", marks=[pytest.mark.slow] * (name not in ENGINES))
+    pytest.param(record, id=f"{name}-{n}", marks=[pytest.mark.slow] * (name not in FEW))
     for name, kind in MECHANISMS.items()
     for n, record in enumerate(kind.examples())
     if learned_by(record)

@@ -7,7 +7,7 @@ what a query sees is made of other queries (poolingformer).
 
 import jax
 import pytest
-from tiers import ENGINES
+from tiers import FEW
 
 from attn import MECHANISMS, Causal
 from attn.testing import inputs
@@ -18,7 +18,7 @@ PAIRS = {"window", "global_window", "bigbird", "strided", "fixed", "sinks", "axi
 PAIRS |= {"dilated", "logsparse", "block_sparse", "luong", "synthesizer"}
 PAIRS |= {"poolingformer"}
 EXAMPLES = [
-    pytest.param(mechanism, marks=[pytest.mark.slow] * (number > 0 or name not in ENGINES))
+    pytest.param(mechanism, marks=[pytest.mark.slow] * (number > 0 or name not in FEW))
     for name in sorted(MECHANISMS.keys() - PAIRS)
     for number, mechanism in enumerate(MECHANISMS[name].examples())
     if Causal in mechanism.honours  # the others refuse it, by law 2

@@ -15,7 +15,7 @@ from attn.testing.cases import base_mask
 T = 40
 FEW = 200  # of programs; what is outside of an engine makes one for each operation and shape
 BY_ROWS = ("additive", "luong", "sigmoid", "relu", "synthesizer")  # several blocks of them here
-SOON = ("linear", "delta_net", "moba", "nystrom")
+SOON = ("linear", "delta_net")
 # what is not in an engine of theirs
 OWN = ("additive", "differential", "talking_heads", "topk", "sinkhorn", "routing", "poolingformer")
 LATER = in_ci([n for n in MECHANISMS if n not in SOON], (*ENGINES, *OWN))

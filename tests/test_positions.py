@@ -105,6 +105,7 @@ def test_t5_buckets():
     assert at(5, **past) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bias",
     [

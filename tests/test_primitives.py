@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType, PartitionSpec
-from tiers import at_once, in_ci
+from tiers import FEW, at_once, in_ci
 
 import attn
 from attn._integers import check_integers
@@ -318,7 +318,7 @@ def test_a_prompt_has_as_many_keys_as_queries(name):
         mechanism.prefill(q[:, -1:], k, v, max_length=9, **learned)
 
 
-@pytest.mark.parametrize("name", at_once(DECODES))
+@pytest.mark.parametrize("name", at_once(DECODES, FEW))
 def test_decoding_runs_under_shard_map(name):
     for mechanism in attn.MECHANISMS[name].examples():
         q, k, v, learned = inputs(mechanism, **TINY)
@@ -516,7 +516,7 @@ def test_a_step_takes_floats_of_one_dtype(name):
 
 
 @pytest.mark.parametrize(("held", "came"), [("float32", "float64"), ("float64", "bfloat16")])
-@pytest.mark.parametrize("name", at_once(DECODES))
+@pytest.mark.parametrize("name", at_once(DECODES, FEW))
 def test_a_state_of_another_width_is_refused_by_name(name, held, came):
     """Some lost the digits of float64, others blamed k, or a scan within."""
     mechanism = attn.MECHANISMS[name].examples()[0]

@@ -28,6 +28,7 @@ def test_marks():
     assert marks(in_ci(("relu", "softmax"), ("softmax",))) == [["thorough"], ["slow"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("minutes", "told"), [("0", "2 passed, 2 skipped"), ("9", "4 passed")])
 def test_slow_tests_come_last_laws_before_others_and_none_begins_late(minutes, told, tmp_path):
     (tmp_path / "test_it.py").write_text(TESTS)

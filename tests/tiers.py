@@ -10,6 +10,8 @@ ENGINES = (
     *("window", "strided", "hierarchical", "reformer", "moba", "nsa"),
     *("linformer", "nystrom", "pooled", "luna"),
 )
+# one of each kind of engine, for tests that compile several programs a mechanism
+FEW = ("softmax", "linear", "gated_delta_net", "window", "moba", "nystrom")
 
 
 def at_once(every, some=ENGINES):

@@ -132,6 +132,7 @@ def test_empty_arrays(shape):
         assert (np.asarray(out) == 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", [Pooled(stride=3), Pooled(stride=40, pool="conv")], ids=repr)
 def test_decoding_spreads_what_is_not_finite_and_tells_when_it_forgot(mechanism):
     q, k, v, learned = inputs(mechanism, T=9, S=9, batch=())

@@ -101,6 +101,7 @@ def test_it_is_the_papers_two_levels(mechanism, offset):
     assert off(mechanism, offset=offset) < 2e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", [EVERY[0], EVERY[1]], ids=repr)
 @pytest.mark.parametrize("shape", [{"T": 9, "S": 13}, {"T": 13, "S": 9}, {"T": 1, "S": 1}])
 def test_pools_are_of_the_queries_where_there_are_more_or_fewer(mechanism, shape):
@@ -114,6 +115,7 @@ def test_a_query_that_is_not_there_is_in_no_pool(mechanism):
     assert off(mechanism, asks=[0, 1, 2, 6, 7, 11, 12]) < 2e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["dynamic", "mean", "max"])
 def test_settings_larger_than_the_sequence_are_one_pool(pool):
     for size in (9, 40):
@@ -149,6 +151,7 @@ class PoolsTheFirstOfARun(Poolingformer):
 WRONG = [PoolsPadding, SeesAPoolEarly, SeesAPoolLate, PoolsTheFirstOfARun]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WRONG)
 @pytest.mark.parametrize("offset", [None, 0])
 def test_a_wrong_one_is_seen(kind, offset):
@@ -164,6 +167,7 @@ def shown_too_early(m, T=13):
     return [t for t in range(T) if not np.array_equal(again(t), out[:, : t + 1])]
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 @pytest.mark.parametrize("mechanism", EVERY, ids=repr)
 def test_no_token_shows_before_it_is_there(mechanism):
@@ -186,6 +190,7 @@ def test_padding_equals_the_shorter_sequence_alone(mask):
         np.testing.assert_allclose(got[row, :n], alone, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [FULL, Causal(), Causal() & Padding(jnp.array([550]))], ids=repr)
 def test_long_sequences_equal_the_definition_by_strips(mask):
     """Past 512 tokens the engine takes other ways, by which blocks `Within` touches."""
@@ -264,6 +269,7 @@ def test_bad_arrays_and_masks_are_named():
         poolingformer_attention(q, k, v, mask=Segments(ids, ids), **learned)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", EVERY, ids=repr)
 def test_decoding_spreads_what_is_not_finite_and_tells_when_it_forgot(mechanism):
     q, k, v, learned = inputs(mechanism, T=13, S=13, batch=())

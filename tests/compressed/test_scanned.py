@@ -13,6 +13,7 @@ from attn.testing import inputs
 from attn.testing.cases import widen
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 @pytest.mark.parametrize("mechanism", [ABC(slots=3, chunk=4), Luna(length=3, chunk=4)])
 def test_queries_of_any_size_read_the_slots_that_they_ask_for(mechanism):

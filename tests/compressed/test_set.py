@@ -74,6 +74,7 @@ def test_empty_arrays(shape):
     assert (np.asarray(out) == 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", [Set(points=3), Luna(length=3), ABC(slots=3)], ids=repr)
 def test_scores_that_overflow_reach_no_gradient_of_other_rows(mechanism):
     q, k, v, learned = inputs(mechanism, T=9, S=9)

@@ -102,6 +102,7 @@ def test_dropout_is_the_same_for_every_implementation_and_block(block, mask):
         np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*BIASES][:4])
 def test_a_bias_that_shards_share_has_a_gradient(name):
     # its carry did not vary over the mesh as the scores do: "carry input and output differ"
@@ -368,6 +369,7 @@ def test_a_row_of_one_key_sends_exactly_nothing_to_its_scores(T):
     np.testing.assert_allclose(dv, jnp.cos(v), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 @pytest.mark.parametrize(
     ("T", "mask"),

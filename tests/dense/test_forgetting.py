@@ -41,6 +41,7 @@ def attend(q, k, v, log_decay, mask=CAUSAL):
     return forgetting_attention(q, k, v, log_decay=log_decay, mask=mask)
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 @pytest.mark.parametrize("size", [0.05, 1.0])
 def test_a_long_sequence_is_as_exact_as_a_short_one(size):
@@ -60,6 +61,7 @@ def test_after_a_hard_gate_it_is_as_if_nothing_was_before(gate):
     assert all(np.isfinite(g).all() for g in grads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", [None, 0])
 def test_a_document_in_parts_forgets_by_its_own_gates(offset):
     """Gates of the documents and of the padding between its parts were counted, NaN ones too."""

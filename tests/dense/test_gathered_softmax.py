@@ -80,7 +80,7 @@ LENGTHS = at_once(((1, 1), (1, 90), (37, 37), (130, 37), (130, 130)), ((130, 130
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("name", at_once(MASKS, ("full", "bigbird", "padding")))
 def test_each_mask_equals_the_materialized(name, lengths):
     q, k, v, _ = inputs(attn.Softmax(), T=lengths[0], S=lengths[1])
     assert_near(*both(q, k, v, mask=MASKS[name](*lengths)))
@@ -94,6 +94,7 @@ BIASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learned", [(0, 1, 2), (0, 1, 2, 3)], ids=str)
 @pytest.mark.parametrize("name", BIASES)
 def test_each_bias_equals_the_materialized(name, learned):
@@ -102,6 +103,7 @@ def test_each_bias_equals_the_materialized(name, learned):
     assert_near(*both(q, k, v, BIASES[name](45), learned, mask=mask), room=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [Causal(), Window(9, 4) & Padding(jnp.array([13, 45]))], ids=str)
 def test_dropout_and_cap_equal_the_materialized(mask):
     q, k, v, _ = inputs(attn.Softmax(), T=45, S=45)
@@ -109,6 +111,7 @@ def test_dropout_and_cap_equal_the_materialized(mask):
     assert_near(*both(q, k, v, mask=mask, **options), room=1e-5)
 
 
+@pytest.mark.slow
 def test_groups_that_take_turns_make_the_same(monkeypatch):
     q, k, v, _ = inputs(attn.Softmax(), T=130, S=130)
     mask = Causal() & Padding(jnp.array([90, 130]))
@@ -121,6 +124,7 @@ def test_groups_that_take_turns_make_the_same(monkeypatch):
     assert_near(whole, turns, room=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_narrow_dtypes(dtype):
     q, k, v, _ = inputs(attn.Softmax(), T=45, S=45)
@@ -133,6 +137,7 @@ def test_narrow_dtypes(dtype):
     assert_near(want, got, room=2 * float(jnp.finfo(dtype).eps))
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 @pytest.mark.parametrize("mask", [Causal(), Causal() & Window(20, 0)], ids=str)
 @pytest.mark.parametrize("place", [0, 1, 2])

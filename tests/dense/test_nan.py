@@ -14,7 +14,12 @@ pytestmark = pytest.mark.optimised  # the compiler it was that lost NaN
 
 @pytest.mark.parametrize("T", [19, pytest.param(41, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("name", "block"), [("materialized", None), ("blockwise", 8), ("blockwise", None)]
+    ("name", "block"),
+    [
+        ("materialized", None),
+        ("blockwise", 8),
+        pytest.param("blockwise", None, marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_visible_nan_shows_in_exactly_what_sees_it(place, name, block, T):
@@ -55,6 +60,7 @@ def test_a_visible_nan_shows_in_exactly_what_sees_it(place, name, block, T):
             assert not others.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mechanism",
     [
@@ -107,6 +113,7 @@ def test_a_bias_of_minus_infinity_hides_a_key_from_the_definition_too(mechanism)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", [attn.Softmax(block=4), attn.SlidingWindow(left=2, right=0)])
 @pytest.mark.parametrize("size", [3e38, -3e38])
 def test_a_query_that_nobody_asks_about_reaches_no_gradient(mechanism, size):
@@ -119,6 +126,7 @@ def test_a_query_that_nobody_asks_about_reaches_no_gradient(mechanism, size):
         np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mechanism",
     [attn.Softmax(implementation="materialized"), attn.TopK(), attn.Luong(local="p")],

@@ -41,6 +41,7 @@ def test_laws_hold(law):
     check(attn.SlidingWindow(left=3, right=2), only=[law]).raise_if_broken()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("by_strips")
 @pytest.mark.parametrize("name", ["t5", "array", "none"])
 @pytest.mark.parametrize("rate", [0.0, 0.3])

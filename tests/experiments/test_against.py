@@ -116,6 +116,7 @@ def test_answers_of_one_row_are_not_a_sample_of_their_own():
     assert found == (0.6, pytest.approx(math.hypot(12.706205 * 0.1 / 2**0.5, 1.959964 * error)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [100, 1000])
 @pytest.mark.parametrize("seed_noise", [0.0, 0.3])
 def test_p_and_interval_are_right_where_rows_are_hard_for_all(rows, seed_noise):
@@ -141,6 +142,7 @@ def test_equal_differences_of_two_seeds_are_a_tie():
         assert found["linear"].text() == f"tie (+0.4, p {p})"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "seeds", "variants"), [(270, 2, 6), (270, 2, 57), (270, 3, 6), (2000, 3, 14)]
 )

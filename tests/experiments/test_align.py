@@ -52,6 +52,7 @@ def test_pictures_lie_side_by_side():
     assert drawing.png.startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_another_head_is_told_which_command_draws_it(whole, capsys):
     # the hint came out as "'token': [redacted] -m experiments.visualize"
     assert align.main([f"--workdir={whole}"]) == 2

@@ -122,6 +122,7 @@ def test_variances_are_the_diagonals_of_the_covariances(rows):
     np.testing.assert_allclose(relative, fourier_variance(q, k), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_first_order_theory_meets_the_performer_at_many_features():
     x = draw(0, 30, 8, 0.1)
     truth = exact(x)
@@ -180,6 +181,7 @@ def test_the_share_of_pairs_outside_a_window():
         assert sweeps.outside(20, window) == np.mean(abs(i - j) >= window)
 
 
+@pytest.mark.slow
 def test_distillation_brings_hedgehog_nearer_to_softmax():
     s = Settings(steps=60, width=8, train_length=24)
     start = identity(8)

@@ -776,6 +776,7 @@ def test_mistakes_are_one_message_each(capsys, tmp_path):
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 def test_costs_are_kept_until_something_changes(tmp_path):
     cache = tmp_path / "costs.json"
     first = costs({"softmax": experiment()}, cache)
@@ -795,6 +796,7 @@ def test_costs_are_kept_until_something_changes(tmp_path):
         assert report_costs._before(cache, {"of": "this"}) is None
 
 
+@pytest.mark.slow
 def test_a_step_is_timed_as_it_was_compiled_for_training(tmp_path):
     kept, x = Kept(), experiment()
     train.run(x, tmp_path / "run", progress=False, kept=kept)

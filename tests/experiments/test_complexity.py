@@ -143,6 +143,7 @@ def test_steps_in_a_row_of_definitions():
     assert work(MECHANISMS["gla"](chunk=2), shape(T), True).steps == -(-T // 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mixer", "causal", "layers"),
     [
@@ -174,6 +175,7 @@ def test_each_layer_takes_the_next_draw():
     assert layers_to_reach([left, right], corner) == 3
 
 
+@pytest.mark.slow
 def test_right_claims_stand(results):
     assert not any(tables.departures(results, name) for name in results["mixers"])
     assert results["mixers"]["window"]["layers"] == [2, 6]

@@ -50,6 +50,7 @@ def test_json_and_back_is_equal(experiment: Experiment):
     assert from_dict(json.loads(json.dumps(to_dict(experiment)))) == experiment
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["sweep", "search", "dry_run"])
 def test_what_is_no_command_says_which_is(module):
     done = subprocess.run(
@@ -399,6 +400,7 @@ def processor_time(command: list[str]) -> tuple[float, subprocess.CompletedProce
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done
 
 
+@pytest.mark.slow
 def test_mistakes_take_little_more_than_importing_jax_and_make_nothing(tmp_path: Path):
     arguments = ["--config.model.heads=3", "--config.train.stepss=1", "--workdr=x"]
     module = [sys.executable, "-m", "experiments.train"]

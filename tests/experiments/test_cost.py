@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiers import at_once
+from tiers import FEW, at_once
 
 from attn import MECHANISMS, Causal, Softmax
 from attn.testing.cases import base_mask
@@ -83,7 +83,7 @@ def test_on_a_gpu_a_turn_is_calls_one_after_another_waited_for_at_the_end():
     assert plain == [0, 1, 2]  # what does not say how to wait is called once a turn
 
 
-@pytest.mark.parametrize("name", at_once(MECHANISMS))
+@pytest.mark.parametrize("name", at_once(MECHANISMS, FEW))
 def test_every_mechanism_has_costs(name):
     mechanism = MECHANISMS[name]()
     attend, arrays = cost.attention(mechanism, SHAPE, base_mask(mechanism))

@@ -177,6 +177,7 @@ print(cli.main(lambda values: None, print, usage="", arguments=["--unknown"]))
     assert done.stdout == "True\n2\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["pipe", "disk"])
 def test_who_reads_what_is_printed_may_go_away(end):
     # `compare ... | head -1` ended after one run
@@ -203,6 +204,7 @@ sys.exit(cli.main(lambda values: None, run, usage="", arguments=[]))
     assert (done.stderr, done.returncode) == wanted
 
 
+@pytest.mark.slow
 def test_a_letter_that_stdout_lacks_is_no_error():
     """A comparison of hours ended in a traceback at the first ± of its table."""
     program = """
@@ -278,6 +280,7 @@ def test_a_directory_that_vanishes_is_one_clear_error(tmp_path: Path, monkeypatc
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["directory", "lock"])
 def test_a_directory_that_is_replaced_is_not_written_to(what: str, tmp_path: Path, monkeypatch):
     run, before = tmp_path / "run", []

@@ -430,6 +430,7 @@ def test_a_comparison_by_a_path_that_is_not_utf_8_is_reported(tmp_path):
     assert "<h1>Comparison: ?.py</h1>" in (tmp_path / "out/report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_report_that_nobody_listens_to_is_written(tmp_path):
     leave(tmp_path / "in", [(planned(), 0.5), (planned(seed=1), None)])
     arguments = [f"--workdir={tmp_path / 'in'}", f"--out={tmp_path / 'out'}"]

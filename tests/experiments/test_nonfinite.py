@@ -109,6 +109,7 @@ def test_only_so_many_batches_are_done_without(kind: str, tmp_path: Path, monkey
     assert max(Checkpoints.of(tmp_path, without(kind, nonfinite_limit=2)).steps()) < BAD + 2
 
 
+@pytest.mark.slow
 def test_steps_that_are_made_again_are_no_slower_ones(tmp_path, monkeypatch):
     """Their time was counted and they were not: a run that had gone back seemed slower by them."""
     clock, make = [0.0], loop.Session._train

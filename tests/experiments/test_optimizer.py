@@ -54,6 +54,7 @@ def test_tables_of_recurrent_models_do_not_decay(family):
     assert any(jax.tree.leaves(shrinks))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", [Reformer(buckets=4, chunk=4), Routing(clusters=2, window=4)])
 def test_what_no_gradient_reaches_is_not_counted_as_learned(mechanism):
     sizes = dict(vocab_size=5, max_length=8, classes=3, layers=1, width=8, heads=2, mlp_width=8)

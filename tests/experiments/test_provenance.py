@@ -137,6 +137,7 @@ def test_what_a_mechanism_imports_from_beside_its_file_is_its_source_too(tmp_pat
     assert found[2] == found[3]
 
 
+@pytest.mark.slow
 def test_runs_on_data_that_changed_between_them_are_told(tmp_path, compiled_once):
     """They were compared as if they had been asked the same, and paired row by row."""
     (tmp_path / "text").write_text("abcde" * 60)

@@ -62,6 +62,7 @@ def test_the_run_itself_starts_there(pretrained, tmp_path):
     assert there["init_from"] == str(pretrained)
 
 
+@pytest.mark.slow
 def test_another_model_is_refused_by_name(pretrained):
     wider = digits(mlp_width=5)
     with pytest.raises(ConfigError, match="mlp"):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiers import ENGINES, at_once
+from tiers import FEW, at_once
 from tiny_experiment import tiny
 
 from attn import MECHANISMS, Causal, Mechanism
@@ -30,7 +30,7 @@ def decoded(experiment) -> int | None:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state.layers))
 
 
-@pytest.mark.parametrize("name", at_once([*MECHANISMS, *MIXERS], (*ENGINES, *MIXERS)))
+@pytest.mark.parametrize("name", at_once([*MECHANISMS, *MIXERS], (*FEW, *MIXERS)))
 def test_a_state_is_that_of_a_decoder(name):
     """That of the mechanism alone left out short convolutions and token shifts."""
     kind = MECHANISMS.get(name)

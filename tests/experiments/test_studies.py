@@ -68,6 +68,7 @@ COMMANDS = {
 WRITTEN = COMMANDS | {"lra_defects": defects_command}
 
 
+@pytest.mark.slow
 def test_equal_shapes_and_other_results_from_the_same_projections():
     found = projection.measure(SMALL)
     one, many = found["shapes"]["1"], found["shapes"]["4"]
@@ -265,6 +266,7 @@ def test_pairs_of_a_published_order_are_counted():
     assert "4 of 6 pairs in this order; but rotary over alibi, sinusoidal over alibi." in second
 
 
+@pytest.mark.slow
 def test_each_family_has_each_state_once():
     planned = recall.Settings(seeds=2).planned()
     seen = [(recall.family(p), p.experiment.model.head_dim, p.experiment.seed) for p in planned]

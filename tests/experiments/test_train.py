@@ -57,6 +57,7 @@ def stop_at(steps: set[int], number: signal.Signals, monkeypatch) -> None:
     monkeypatch.setattr(loop.Session, "_batch", batch)
 
 
+@pytest.mark.slow
 def test_stopped_at_any_step_it_ends_the_same(whole: Path, tmp_path: Path, monkeypatch):
     # after one step, at an evaluation, at a save, at the last step but one
     points = {1, 4, 5, STEPS - 1}
@@ -76,6 +77,7 @@ def test_stopped_at_any_step_it_ends_the_same(whole: Path, tmp_path: Path, monke
     assert {k: result[k] for k in same} == {k: expected[k] for k in same}
 
 
+@pytest.mark.slow
 def test_several_steps_in_a_call_are_those_of_as_many_calls(tmp_path: Path, monkeypatch):
     plain = tiny(train={"save_every": 4})
     several = tiny(train={"save_every": 4, "steps_per_call": 5})
@@ -110,6 +112,7 @@ def test_a_call_ends_where_the_run_looks(most, steps, eval_every, save_every, fo
     assert tiny(train={**sizes, "steps_per_call": most}).train.together == found
 
 
+@pytest.mark.slow
 def test_going_on_with_other_hardware_is_told(tmp_path: Path, monkeypatch, capsys):
     stop_at({5}, signal.SIGTERM, monkeypatch)
     with pytest.raises(Interrupted):
@@ -185,6 +188,7 @@ def test_the_answers_of_each_row_are_kept_and_not_printed(whole: Path, tmp_path:
     assert json.loads(capsys.readouterr().out) == result
 
 
+@pytest.mark.slow
 def test_a_result_that_was_edited_or_is_another_runs_is_made_again(whole: Path, tmp_path: Path):
     shutil.copytree(whole, tmp_path / "edited")
     path = tmp_path / "edited" / "result.json"
@@ -250,6 +254,7 @@ def test_a_run_leaves_its_records(whole: Path):
     assert again.scores() | {"by_row": again.by_row()} == result["test"]
 
 
+@pytest.mark.slow
 def test_what_was_answered_is_not_asked_again(tmp_path: Path, monkeypatch):
     asked, answers = [], loop.Session._answers
 
@@ -355,6 +360,7 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path):
         train.run(tiny(), tmp_path / "file" / "run", progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["gradient", "parameter"])
 def test_a_number_that_is_not_finite_stops_the_run(how: str, tmp_path: Path, monkeypatch):
     # parameters that are nan at step 8, and a learning rate that throws them out of range

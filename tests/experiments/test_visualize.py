@@ -66,6 +66,7 @@ def test_the_receptive_field_is_the_norm_of_the_jacobian(trained):
     assert not np.allclose(few, seen.field[rows])
 
 
+@pytest.mark.slow
 def test_the_effective_matrix_of_a_linear_variant_is_shown(trained):
     seen = visualize.look(trained, 0)
     assert [x.shape for x in seen.maps] == [(2, 64, 64)] * 2

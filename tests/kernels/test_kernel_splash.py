@@ -40,6 +40,7 @@ MASKS = {
 }
 
 
+@pytest.mark.slow
 def test_splash_causal_grouped_heads(stand_ins):
     same(*arrays(130, 130), "splash", mask=Causal())
 

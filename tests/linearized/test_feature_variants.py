@@ -215,6 +215,7 @@ def test_a_weight_that_underflowed_counts_as_the_smallest_normal_number():
         np.testing.assert_array_equal(slope, [[[[0, -0.75]]]])
 
 
+@pytest.mark.slow
 def test_rows_that_see_nothing_do_not_count():
     q, k, _, maps = inputs(Hedgehog(), T=6, S=6)
     loss = lambda mask: distillation_loss(
@@ -319,6 +320,7 @@ def test_features_are_drawn_under_a_guard_against_transfers(kind):
         jax.jit(mechanism)(q, k, v, **learned)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [FULL, Causal()], ids=str)
 def test_keys_far_from_a_query_send_finite_gradients(mask):
     """A query met 1e-20 of its features, whose square is 0 in float32: training stopped there."""

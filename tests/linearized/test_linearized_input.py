@@ -11,6 +11,7 @@ from attn import Causal, Padding, Segments
 from attn.testing import inputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [(), (1, 2)])
 @pytest.mark.parametrize(
     "mechanism", [attn.GLA(chunk=4), attn.Mamba2(chunk=4), attn.RWKV6(chunk=4)], ids=repr
@@ -131,6 +132,7 @@ def test_a_query_that_meets_no_key_is_0_be_it_nan(kind, mask):
     np.testing.assert_array_equal(dirty, clean)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mechanism", [*attn.Hedgehog.examples(), attn.RWKV6(chunk=8), attn.RWKV7(chunk=8)], ids=repr
 )
@@ -158,6 +160,7 @@ SQUARES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("mechanism", SQUARES, ids=repr)
 def test_features_that_overflow_reach_no_other_document(mechanism, causal):
@@ -183,6 +186,7 @@ def test_what_overflows_both_ways_reaches_no_gradient_of_another_row(mechanism, 
     jax.tree.map(np.testing.assert_array_equal, gradients(*huge), gradients(*arrays))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["delta_net", "kda", "mamba2", "rwkv7"])
 def test_infinite_gates_reach_no_other_document(kind):
     mechanism = attn.MECHANISMS[kind](chunk=4)

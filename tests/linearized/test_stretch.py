@@ -24,7 +24,6 @@ KINDS = {
     "gated_delta_net": attn.GatedDeltaNet(chunk=4),
     "rwkv7": attn.RWKV7(chunk=4),
 }
-FAST = ("linear", "gla", "gated_delta_net")
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def side_by_side(replaced):
 
 
 def named(names):
-    slow = lambda name: () if name in FAST else pytest.mark.slow
+    slow = lambda name: () if name == "gla" else pytest.mark.slow
     return [pytest.param(KINDS[name], id=name, marks=slow(name)) for name in names]
 
 
@@ -67,6 +66,7 @@ def test_what_overflows_stays_where_it_is_seen(mechanism, law, side_by_side):
     check(mechanism, only=[law]).raise_if_broken()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", [np.nan, 3e38])
 @pytest.mark.parametrize("mechanism", named(["linear", "retention", "gla"]))
 def test_what_is_not_finite_goes_back_as_far_as_one_after_another(mechanism, bad, replaced):
@@ -101,6 +101,7 @@ def test_derivatives_of_gradients(mechanism, replaced):
     assert_close(made[1], made[0], dtype="float32", kind="gradient", what="hvp")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["number", "numbers", "matrix"])
 def test_states_are_those_of_the_recurrence(kind):
     rng = np.random.default_rng(0)

@@ -107,6 +107,7 @@ def moved(module):
     return module
 
 
+@pytest.mark.slow
 def test_a_bias_is_a_row_more_of_the_kernel():
     """x W + b = [x 1] [W; b], for q, k, v and what goes back."""
     layer = moved(build(**FORM)).stack.blocks[0].attention

@@ -35,6 +35,7 @@ def leaves(encoder):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS, ids=lambda f: "-".join(f))
 def test_keys_and_values_are_pooled_and_all_else_is_as_trained(form):
     old = trained(**form)

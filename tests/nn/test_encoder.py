@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from tiers import at_once
+from tiers import FEW, at_once
 from toy_mechanism import SOFTMAX, Toy, build, config, jit, maps, run
 
 from attn import FULL, MECHANISMS, Array, Causal, Global, Padding, Segments, Window
@@ -61,7 +61,7 @@ def test_every_option_gives_finite_scores_and_maps(changes):
     assert {x.dtype for x in jax.tree.leaves(nnx.state(encoder))} == {np.dtype("float32")}
 
 
-@pytest.mark.parametrize("name", at_once(MECHANISMS))
+@pytest.mark.parametrize("name", at_once(MECHANISMS, FEW))
 def test_every_mechanism_fits_the_encoder_as_it_is(name):
     mechanism = MECHANISMS[name].examples()[0]
     # CLS would see nothing under a causal mask
@@ -419,6 +419,7 @@ def test_rows_that_are_not_there_have_no_receptive_field():
         encoder.receptive_field(jnp.tile(TOKENS[:1], (4, 1)), jnp.array([0]), probes=4)
 
 
+@pytest.mark.slow
 def test_all_of_t5s_buckets_are_for_the_past_where_the_mask_is_causal():
     """Distances of 0 to 15 have a bucket each then; in both directions those of 0 to 7."""
     tokens = jnp.arange(18)[None] % 11

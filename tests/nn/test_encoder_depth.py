@@ -137,6 +137,7 @@ def test_bfloat16_follows_float32():
     assert np.abs(wide - narrow).max() < 0.05 * np.abs(wide).max()
 
 
+@pytest.mark.slow
 def test_a_projection_of_all_layers_is_one_parameter():
     mechanism = Linformer(features=3, sharing="layer")
     one, two = (build(layers=n, mechanism=mechanism) for n in (1, 2))

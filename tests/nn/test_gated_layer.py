@@ -40,7 +40,7 @@ class Both(Softmax):
 
 MECHANISMS = pytest.mark.parametrize(
     "mechanism",
-    [ALL, Both(), RWKV7(chunk=4, bonus=0.3)],
+    [ALL, Both(), pytest.param(RWKV7(chunk=4, bonus=0.3), marks=pytest.mark.slow)],
     ids=["gated delta net", "softmax", "rwkv7"],
 )
 

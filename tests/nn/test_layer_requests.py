@@ -106,6 +106,7 @@ def test_a_step_reads_the_keys_and_values_of_each_branch(changes):
         np.testing.assert_allclose(out, whole[:, t : t + 1], **NEAR)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mask", "changes"),
     [
@@ -166,6 +167,7 @@ def test_a_block_drops_weights_and_residuals_by_keys_of_their_own():
     np.testing.assert_allclose(run(block, x, dropout_key=KEY, **rest), want, **NEAR)
 
 
+@pytest.mark.slow
 def test_an_encoder_drops_weights_by_its_key_in_every_form():
     shape = dict(mechanism=DROPPING, layers=2)
     loop, scan, remat = (build(**shape, **form) for form in ({}, {"scan": True}, {"remat": True}))

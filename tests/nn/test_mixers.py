@@ -252,6 +252,7 @@ def forms(mixer, value):
     return jit(lambda params: [value(loss(a))(p) for a, p in zip(applies, params)])(params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MIXERS)
 def test_scan_and_tied_layers_are_the_loop(name):
     loop, scan, tied, both = forms(MIXERS[name].examples()[0], lambda loss: loss)

@@ -92,6 +92,7 @@ def test_steps_go_on_where_the_prompt_ends(mechanism):
     np.testing.assert_allclose(jnp.concatenate(rows, 1), at_once(a, X), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Mamba2, KDA, RWKV7])
 def test_each_can_be_left_out(kind):
     plain = layer(kind(output_gate=None, output_norm=False))

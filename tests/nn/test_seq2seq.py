@@ -295,6 +295,7 @@ def test_a_source_without_batch_has_a_beam():
     assert jax.eval_shape(beam)[0].shape == (2, 4)
 
 
+@pytest.mark.slow
 def test_a_source_of_vectors_is_written_from_too():
     """Greedy decoding and beams once took the last axis of a source for its tokens."""
     net = model(source=dict(vocab_size=None, token_width=4))

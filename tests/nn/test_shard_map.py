@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.sharding import AxisType, PartitionSpec
-from tiers import ENGINES
+from tiers import ENGINES, FEW
 from toy_mechanism import config
 
 import attn
@@ -50,6 +50,7 @@ def alike(function, *arrays, specs=None) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), want, got)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MIXERS)
 def test_mixers_and_their_gradients(name):
     for mixer in MIXERS[name].examples():
@@ -76,10 +77,8 @@ def test_the_tape_of_an_lstmn():
     alike(LSTMN(8, key=KEY), jax.random.normal(KEY, (2, 5, 8)))
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("luong", "lstmn")]
-
-
-@pytest.mark.parametrize("name", ["bahdanau", *SLOW, "seq2seq"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READERS)
 def test_from_one_sequence_to_another(name):
     model = READERS[name]()
     lengths = jnp.array([5, 3])
@@ -97,9 +96,10 @@ VARYING = [(name, varies) for name in attn.MECHANISMS for varies in range(3)]
 
 
 def when(name, varies):
-    """The values of one of each engine at once; of all in CI, and q and k of one of each."""
-    some = (name in ENGINES) + (varies == 2)
-    return [[pytest.mark.thorough], [pytest.mark.slow], []][some]
+    """The values of a few at once; of all in CI, and q and k of one of each engine."""
+    if name in FEW and varies == 2:
+        return []
+    return pytest.mark.slow if name in ENGINES or varies == 2 else pytest.mark.thorough
 
 
 @pytest.mark.parametrize(("name", "varies"), [pytest.param(*x, marks=when(*x)) for x in VARYING])

@@ -103,6 +103,7 @@ def test_equals_loops_with_padding(m, T, S):
     np.testing.assert_allclose(out, want, rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_heads_that_ask_the_same_select_as_if_key_heads_were_repeated():
     """Selection is summed over the query heads of a key head, so repeating key heads changes it,
     except where those query heads are equal."""

@@ -133,6 +133,7 @@ def test_square_root_patterns_visit_few_blocks(kind):
     assert "of pairs visible" in mechanism.describe(4096)
 
 
+@pytest.mark.slow
 def test_biases_and_dropout_are_those_of_the_tokens_own_places():
     mechanism = attn.StridedPattern(stride=4, dropout_rate=0.3)
     q, k, v, _ = inputs(mechanism)

@@ -93,6 +93,7 @@ def test_equals_explicit_sets(shared_qk, causal):
     np.testing.assert_allclose(out, want, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("T", "S", "offset"), [(4, 11, 7), (9, 5, -4), (11, 11, -2)])
 def test_other_lengths_and_offsets_equal_explicit_sets(T, S, offset):
     q, k, v, rotations = draw(T, S)
@@ -112,6 +113,7 @@ def test_shared_qk_of_one_array_is_the_papers_self_attention():
     np.testing.assert_allclose(out, want, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_redrawing_the_future_moves_no_chunk_of_the_past():
     """Sort-and-cut chunks move 23% of past rows; the gradient does not show it."""
     q, k, v, rotations = draw(40, 40, seed=3)
@@ -125,6 +127,7 @@ def test_redrawing_the_future_moves_no_chunk_of_the_past():
         np.testing.assert_array_equal(again[:, : t + 1], out[:, : t + 1])
 
 
+@pytest.mark.slow
 def test_recall_of_the_largest_weights_grows_with_rounds():
     """The paper's figure: more rounds find more of the keys that full attention looks at."""
     rng = np.random.default_rng(0)
@@ -167,6 +170,7 @@ def test_one_bucket_and_long_chunks_are_full_attention():
     )
 
 
+@pytest.mark.slow
 def test_blocks_of_chunks_change_nothing(replaced):
     """Many chunks at a time or one: the same numbers."""
     q, k, v, rotations = draw(17, 17)
@@ -211,6 +215,7 @@ def test_tiny_lengths_and_settings_larger_than_them(T, S):
     np.testing.assert_allclose(out, definition(q, k, v, rotations, **options), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", [1e-25, 1e20])
 def test_shared_keys_do_not_depend_on_the_unit(unit):
     q, k, v, rotations = draw(12, 12)

@@ -150,6 +150,7 @@ def test_updated_centroids_find_clusters_and_keep_idle_ones():
             updated_centroids(c, x, x, decay=decay)
 
 
+@pytest.mark.slow
 def test_updated_centroids_keep_to_float32_whatever_the_tokens_are():
     q, k, _, c = draw(9, 7)
     for x64, dtype in ((False, jnp.bfloat16), (True, jnp.float32), (True, jnp.float64)):

@@ -246,6 +246,7 @@ def test_bad_data_ends_a_run_with_code_4_before_anything_is_made(tmp_path, capsy
     assert not (tmp_path / "run" / "config.json").exists()
 
 
+@pytest.mark.slow
 def test_a_run_whose_data_moved_finds_them_by_a_link(tmp_path, capsys):
     """Its folder is part of the configuration, though what defines the data is what it holds."""
     old, new = tmp_path / "old", tmp_path / "new"
