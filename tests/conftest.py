@@ -10,7 +10,9 @@ import jax
 import pytest
 from jax._src import compiler, pjit
 from jax._src.interpreters import pxla
+from tiers import turn
 
+from experiments.provenance import ROOT, commit_of
 from experiments.quick import older_generator
 
 BEGAN = time.monotonic()
@@ -28,7 +30,14 @@ def is_slow(item) -> bool:
 
 def pytest_collection_modifyitems(config, items):
     if config.getoption("minutes") is not None:
-        items.sort(key=lambda item: (is_slow(item), item.path.name != "test_laws.py"))
+        commit = commit_of(ROOT)[:40]  # without what differs: two workers look one after the other
+        items.sort(key=lambda item: place(item, commit))
+
+
+def place(item, commit):
+    slow, file = is_slow(item), item.path.name
+    laws = file == "test_laws.py"
+    return slow, not laws, turn(file, commit) if slow and not laws else b""
 
 
 def pytest_runtest_setup(item):

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from tiers import ENGINES, at_once, in_ci
+from tiers import ENGINES, at_once, in_ci, turn
 
 import attn
 
@@ -26,6 +26,13 @@ def test_marks():
     marks = lambda params: [[m.name for m in getattr(x, "marks", ())] for x in params]
     assert marks(at_once(("softmax", "relu"))) == [[], ["slow"]]
     assert marks(in_ci(("relu", "softmax"), ("softmax",))) == [["thorough"], ["slow"]]
+
+
+def test_slow_files_take_turns():
+    files = ("test_a.py", "test_b.py", "test_c.py")
+    order = lambda commit: tuple(sorted(files, key=lambda file: turn(file, commit)))
+    assert order("abc") == order("abc")
+    assert {order(commit)[0] for commit in map(str, range(20))} == set(files)
 
 
 @pytest.mark.slow
