@@ -40,6 +40,18 @@ def check_qkv(q, k, v, mask: Mask, bias=None) -> tuple[Mask, Bias | None]:
         raise ValueError(f"k: its heads must divide q's {N} heads, got {K}")
     if H == 0:
         raise ValueError("q: expected a head width of at least 1, got 0")
+    check_mask(mask)
+    mask = mask.sized(T, S)
+    mask.check(tuple(batch), T, S)
+    # in float32 its gradient, a sum over the whole batch, is not lost to rounding
+    bias = jax.tree.map(wide, as_bias(bias))
+    if bias is not None:
+        bias.check(tuple(batch), N, T, S)
+    return mask, bias
+
+
+def check_mask(mask) -> None:
+    """Raise TypeError for what is no term of `attn.masks`, nor one's own by `attn.masks.term`."""
     if not isinstance(mask, Mask):
         raise TypeError(
             f"mask: expected a Mask from attn.masks, got {type(mask).__name__}; wrap a boolean "
@@ -48,13 +60,6 @@ def check_qkv(q, k, v, mask: Mask, bias=None) -> tuple[Mask, Bias | None]:
     if not dataclasses.is_dataclass(mask):
         name = type(mask).__name__
         raise TypeError(f"mask: expected a frozen class, got {name}; put @attn.masks.term on it")
-    mask = mask.sized(T, S)
-    mask.check(tuple(batch), T, S)
-    # in float32 its gradient, a sum over the whole batch, is not lost to rounding
-    bias = jax.tree.map(wide, as_bias(bias))
-    if bias is not None:
-        bias.check(tuple(batch), N, T, S)
-    return mask, bias
 
 
 def check_tokens(q, k) -> None:

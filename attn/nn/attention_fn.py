@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool
 
 from attn import masks
 from attn._axes import aligned
+from attn._inputs import check_mask
 from attn._integers import check_range
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
@@ -35,8 +36,7 @@ def attention_fn(mechanism: Mechanism, *, mask: Mask = FULL) -> Callable[..., Ar
     if not isinstance(mechanism, Mechanism):
         name = getattr(mechanism, "__name__", repr(mechanism))
         raise TypeError(f"mechanism: expected a Mechanism such as attn.Softmax(), got {name}")
-    if not isinstance(mask, Mask):
-        raise TypeError(f"mask: expected a Mask from attn.masks, got {type(mask).__name__}")
+    check_mask(mask)
     if _parts(mechanism):
         raise ValueError(
             f"mechanism: {mechanism.name} has {', '.join(_parts(mechanism))} of its layer, which "

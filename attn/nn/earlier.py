@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from attn._axes import aligned, conjunction
+from attn._inputs import check_mask
 from attn.masks import Mask, Padding, Segments
 
 
@@ -13,8 +14,7 @@ def documents(
     """The `Padding` and `Segments` of the mask, checked. Raises NotImplementedError for a mask that
     holds other arrays than these joined by `&`, which `who` cannot honour; `off` is the setting
     that leaves it out."""
-    if not isinstance(mask, Mask):
-        raise TypeError(f"mask: expected a Mask from attn.masks, got {type(mask).__name__}")
+    check_mask(mask)
     T = x.shape[-2]
     mask.check(x.shape[:-2], T, T)
     terms, rest = mask.take(Padding, Segments)

@@ -6,6 +6,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn._arrays import check_floats
 from attn._axes import aligned
+from attn._inputs import check_mask
 from attn._integers import check_fits, check_integers, check_lengths
 from attn.masks import Mask, Padding
 from attn.nn.config import EncoderConfig
@@ -64,8 +65,7 @@ def check_numbers(tokens: Array, lengths: Array | None, *, name: str = "tokens")
 
 
 def _check_mask(config: EncoderConfig, mask: Mask, L: int) -> None:
-    if not isinstance(mask, Mask):
-        raise TypeError(f"mask: expected a Mask from attn.masks, got {type(mask).__name__}")
+    check_mask(mask)
     if any(isinstance(term, Padding) for term in mask.terms()):
         raise ValueError("mask: padding is given as lengths=, because pooling must know it too")
     if config.pooling != "cls":

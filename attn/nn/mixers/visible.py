@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from attn._axes import aligned
-from attn._inputs import refuse_rest
+from attn._inputs import check_mask, refuse_rest
 from attn.biases import as_bias
 from attn.masks import Causal, Mask, Padding, Segments
 
@@ -39,8 +39,7 @@ def visible(name: str, honours: tuple[type[Mask], ...], x, mask: Mask, bias) -> 
     Raises TypeError for what is no mask, ValueError for shapes, NotImplementedError for a bias and
     for terms that are not in `honours`.
     """
-    if not isinstance(mask, Mask):
-        raise TypeError(f"mask: expected a Mask from attn.masks, got {type(mask).__name__}")
+    check_mask(mask)
     T = x.shape[-2]
     mask = mask.sized(T, T)
     mask.check(x.shape[:-2], T, T)
