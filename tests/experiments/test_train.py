@@ -57,7 +57,6 @@ def stop_at(steps: set[int], number: signal.Signals, monkeypatch) -> None:
     monkeypatch.setattr(loop.Session, "_batch", batch)
 
 
-@pytest.mark.slow
 def test_stopped_at_any_step_it_ends_the_same(whole: Path, tmp_path: Path, monkeypatch):
     # after one step, at an evaluation, at a save, at the last step but one
     points = {1, 4, 5, STEPS - 1}
