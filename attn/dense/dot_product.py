@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, overload
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,44 @@ from attn.kernels.dispatch import keep_names, pick, run
 from attn.masks import FULL, TERMS, Causal, Mask
 
 Implementation = Literal["materialized", "blockwise", "cudnn", "tokamax", "splash"]
+
+
+@overload
+def dot_product_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    mask: Mask = FULL,
+    bias: Bias | Float[Array, "*#B #N #T #S"] | None = None,
+    scale: float | Float[Array, "#N"] | None = None,
+    logit_cap: float | None = None,
+    sinks: Float[Array, " N"] | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: Array | None = None,
+    return_lse: Literal[False] = False,
+    implementation: str | Sequence[str] | None = None,
+    block: int | tuple[int, int] | None = None,
+) -> Float[Array, "*B T N D"]: ...
+
+
+@overload
+def dot_product_attention(
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K D"],
+    *,
+    mask: Mask = FULL,
+    bias: Bias | Float[Array, "*#B #N #T #S"] | None = None,
+    scale: float | Float[Array, "#N"] | None = None,
+    logit_cap: float | None = None,
+    sinks: Float[Array, " N"] | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: Array | None = None,
+    return_lse: Literal[True],
+    implementation: str | Sequence[str] | None = None,
+    block: int | tuple[int, int] | None = None,
+) -> tuple[Float[Array, "*B T N D"], Float[Array, "*B T N"]]: ...
 
 
 def dot_product_attention(

@@ -309,7 +309,7 @@ class Full(Mask):
         return np.broadcast_arrays(np.bool_(True), np.bool_(True), i0 + j0)[:2]
 
 
-FULL = Full()
+FULL: Mask = Full()  # as a default, of any mask's type
 
 
 def _encode(value):
