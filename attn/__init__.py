@@ -148,6 +148,8 @@ from attn.sparse.topk import topk_attention as topk_attention
 from attn.sparse.window import SlidingWindow as SlidingWindow
 from attn.sparse.window import window_attention as window_attention
 
+__version__ = "0.1.0"
+
 # the one table of variants: a key is the only string that names one
 MECHANISMS: dict[str, type[Mechanism]] = {
     "softmax": Softmax,

@@ -150,3 +150,8 @@ def test_pages_on_mechanisms_are_those_of_the_code():
     loader.exec_module(module)
     for page in module.WRITTEN:
         assert module.renewed(page) == (ROOT / page).read_text(), "run scripts/mechanisms"
+
+
+def test_the_newest_changes_are_those_of_this_version():
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1]
+    assert newest == attn.__version__
