@@ -69,3 +69,9 @@ def test_what_comes_back_depends_on_return_lse_and_nothing_else_does():
     for form in forms:
         named = form.parameters | {"return_lse": whole.parameters["return_lse"]}
         assert list(map(str, named.values())) == list(map(str, whole.parameters.values()))
+
+
+@pytest.mark.parametrize("kind", attn.MECHANISMS.values())
+def test_what_a_record_returns_is_annotated(kind):
+    # inferred, it is unknown to those that only read a package's annotations
+    assert inspect.signature(kind.__call__).return_annotation is not inspect.Signature.empty

@@ -132,7 +132,7 @@ class ABC(Mechanism):
         check_count("slots", self.slots)
         check_count("chunk", self.chunk)
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, control):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, control) -> Array:
         self.check_learned(q, k, v, control=control)
         return abc_attention(q, k, v, mask=mask, bias=bias, control=control, chunk=self.chunk)
 

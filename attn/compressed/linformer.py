@@ -128,7 +128,7 @@ class Linformer(Mechanism):
     def shared_by_layers(self):
         return ("key_projection",) if self.sharing == "layer" else ()
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, **projections):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, **projections) -> Array:
         self.check_learned(q, k, v, **projections)
         return linformer_attention(q, k, v, mask=mask, bias=bias, **projections)
 

@@ -71,7 +71,7 @@ class Luna(Mechanism):
         check_count("length", self.length)
         check_count("chunk", self.chunk)
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, packed):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, packed) -> Array:
         self.check_learned(q, k, v, packed=packed)
         return luna_attention(q, k, v, packed=packed, mask=mask, bias=bias, chunk=self.chunk)
 

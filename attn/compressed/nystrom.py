@@ -184,7 +184,7 @@ class Nystrom(Mechanism):
             if self.conv_kernel % 2 == 0:
                 raise ValueError(f"conv_kernel: expected an odd number, got {self.conv_kernel}")
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, **learned):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, **learned) -> Array:
         self.check_learned(q, k, v, **learned)
         settings = {"landmarks": self.landmarks, "iterations": self.iterations, **learned}
         return nystrom_attention(q, k, v, mask=mask, bias=bias, **settings)

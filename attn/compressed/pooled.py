@@ -168,7 +168,7 @@ class Pooled(Mechanism):
         check_count("stride", self.stride)
         check_choice("pool", self.pool, POOLS)
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, **kernels):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, **kernels) -> Array:
         self.check_learned(q, k, v, **kernels)
         return pooled_attention(q, k, v, mask=mask, bias=bias, stride=self.stride, **kernels)
 

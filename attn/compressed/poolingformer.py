@@ -105,7 +105,7 @@ class Poolingformer(Mechanism):
             )
         check_choice("pool", self.pool, POOLS)
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, **learned):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, **learned) -> Array:
         return self._levels(_by_blocks, q, k, v, mask, bias, learned)[0].astype(jnp.result_type(q))
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, **learned):

@@ -60,7 +60,7 @@ class Set(Mechanism):
     def __post_init__(self):
         check_count("points", self.points)
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, inducing_points, key_map):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, inducing_points, key_map) -> Array:
         learned = {"inducing_points": inducing_points, "key_map": key_map}
         self.check_learned(q, k, v, **learned)
         return set_attention(q, k, v, mask=mask, bias=bias, **learned)

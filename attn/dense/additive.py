@@ -90,7 +90,7 @@ class Additive(Cached):
         check_rate(self.dropout_rate)
         check_block(self.block)
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **learned):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **learned) -> Array:
         self.check_learned(q, k, v, **learned)
         return additive_attention(
             q,

@@ -127,7 +127,7 @@ class Differential(Cached):
         draws = 0.1 * jax.random.normal(key, (len(NAMES), head_dim // 2), jnp.float32)
         return dict(zip(NAMES, draws))
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **vectors):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **vectors) -> Array:
         return differential_attention(
             q,
             k,

@@ -241,7 +241,7 @@ class Softmax(Cached):
             learned["temperature"] = jnp.ones(num_heads, jnp.float32)
         return learned
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **learned):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **learned) -> Array:
         q, k, options = self._options(q, k, **learned)
         return dot_product_attention(
             q,

@@ -162,7 +162,7 @@ class Forgetting(Mechanism):
     def gates(self, *, num_heads, num_kv_heads, head_dim):
         return {"log_decay": (num_heads,)}
 
-    def __call__(self, q, k, v, *, log_decay, mask=FULL, bias=None, dropout_key=None):
+    def __call__(self, q, k, v, *, log_decay, mask=FULL, bias=None, dropout_key=None) -> Array:
         return forgetting_attention(
             q,
             k,

@@ -170,7 +170,7 @@ class Luong(Mechanism):
     def crosses(self) -> bool:
         return self.local is None
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **learned):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **learned) -> Array:
         self.check_learned(q, k, v, **learned)
         return luong_attention(
             q,

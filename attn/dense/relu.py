@@ -93,7 +93,7 @@ class Relu(Cached):
         check_rate(self.dropout_rate)
         check_block(self.block)
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None) -> Array:
         return relu_attention(
             q,
             k,

@@ -83,7 +83,7 @@ class Sigmoid(Cached):
         check_rate(self.dropout_rate)
         check_block(self.block)
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None) -> Array:
         return sigmoid_attention(
             q,
             k,

@@ -144,7 +144,7 @@ class Synthesizer(Mechanism):
     def linear_memory(self):
         return self.kind == "dense"  # random logits are T x S themselves
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **learned):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **learned) -> Array:
         self.check_learned(q, k, v, **learned)
         return synthesizer_attention(
             q,

@@ -130,7 +130,7 @@ class TalkingHeads(Cached):
             "weight_mixing": draw(b, square, jnp.float32),
         }
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **mixings):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **mixings) -> Array:
         return talking_heads_attention(
             q,
             k,

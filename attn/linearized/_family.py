@@ -71,7 +71,7 @@ class Linearized(Mechanism):
     def terms(self, q: Float[Array, "*L N H"], k: Float[Array, "*S K H"], **arrays: Array) -> Terms:
         """The terms of each token, from that token alone; `arrays` are learned arrays and gates."""
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, **arrays):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, **arrays) -> Array:
         mask, gates, learned = self._checked(q, k, v, mask, bias, arrays)
         causal, padding, segments = mask.take(*self.honours)[0]
         terms = {"causal": causal, "padding": padding, "segments": segments}

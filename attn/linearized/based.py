@@ -68,7 +68,7 @@ class Based(Linearized):
     def terms(self, q, k):
         return Terms(taylor(q)[0], taylor(k)[0])
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None) -> Array:
         mask, _, _ = self._checked(q, k, v, mask, bias, {})
         if v.shape[-1] == 0:
             return jnp.zeros((*q.shape[:-1], 0), jnp.result_type(q))

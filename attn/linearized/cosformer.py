@@ -72,7 +72,7 @@ class Cosformer(Linearized):
         phi = lambda x: cos_reweighted(x[..., :-1], x[..., -1])[0]
         return Terms(phi(q), phi(k))
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None) -> Array:
         placed = self._placed(q, k, v, mask)
         return super().__call__(*placed, mask=mask, bias=bias).astype(jnp.result_type(q))
 

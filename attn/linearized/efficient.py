@@ -58,7 +58,7 @@ class Efficient(Linearized):
         # `k` is already a softmax over the positions seen with each key
         return Terms(jax.nn.softmax(q, axis=-1), k, log_decay)
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None) -> Array:
         mask, _, _ = self._checked(q, k, v, mask, bias, {})
         causal, padding, segments = mask.take(*self.honours)[0]
         gates, S = {}, k.shape[-3]

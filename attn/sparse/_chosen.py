@@ -137,7 +137,7 @@ class Chosen(Mechanism):
         met = _sorted.flops(K, size * (N // K), 1, top, blocks, self.size, H, D)
         return 2 * T * N * blocks * H * self.asks + count * met
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None) -> Array:
         _, sees = self._checked(q, k, v, mask, bias)
         return self.attend(q, k, v, *sees)
 

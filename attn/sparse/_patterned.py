@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from attn import _cache
 from attn._cached import Cached
@@ -80,7 +81,7 @@ class Patterned(Cached):
             f"{self.visited(T, S):.2%} of dense FLOPs visited"
         )
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None) -> Array:
         mask, bias = check_qkv(q, k, v, mask, bias)
         dropout = dropout_of(self, dropout_key, q, k)
         parts = self.pieces(q.shape[-3], k.shape[-3])

@@ -100,7 +100,7 @@ class DilatedSegments(Cached):
         joined = lambda w, r: (i // w == j // w) & _takes(i, n, w, r) & _takes(j, n, w, r)
         return sum(joined(w, r).astype(jnp.int32) for w, r in pairs)
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None) -> Array:
         mask, bias = check_qkv(q, k, v, mask, bias)
         refuse_rest(self.name, FULL, bias, self.honours)
         return attend_parts(self.pieces(q.shape[-3], k.shape[-3]), q, k, v, mask, None)

@@ -91,7 +91,7 @@ class GlobalWindow(Patterned):
         seen = (Part(near), Part(~near, keys=columns)) if len(columns) else (Part(near),)
         return seen, rows, columns
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **given):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **given) -> Array:
         if not self.separate and not given:
             return super().__call__(q, k, v, mask=mask, bias=bias, dropout_key=dropout_key)
         asked = self._checked(q, k, v, mask, bias, given)

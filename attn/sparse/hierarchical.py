@@ -138,7 +138,7 @@ class Hierarchical(Mechanism):
     def __post_init__(self):
         check_even(self.block_size)
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None) -> Array:
         return hierarchical_attention(q, k, v, block_size=self.block_size, mask=mask, bias=bias)
 
     def reference(self, q, k, v, *, mask=FULL, bias=None):

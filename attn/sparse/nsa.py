@@ -138,7 +138,7 @@ class NSA(Mechanism):
                 f"blocks, got {self.selected}"
             )
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, gate, **arrays):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, gate, **arrays) -> Array:
         mask, padding, last = self._checked(q, k, v, mask, bias, gate, arrays)
         if 0 in (*v.shape, q.shape[-3]):
             return no_output(q, v)

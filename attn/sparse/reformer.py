@@ -204,7 +204,7 @@ class Reformer(Cached):
             raise ValueError(f"buckets: expected an even number ([xR; -xR]), got {self.buckets}")
         check_flags(self)
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, rotations):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, rotations) -> Array:
         self.check_learned(q, k, v, rotations=rotations)
         options = {"chunk": self.chunk, "shared_qk": self.shared_qk, "rotations": rotations}
         return reformer_attention(q, k, v, mask=mask, bias=bias, **options)

@@ -205,7 +205,7 @@ class Routing(Mechanism):
         check_count("clusters", self.clusters)
         check_count("window", self.window)
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, centroids):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, centroids) -> Array:
         self.check_learned(q, k, v, centroids=centroids)
         options = {"centroids": centroids, "window": self.window}
         return routing_attention(q, k, v, mask=mask, bias=bias, **options)

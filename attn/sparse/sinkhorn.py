@@ -198,7 +198,7 @@ class Sinkhorn(Mechanism):
         # the sort matrix has (T / block_size)^2 entries
         return False
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None, sorting):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, sorting) -> Array:
         options = dataclasses.asdict(self)
         return sinkhorn_attention(q, k, v, mask=mask, bias=bias, sorting=sorting, **options)
 

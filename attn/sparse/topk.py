@@ -93,7 +93,7 @@ class TopK(Cached):
     def __post_init__(self):
         check_count("keys", self.keys)
 
-    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None) -> Array:
         return topk_attention(q, k, v, keys=self.keys, mask=mask, bias=bias)
 
     def reference(self, q, k, v, *, mask=FULL, bias=None):
