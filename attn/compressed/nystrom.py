@@ -37,10 +37,11 @@ def nystrom_attention(
     The landmarks p of q and l of k are the means of M segments, as even as possible, of the visible
     tokens. With no more tokens than landmarks, each is its own: the exact softmax. If T = S, token
     i is query i and key i, so a query whose key is padded is in no mean. `pinv` is the paper's
-    iteration, initialised by the norms of each batch row and head separately. `conv` adds
-    sum_c conv_c v_{i+c-C//2}, C odd. Honours `Padding`; the means mix all positions, so `Causal`
-    and the rest raise NotImplementedError. Raises ValueError for settings below 1 and for a `conv`
-    of the wrong shape.
+    iteration, initialised by the norms of each batch row and head separately. (The authors' code
+    averages padded tokens too, as zeros, and by default takes one norm for all rows and heads.)
+    `conv` adds sum_c conv_c v_{i+c-C//2}, C odd. Honours `Padding`; the means mix all positions, so
+    `Causal` and the rest raise NotImplementedError. Raises ValueError for settings below 1 and for
+    a `conv` of the wrong shape.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     Nystrom(landmarks=landmarks, iterations=iterations)

@@ -39,8 +39,9 @@ def based_attention(
     in the paper), since the state has 1 + H + H (H + 1) / 2 rows. The paper's layers alternate
     between the expansion alone (`window=0`) and a softmax in a window; both under one normaliser in
     one layer is LoLCATs' (Zhang et al. 2024, arXiv:2410.10254), here without its learned weight for
-    the window. Under `Causal(offset)` query i stands at position i + offset. Honours `Causal`,
-    `Padding` and `Segments` joined by `&`, else NotImplementedError.
+    the window, and with exp(s) as it is: LoLCATs divides the weights in the window, and no others,
+    by the largest of them. Under `Causal(offset)` query i stands at position i + offset. Honours
+    `Causal`, `Padding` and `Segments` joined by `&`, else NotImplementedError.
     """
     return Based(window=window, chunk=chunk)(q, k, v, mask=mask, bias=bias)
 

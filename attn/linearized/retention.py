@@ -23,9 +23,10 @@ def retention_attention(
     """o_t = S_t^T q_t / sqrt(H), with S_t = gamma_h S_{t-1} + k_t v_t^T, gamma_h = 1 - 2^(-5 - h).
 
     Multi-scale retention (Sun et al. 2023, arXiv:2307.08621) without its normalisation of scores,
-    which the norm of each head's output cancels; rotary is left to the layer. The paper is causal;
-    without `Causal` the weight is gamma^|i - j|. O(T) time and memory. Raises NotImplementedError
-    for masks other than Causal, Padding and Segments and for a bias.
+    which the norm of each head's output cancels; rotary is left to the layer, at rates
+    10000^(-2c / H) where the authors' code has 10000^(-2c / (H - 2)) for pair c. The paper is
+    causal; without `Causal` the weight is gamma^|i - j|. O(T) time and memory. Raises
+    NotImplementedError for masks other than Causal, Padding and Segments and for a bias.
     """
     return Retention(chunk=chunk)(q, k, v, mask=mask, bias=bias)
 

@@ -44,7 +44,8 @@ class RWKV6(OfLayer):
     layer shifts its tokens, by shares that depend on the token.
 
     Initialised as the authors' first of several layers; `for_layers` makes a record for each layer,
-    which initialises decays, bonus, shares and the scale of the norm by its depth.
+    which initialises decays, bonus, shares and the scale of the norm by its depth. The products
+    that make q, k, v and the output start as in any layer here.
     """
 
     reads_before: ClassVar = True

@@ -54,8 +54,9 @@ class RWKV7(OfLayer):
 
     Initialised as the first of several layers in the authors' later training code
     (BlinkDL/RWKV-LM); `for_layers` makes a record for each layer, which initialises decays, shares
-    and the scale of the norm by its depth. The first layer too has weights for a share of its own
-    values, which change nothing there.
+    and the scale of the norm by its depth. The products that make q, k, v and the output start as
+    in any layer here; there q, k and v are smaller and the output is 0. The first layer too has
+    weights for a share of its own values, which change nothing there.
     """
 
     requires: ClassVar = (Causal,)

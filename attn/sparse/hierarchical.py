@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from attn._axes import aligned, conjunction
 from attn._core import attend_materialized, scores
@@ -41,8 +41,10 @@ def hierarchical_attention(
     at the lowest level at which its blocks are the same or neighbours: by its own q and k if it is
     near, else by those of cells that double with every doubling of the distance. The q of a cell is
     its mean or, under `Causal`, its first, as in the authors' decoder: a mean would contain later
-    queries. (Their code also learns a bias for each distance between cells.) Both sequences count
-    from 0 (queries from the offset of `Causal`); padding is in no cell.
+    queries. (Their code also learns a bias for each distance between cells, and averages the means
+    of two half cells alike, however many of their tokens are padded.) Both sequences count from 0
+    (queries from the offset of `Causal`); padding is in no cell: not hidden keys nor, if T = S and
+    `Padding` does not say which queries exist, the queries at their positions, whose output is 0.
 
     O((T + S) b) time and memory. A query that is not finite makes NaN all outputs whose scores use
     it. Honours `Causal` and `Padding` joined by `&`, else NotImplementedError. Raises ValueError
@@ -53,7 +55,7 @@ def hierarchical_attention(
     (causal, padding), rest = mask.take(*HONOURS)
     refuse_rest("hierarchical", rest, bias, HONOURS)
     (*batch, T, _, _), (S, D) = q.shape, (v.shape[-3], v.shape[-1])
-    asks, seen = seen_tokens(padding, tuple(batch), T, S)
+    asks, seen = _there(padding, tuple(batch), T, S)
     offset = _offset(causal, T, S)
     if 0 in (*batch, T, S, D, T + offset):
         return no_output(q, v)
@@ -80,6 +82,16 @@ def _attend(block_size, causal, offset, q, k, v, asks, seen):
         live = any_past(seen, T, offset)
     out = out + lax.stop_gradient(jnp.where(met | jnp.isnan(lse), jnp.nan, 0))[..., None]
     return jnp.where((asks & live)[..., None, None], out, 0).astype(jnp.result_type(q))
+
+
+def _there(
+    padding: Padding | None, batch: tuple[int, ...], T: int, S: int
+) -> tuple[Bool[Array, "*B T"], Bool[Array, "*B S"]]:
+    """Which queries and which keys are in cells. If T = S, token i is query i and key i, so unless
+    `padding` says which queries exist, those at hidden keys do not: real ones would ask by them."""
+    asks, seen = seen_tokens(padding, batch, T, S)
+    alike = T == S and padding is not None and padding.queries is None
+    return (seen if alike else asks), seen
 
 
 def _offset(causal: Causal | None, T: int, S: int) -> int:
@@ -146,7 +158,7 @@ class Hierarchical(Mechanism):
         (causal, padding), rest = mask.take(*HONOURS)
         refuse_rest("hierarchical", rest, bias, HONOURS)
         (*batch, T, N, H), S, n = q.shape, k.shape[-3], q.ndim - 3
-        asks, seen = seen_tokens(padding, tuple(batch), T, S)
+        asks, seen = _there(padding, tuple(batch), T, S)
         offset = _offset(causal, T, S)
         q, asks = _moved(q, offset, n), _moved(asks, offset, n)
         tokens = lambda x, there: (

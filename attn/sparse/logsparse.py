@@ -22,9 +22,10 @@ def logsparse_attention(
     """softmax(q k^T / sqrt(H) + bias) v over keys less than `window` away, or a power of two away.
 
     LogSparse (Li et al. 2019, arXiv:1907.00235), with its local attention as a `window`; under
-    `Causal` it is the paper's. Each query sees about log2(T) keys, whose blocks are visited whole:
-    O(T b log T) time for blocks of b. O(T) memory. Takes any mask and bias. Raises ValueError for a
-    window below 1.
+    `Causal` it is the paper's. (Published code, in flow-forecast, counts the powers from the far
+    end of the window, not from the query, and lets the first queries see all keys before them.)
+    Each query sees about log2(T) keys, whose blocks are visited whole: O(T b log T) time for blocks
+    of b. O(T) memory. Takes any mask and bias. Raises ValueError for a window below 1.
     """
     return LogSparse(window=window)(q, k, v, mask=mask, bias=bias)
 

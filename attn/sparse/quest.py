@@ -28,9 +28,11 @@ def quest_attention(
     low and high are the minimum and maximum of each channel over a page's keys, so that the sum is
     an upper bound on q . k in the page. Quest (Tang et al. 2024, arXiv:2406.10774) chooses pages
     while decoding only, after a dense prompt; here each query of a prompt chooses too, as its token
-    would when decoded. Pages without visible keys are never chosen; ties go to the earlier page.
-    O(T top page + T S / page) time, O(T + S) memory. Raises NotImplementedError without Causal, on
-    masks but Causal and Padding or on a bias, ValueError for settings below 1.
+    would when decoded. (The own page is always read by the authors' kernels too; in their
+    evaluation in PyTorch it has to be chosen as others are.) Pages without visible keys are never
+    chosen; ties go to the earlier page. O(T top page + T S / page) time, O(T + S) memory. Raises
+    NotImplementedError without Causal, on masks but Causal and Padding or on a bias, ValueError for
+    settings below 1.
     """
     return Quest(page=page, top=top)(q, k, v, mask=mask, bias=bias)
 

@@ -26,7 +26,8 @@ def strided_attention(
 
     The strided pattern of the Sparse Transformer (Child et al. 2019, arXiv:1904.10509), whose two
     kinds of heads are "merged", each seeing both sets of keys, or "alternating", even heads seeing
-    the near keys and odd ones every stride-th; under `Causal` it is the paper's. `stride` is
+    the near keys and odd ones every stride-th; under `Causal` it is the paper's. (In the authors'
+    code a near key is less than `stride` away, which matters to "alternating" alone.) `stride` is
     sqrt(S), rounded up, unless given: O(T sqrt(T)) time, since tokens are sorted by their residue.
     Takes any mask and bias. Raises ValueError for a stride below 1 and other `heads`.
     """

@@ -57,6 +57,21 @@ def test_it_is_softmax_over_means_of_cells(block, offset):
         np.testing.assert_allclose(got[row], oracle(*arrays, block=block, **rows), atol=2e-5)
 
 
+@pytest.mark.parametrize("offset", [None, 0])
+def test_queries_of_padding_are_in_no_cell(offset):
+    q, k, v, _ = inputs(Hierarchical(), T=40, S=40)
+    real = [list(range(5, 40)), [0, 1, 4, 6, 7, 15, 16, 21, 22, 33]]
+    there = np.array([[s in row for s in range(40)] for row in real])
+    mask = Padding(keys=there) if offset is None else Causal(offset) & Padding(keys=there)
+    q = jnp.where(there[..., None, None], q, jnp.nan)  # as token i is query i and key i
+    with jax.default_matmul_precision("highest"):
+        got = run(Hierarchical(block_size=4), q, k, v, mask)
+    for row in range(2):
+        arrays = [np.asarray(x[row], np.float64) for x in (q, k, v)]
+        rows = {"keys": real[row], "queries": real[row], "offset": offset}
+        np.testing.assert_allclose(got[row], oracle(*arrays, block=4, **rows), atol=2e-5)
+
+
 @pytest.mark.parametrize("mask", [FULL, Causal()], ids=repr)
 def test_two_blocks_are_exact_softmax(mask):
     q, k, v, _ = inputs(Hierarchical())
