@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 from attn._core import number_of, scaled
 from attn._dropout import Dropout
 from attn._forms import FORMS, Form, form_of
+from attn._shards import shares, side_by_side
 from attn._tiles import LOG2E, Tiling
 from attn._tokens import no_output
 from attn._varying import vary
@@ -53,13 +54,15 @@ def blockwise(
         v = jnp.zeros_like(k[..., :1])
     known = B if isinstance(B, int) else 1  # `jax.export` may keep the batch as a symbol
     form, (block_q, block_k) = form_of(mask, T, S, N, known, block=block)
+    count = shares(known)
+    share = B // count if count > 1 else B
     # score tiles of about 2 MB stay in cache
-    fits = [r for r in range(1, known + 1) if B % r == 0 and r * N * block_q * block_k <= 2**19]
+    fits = [r for r in range(1, known + 1) if share % r == 0 and r * N * block_q * block_k <= 2**19]
     number = number_of(scale, H)
     if number is None:  # an array, which may be learned, is applied at once
         q, number = scaled(q, scale), 1.0
-    rows = known if form.at_once else max(fits, default=1)
-    tiling = Tiling(B, T, S, K, N // K, block_q, block_k, rows, logit_cap, number)
+    rows = known // count if form.at_once else max(fits, default=1)
+    tiling = Tiling(share, T, S, K, N // K, block_q, block_k, rows, logit_cap, number)
     q = (q if form.at_once else wide(q)).reshape(B, T, N, H)
     mask = mask.merge_batch(tuple(batch))
     if bias is not None:
@@ -71,9 +74,21 @@ def blockwise(
     k, v = k.reshape(B, S, K, H), v.reshape(B, S, K, v.shape[-1])
     # under shard_map what all shards share must vary as the rest does, for its gradient to
     q, k, v, bias = vary((q, k, v, bias), mask, dropout)
-    out, lse = _jitted(tiling, form, q, k, v, mask, bias, dropout)
+    arguments = q, k, v, mask, bias, dropout
+    attend = functools.partial(_jitted, tiling, form)
+    if count > 1:
+        attend = side_by_side(attend, count, _have_rows(B, share, *arguments))
+    out, lse = attend(*arguments)
     out = out[..., :D].reshape(*batch, T, N, D).astype(jnp.result_type(k))
     return out, lse.reshape(*batch, T, N)
+
+
+def _have_rows(B: int, share: int, q, k, v, mask, bias, dropout):
+    """Which arrays have the rows of the batch: those of which `share` are fewer."""
+    some = bias and jax.eval_shape(lambda: bias.rows(0, share))
+    of_bias = jax.tree.map(lambda x, part: x.shape != part.shape, bias, some)
+    has = jax.tree.map(lambda x: x.shape[0] == B, (q, k, v, mask, dropout))
+    return *has[:4], of_bias, has[4]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

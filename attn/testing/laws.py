@@ -172,6 +172,10 @@ def does_not_leak(mechanism: Mechanism) -> None:
             what = "Padding(keys=...) against Padding(lengths)"
             out = call(q, fill(k, jnp.nan), fill(v, jnp.inf), keys)
             assert_close(out, clean[0], dtype=q.dtype, what=what)
+            # token i is query i and key i: what is padding asks nothing that a real one is told
+            asked = call(fill(q, jnp.nan), fill(k, jnp.nan), fill(v, jnp.inf), keys)
+            what = f"real rows when queries in padding are NaN{also}"
+            assert_same_bits(asked[real], out[real], what=what)
         if Segments in mechanism.honours:
             ids = jnp.broadcast_to(jnp.array([0] * 7 + [1] * 9 + [0] * 3, jnp.int32), q.shape[:2])
             other = (ids == 1)[..., None, None]
