@@ -48,7 +48,8 @@ def untimed(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> bool:
     if rules.match != "step_time" and "seconds" not in rules.budget:
         return False
     kept = _kept(workdir / "alike.json")
-    return any(_key(p, sweep[0].experiment, rules) not in kept for p in sweep)
+    firsts = {p.variant: p for p in reversed(sweep)}  # one of each is solved
+    return any(_key(p, sweep[0].experiment, rules) not in kept for p in firsts.values())
 
 
 def _key(planned: Planned, first: Experiment, rules: Fairness) -> str:
