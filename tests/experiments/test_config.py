@@ -489,6 +489,15 @@ def test_fields_that_a_config_can_say_are_taken(kind, monkeypatch):
     check_own()
 
 
+def test_a_field_of_any_kind_has_a_value_that_can_be_hashed():
+    """A dict ended in a traceback, for programs are kept by the mechanism."""
+    mine = config._one_of({"mine": own(Any)})
+    told = r"expected fields that can be hashed, such as texts, numbers and tuples, got .*'dict'"
+    with pytest.raises(pydantic.ValidationError, match=told):
+        pydantic.TypeAdapter(mine).validate_json('{"name": "mine", "x": {"a": 1}}')
+    assert pydantic.TypeAdapter(mine).validate_json('{"name": "mine", "x": [[1], "a"]}').x
+
+
 @pytest.mark.parametrize("entry", [MECHANISMS["linear"](), print, Digits, "softmax"])
 def test_what_is_added_to_a_table_is_a_class_of_its_kind(entry, monkeypatch):
     monkeypatch.setitem(config.TOKEN_MIXERS, "mine", entry)
