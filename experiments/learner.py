@@ -52,7 +52,7 @@ class Shape:
         shapes = []
         for split in ("validation", "test"):
             batches = task.evaluation(split, batch_size)
-            found = [cls._one(task.checked(batch)) for batch in batches]
+            found = [cls._one(task.checked(batch, batch_size)) for batch in batches]
             if not any(s.asked for s in found):
                 raise ValueError(f"{split}: expected a label that counts (weight 1), got none")
             shapes += found

@@ -180,9 +180,9 @@ class Session:
         return self.devices.split_each(stacked), steps
 
     def _batch(self, number: int) -> Batch:
-        e = self.experiment
-        draw = lambda: e.posed.batch(e.seed, number, e.train.batch_size)
-        return refusing("the task", lambda: self.learner.shape.check(e.posed.checked(draw())))
+        e, rows = self.experiment, self.experiment.train.batch_size
+        draw = lambda: e.posed.batch(e.seed, number, rows)
+        return refusing("the task", lambda: self.learner.shape.check(e.posed.checked(draw(), rows)))
 
     def run(self) -> dict[str, Any]:
         """Runs, and returns result.json. Raises Interrupted after a signal, NonFiniteError if
