@@ -116,6 +116,8 @@ class Session:
         self.learner, train = Learner(experiment, known), experiment.train
         self.together = train.together
         self.devices = Devices.dividing(train.batch_size, train.eval_batch_size)
+        # what the result would not hold is named now, and not after the last step
+        self.baselines = refusing("the task", experiment.posed.accuracies)
         self.checkpoints = Checkpoints.of(workdir, experiment)
         self.skipped: dict[int, str] = {}  # steps whose batch changes nothing, and why
         # of the step whose validation was the best in this session
@@ -335,7 +337,7 @@ class Session:
             "best_step": self.best["step"],
             "steps": self.step,
             "parameters": learned(chosen.params),
-            "baselines": self.experiment.posed.baselines(),
+            "baselines": self.baselines,
             "steps_per_second": round(self.step / max(seconds["training"], 1e-9), 3),
             "compile_seconds": seconds["compile"],
             "wall_seconds": seconds["wall"],

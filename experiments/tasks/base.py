@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import numbers
 import zlib
 from collections.abc import Iterator
 from typing import ClassVar
@@ -96,6 +97,14 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def baselines(self) -> dict[str, float]:
         """Validation accuracy of strategies that need no learning."""
+
+    def accuracies(self) -> dict[str, float]:
+        """The baselines, as Python's numbers. Raises ValueError for what is no accuracy."""
+        found = self.baselines()
+        for name, x in found.items():
+            right = isinstance(x, numbers.Real) and 0 <= x <= 1
+            require(right, f"baselines: {name}", "an accuracy, a number in 0..1", x)
+        return {name: float(x) for name, x in found.items()}
 
     @abc.abstractmethod
     def content(self) -> bytes:

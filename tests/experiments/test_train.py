@@ -326,6 +326,17 @@ def test_a_task_that_leaves_no_row_to_train_on_is_refused(tmp_path: Path, capsys
     assert "a tenth of those there are is left to train on" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("value", ["a third", None, float("nan"), 33.0, np.ones(3)])
+def test_a_baseline_that_is_no_accuracy_is_refused_before_a_step(value, tmp_path, monkeypatch):
+    """It ended the run after its last step, or later the report of all."""
+    monkeypatch.setattr(Recall, "baselines", lambda self: {"chance": value})
+    with pytest.raises(ConfigError, match=r"baselines: chance: expected an accuracy, .*, got"):
+        train.run(tiny(), tmp_path, progress=False)
+    assert not (tmp_path / "config.json").exists()
+    monkeypatch.setattr(Recall, "baselines", lambda self: {"chance": np.float32(0.5)})
+    assert json.dumps(tiny().posed.accuracies()) == '{"chance": 0.5}'
+
+
 def test_a_split_that_asks_for_nothing_is_refused(tmp_path: Path):
     """It trained up to a validation loss that was not finite."""
     rows = {"name": "stack", "length": 2, "validation": 1, "test": 1}  # which pops nothing
