@@ -19,6 +19,7 @@ from experiments.validation import fingerprint
 
 NEAR = 0.02  # of the reference
 FAR = " (as near as it gets)"
+OVER = " (more than the budget)"
 LARGEST = 2**20
 
 
@@ -104,9 +105,10 @@ def _fields(
         made = planned.having(fields).experiment
         if kind == "seconds" and of_first:  # as many as take as long in turns
             steps = of_first["fields"]["train.steps"] / _ratios(first, "step_time")(made)
+            beyond = of_first["notes"]["steps"].endswith(OVER)
         else:
-            steps = amount / _of_a_step(made, kind)
-        over = " (more than the budget)" if steps < 1 else ""
+            steps, beyond = amount / _of_a_step(made, kind), False
+        over = OVER if beyond or steps < 1 else ""
         steps = max(1, int(steps))
         if kind != "steps" and steps > (call := _of_a_call(made.train)):
             steps -= steps % call  # else variants would make more or fewer of them in one

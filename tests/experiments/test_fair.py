@@ -314,6 +314,16 @@ def test_seconds_pay_for_steps_that_were_timed_in_turns(tmp_path, monkeypatch):
     assert [p.experiment for p in again] == [p.experiment for p in found]
 
 
+def test_what_takes_as_long_as_a_step_beyond_the_budget_is_beyond_it_too(tmp_path, monkeypatch):
+    """Of the first alone it was told."""
+    monkeypatch.setattr(quantities, "Step", lambda experiment: experiment.model.mlp_width)
+    monkeypatch.setattr(quantities, "milliseconds", lambda *widths: [float(n) for n in widths])
+    width = lambda n: planned("softmax")[0].having({"model.mlp_width": n}).experiment
+    sweep = [Planned(f"width {n}", width(n)) for n in (20, 10)]
+    found = alike(sweep, Fairness(budget={"seconds": 0.015}), tmp_path)
+    assert [p.notes["steps"] for p in found] == [f"{n} (more than the budget)" for n in (1, 2)]
+
+
 @pytest.mark.parametrize(
     ("value", "listed", "told"),
     [
