@@ -514,6 +514,14 @@ def test_a_mechanism_of_ones_own_takes_no_name_of_a_default(monkeypatch):
     assert line.startswith("softmax: expected attn.Softmax, which")
 
 
+def test_a_mechanism_of_ones_own_takes_no_name_of_a_mixer(monkeypatch):
+    """The mixer was trained in its place, under its name."""
+    monkeypatch.setitem(MECHANISMS, "conv", own())
+    validation._adapter.cache_clear()
+    (line,) = problems(TINY)
+    assert line.startswith("conv: expected a name of its own, as a mechanism and a mixer have it")
+
+
 @pytest.mark.parametrize(
     ("kind", "value"),
     [(tuple[tuple[int, ...], ...], ((1, 2), (3,))), (RECORDS[0], RECORDS[0](2))],
