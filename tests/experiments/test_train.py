@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -335,6 +336,20 @@ def test_a_baseline_that_is_no_accuracy_is_refused_before_a_step(value, tmp_path
     assert not (tmp_path / "config.json").exists()
     monkeypatch.setattr(Recall, "baselines", lambda self: {"chance": np.float32(0.5)})
     assert json.dumps(tiny().posed.accuracies()) == '{"chance": 0.5}'
+
+
+@pytest.mark.parametrize(("method", "told"), [("batch", "batch"), ("examples", "validation")])
+def test_a_task_that_draws_other_rows_each_time_is_refused(method, told, tmp_path, monkeypatch):
+    """It trained, and went on after a stop on others; its test rows were paired all the same."""
+    true, times = getattr(Recall, method), itertools.count()
+
+    def drawn(self, *args):
+        batch = true(self, *args)
+        return dataclasses.replace(batch, labels=np.full_like(batch.labels, next(times) % 32))
+
+    monkeypatch.setattr(Recall, method, drawn)
+    with pytest.raises(ConfigError, match=rf"{told}: labels: expected the same whenever a row"):
+        train.run(tiny(), tmp_path, progress=False)
 
 
 def test_a_split_that_asks_for_nothing_is_refused(tmp_path: Path):
