@@ -19,6 +19,7 @@ from experiments.validation import fingerprint
 
 NEAR = 0.02  # of the reference
 FAR = " (as near as it gets)"
+OVER = " (more than the budget)"
 LARGEST = 2**20
 
 
@@ -48,7 +49,8 @@ def untimed(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> bool:
     if rules.match != "step_time" and "seconds" not in rules.budget:
         return False
     kept = _kept(workdir / "alike.json")
-    return any(_key(p, sweep[0].experiment, rules) not in kept for p in sweep)
+    firsts = {p.variant: p for p in reversed(sweep)}  # one of each is solved
+    return any(_key(p, sweep[0].experiment, rules) not in kept for p in firsts.values())
 
 
 def _key(planned: Planned, first: Experiment, rules: Fairness) -> str:
@@ -103,9 +105,10 @@ def _fields(
         made = planned.having(fields).experiment
         if kind == "seconds" and of_first:  # as many as take as long in turns
             steps = of_first["fields"]["train.steps"] / _ratios(first, "step_time")(made)
+            beyond = of_first["notes"]["steps"].endswith(OVER)
         else:
-            steps = amount / _of_a_step(made, kind)
-        over = " (more than the budget)" if steps < 1 else ""
+            steps, beyond = amount / _of_a_step(made, kind), False
+        over = OVER if beyond or steps < 1 else ""
         steps = max(1, int(steps))
         if kind != "steps" and steps > (call := _of_a_call(made.train)):
             steps -= steps % call  # else variants would make more or fewer of them in one

@@ -201,12 +201,12 @@ def _attempt(run: Run, planned: Planned, folder: Path, command: str) -> str | No
         if disk.is_full(error):  # for those that would come after it too
             raise
         return _told(error)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # of a mechanism or a task of the user's own
         return _told(error)
     return None
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """With where it came from, if nobody foresaw it."""
     told = f"{type(error).__name__}: {error}"
     return told if isinstance(error, LabError) else redacted(f"{told}\n\n{traceback.format_exc()}")

@@ -10,7 +10,7 @@ import math
 from typing import Annotated, Any, Literal, Union
 
 import pydantic
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
 from attn import MECHANISMS, Causal, Mechanism, Softmax
 from attn.nn import MIXERS, Mixer
@@ -62,13 +62,24 @@ def _without_name(value: Any) -> Any:
     return {k: deep(v) for k, v in value.items() if k != "name"}
 
 
+def _hashable(value: Any) -> Any:
+    """Raises ValueError for a record that is not: programs are kept by it."""
+    try:
+        hash(value)
+    except TypeError as error:
+        what = "expected fields that can be hashed, such as texts, numbers and tuples"
+        raise ValueError(f"{what}, got one that cannot: {error}") from None
+    return value
+
+
 def by_name(value: Any) -> Any:
     """A bare name as the record that it stands for, with all its defaults."""
     return {"name": value} if isinstance(value, str) else value
 
 
 def _one_of(table: dict[str, type]) -> Any:
-    records = [Annotated[c, BeforeValidator(_without_name), Tag(n)] for n, c in table.items()]
+    checks = BeforeValidator(_without_name), AfterValidator(_hashable)
+    records = [Annotated[c, *checks, Tag(n)] for n, c in table.items()]
     # BeforeValidator last, so that it runs first: a bare name means all defaults.
     return Annotated[Union[tuple(records)], Discriminator(_tag), BeforeValidator(by_name)]
 

@@ -52,7 +52,7 @@ class Shape:
         shapes = []
         for split in ("validation", "test"):
             batches = task.evaluation(split, batch_size)
-            found = [cls._one(task.checked(batch)) for batch in batches]
+            found = [cls._one(task.checked(batch, batch_size)) for batch in batches]
             if not any(s.asked for s in found):
                 raise ValueError(f"{split}: expected a label that counts (weight 1), got none")
             shapes += found
@@ -72,6 +72,24 @@ class Shape:
         if (self.full and not one.full) or one.asked > self.asked:
             raise ValueError(f"a training batch is unlike the held-out data: {one}, {self}")
         return batch
+
+
+FEW = 4  # rows
+
+
+def asked_twice(task: Task, seed: int) -> None:
+    """Raises ValueError where a task gives another row when it is asked again: no run could go on
+    as it was, and no two be compared row by row."""
+    asks = {"batch": lambda: task.batch(seed, 0, FEW)}
+    for split in ("validation", "test"):
+        rows = np.arange(min(FEW, task.size(split)))
+        asks[split] = functools.partial(task.examples, split, rows)
+    for name, ask in asks.items():
+        one, again = map(vars, (ask(), ask()))
+        for field, x in one.items():
+            if not np.array_equal(x, again[field], equal_nan=True):
+                same = "the same whenever a row is asked for, drawn by (seed, step) or by its index"
+                raise ValueError(f"{name}: {field}: expected {same}, got others the second time")
 
 
 def built(experiment: Experiment, seed: int | Int[Array, ""]) -> nnx.Module:
@@ -107,7 +125,7 @@ class Learner:
         size = experiment.train.eval_batch_size
         self.shape = refusing("the task", lambda: Shape.of(experiment.posed, size))
         # of few rows none may be left to train on
-        refusing("the task", lambda: experiment.posed.batch(experiment.seed, 0, 1))
+        refusing("the task", lambda: asked_twice(experiment.posed, experiment.seed))
 
     def model(self) -> nnx.Module:
         return built(self.experiment, self.experiment.seed)

@@ -116,6 +116,8 @@ class Session:
         self.learner, train = Learner(experiment, known), experiment.train
         self.together = train.together
         self.devices = Devices.dividing(train.batch_size, train.eval_batch_size)
+        # what the result would not hold is named now, and not after the last step
+        self.baselines = refusing("the task", experiment.posed.accuracies)
         self.checkpoints = Checkpoints.of(workdir, experiment)
         self.skipped: dict[int, str] = {}  # steps whose batch changes nothing, and why
         # of the step whose validation was the best in this session
@@ -180,9 +182,9 @@ class Session:
         return self.devices.split_each(stacked), steps
 
     def _batch(self, number: int) -> Batch:
-        e = self.experiment
-        draw = lambda: e.posed.batch(e.seed, number, e.train.batch_size)
-        return refusing("the task", lambda: self.learner.shape.check(e.posed.checked(draw())))
+        e, rows = self.experiment, self.experiment.train.batch_size
+        draw = lambda: e.posed.batch(e.seed, number, rows)
+        return refusing("the task", lambda: self.learner.shape.check(e.posed.checked(draw(), rows)))
 
     def run(self) -> dict[str, Any]:
         """Runs, and returns result.json. Raises Interrupted after a signal, NonFiniteError if
@@ -335,7 +337,7 @@ class Session:
             "best_step": self.best["step"],
             "steps": self.step,
             "parameters": learned(chosen.params),
-            "baselines": self.experiment.posed.baselines(),
+            "baselines": self.baselines,
             "steps_per_second": round(self.step / max(seconds["training"], 1e-9), 3),
             "compile_seconds": seconds["compile"],
             "wall_seconds": seconds["wall"],

@@ -8,8 +8,8 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal, Union
 
-from attn import Mechanism, Softmax
-from attn.nn import Mixer
+from attn import MECHANISMS, Mechanism, Softmax
+from attn.nn import MIXERS, Mixer
 from experiments.config import TASKS, TOKEN_MIXERS
 from experiments.errors import ConfigError
 from experiments.mistakes import shorten
@@ -30,7 +30,11 @@ def check_own() -> None:
     values."""
     tables = ((TASKS, (Task,)), (TOKEN_MIXERS, (Mechanism, Mixer)))
     entries = [(*entry, bases) for table, bases in tables for entry in table.items()]
-    if problems := [line for entry in entries for line in _wrong(*entry)]:
+    problems = [line for entry in entries for line in _wrong(*entry)]
+    # a name in both tables would stand for the mixer, whatever the mechanism is
+    twice = MECHANISMS.keys() & MIXERS.keys()
+    clash = "expected a name of its own, as a mechanism and a mixer have it"
+    if problems := [*problems, *(f"{name}: {clash}" for name in sorted(twice))]:
         raise ConfigError([*dict.fromkeys(problems)], "what was added to a table")
 
 

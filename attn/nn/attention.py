@@ -15,7 +15,13 @@ from attn.biases import Bias
 from attn.dense.dot_product import dot_product_attention
 from attn.masks import FULL, Causal, Mask
 from attn.mechanism import Mechanism
-from attn.nn.attention_rules import check_batch, check_context, check_kinds, heads_of
+from attn.nn.attention_rules import (
+    check_batch,
+    check_context,
+    check_kinds,
+    check_output,
+    heads_of,
+)
 from attn.nn.gates import Gates, output_gate
 from attn.nn.keys import fold
 from attn.nn.norm import head_norm
@@ -279,6 +285,8 @@ class Attention(Projections):
 
     def _output(self, x, y, own=None):
         """The output [*B, T, W] for the tokens x from the outputs y [*B, T, N, H] of the heads."""
+        N, _, H = self.heads
+        check_output(self.mechanism, y, (*x.shape[:-1], N, H), self.dtype)
         gated = lambda y: y if self.out_gate is None else y * self._gating(x).reshape(y.shape)
         y = gated(y) if self.mechanism.gates_first else y
         y = y if self.head_norm is None else self._normed(y)

@@ -1,5 +1,7 @@
 """The checks of what an attention layer is built of and called with."""
 
+import jax.numpy as jnp
+
 from attn._requests import check_requests
 from attn._settings import check_count, check_flag
 from attn.masks import Causal, Mask
@@ -54,6 +56,25 @@ def heads_of(
         what = f"expected 0 with {mechanism.name}'s blending"
         raise ValueError(f"short_conv: {what}, got {mechanism.short_conv}")
     return N, K, H
+
+
+def check_learned(mechanism: Mechanism, learned: dict) -> None:
+    """Raise ValueError for a learned array that cannot be learned, or holds nothing."""
+    for name, x in learned.items():
+        dtype, shape = jnp.result_type(x), list(jnp.shape(x))
+        if not jnp.issubdtype(dtype, jnp.floating) or 0 in shape:
+            what = "expected an array of real numbers, and some of them"
+            raise ValueError(f"{mechanism.name}: init: {name}: {what}, got {dtype} {shape}")
+
+
+def check_output(mechanism: Mechanism, y, shape: tuple[int, ...], dtype) -> None:
+    """Raise ValueError for another output than a mechanism is to give: one of fewer rows would
+    broadcast, and one of whole numbers send no gradient back."""
+    got = getattr(y, "dtype", type(y).__name__), getattr(y, "shape", ())
+    if got != (dtype, shape):
+        told = lambda dtype, shape: f"{dtype} {list(shape)}"
+        what = f"expected an output [*B, T, N, D] in q's dtype, {told(dtype, shape)}"
+        raise ValueError(f"{mechanism.name}: {what}, got {told(*got)}")
 
 
 def check_names(mechanism: Mechanism, learned: dict, gates: dict) -> None:

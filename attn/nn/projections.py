@@ -11,7 +11,7 @@ from attn._rotary import check_positions
 from attn._wide import wide
 from attn.masks import Causal
 from attn.mechanism import Mechanism
-from attn.nn.attention_rules import check_causal, check_context, check_names
+from attn.nn.attention_rules import check_causal, check_context, check_learned, check_names
 from attn.nn.gates import Gates
 from attn.nn.keys import fold
 from attn.nn.norm import RMSNorm
@@ -67,6 +67,7 @@ class Projections(nnx.Module):
         )
         gates = mechanism.gates(**sizes)
         check_names(mechanism, learned, gates)
+        check_learned(mechanism, learned)
         self.learned = nnx.Dict({name: nnx.Param(x) for name, x in learned.items()})
         self.gates = Gates(width, gates, key=fold(key, "gates"))
 

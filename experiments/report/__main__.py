@@ -49,8 +49,7 @@ def _run(values: flags.FlagValues) -> None:
     for folder in folders:
         if real(out).is_relative_to(real(folder) / "cells"):
             raise ConfigError([f"--out: {out} is among the runs of {folder}; name another folder"])
-    names = [real(x).name for x in folders]
-    labels = names if len(set(names)) == len(names) else [str(x) for x in folders]
+    labels = _labels([*map(real, folders)])
     timed = {label: x for label, x in zip(labels, folders) if is_benchmark(x)}
     compared = {label: x for label, x in zip(labels, folders) if label not in timed}
     if not compared:
@@ -68,6 +67,15 @@ def _run(values: flags.FlagValues) -> None:
     with in_turn(out):  # the files of two reports would be one of each
         path = write(found, out)
     tell(f"report: {path}")
+
+
+def _labels(folders: Sequence[Path]) -> list[str]:
+    """Their names, or where two are called alike their paths below what all share."""
+    names = [x.name for x in folders]
+    if len({*names}) == len(names):
+        return names
+    above = os.path.commonpath([x.parent for x in folders])
+    return [str(x.relative_to(above)) for x in folders]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

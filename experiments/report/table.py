@@ -213,7 +213,16 @@ def markdown(rows: Sequence[Variant], baselines: dict[str, float]) -> str:
 def comma_separated(rows: Sequence[Variant]) -> str:
     """One line for each cell, plain numbers in base units; costs repeat within a variant."""
     keys = list(dict.fromkeys(key for row in rows for key in row.cost))
-    results = (TEST, VAL, "parameters", "steps_per_second", "best_step", "wall_seconds")
+    results = (
+        TEST,
+        VAL,
+        "test.loss",
+        "test.answers",
+        "parameters",
+        "steps_per_second",
+        "best_step",
+        "wall_seconds",
+    )
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["variant", "seed", "cell", "status", *results, *keys, "error"])

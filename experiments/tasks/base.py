@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import numbers
 import zlib
 from collections.abc import Iterator
 from typing import ClassVar
@@ -97,6 +98,14 @@ class Task(abc.ABC):
     def baselines(self) -> dict[str, float]:
         """Validation accuracy of strategies that need no learning."""
 
+    def accuracies(self) -> dict[str, float]:
+        """The baselines, as Python's numbers. Raises ValueError for what is no accuracy."""
+        found = self.baselines()
+        for name, x in found.items():
+            right = isinstance(x, numbers.Real) and 0 <= x <= 1
+            require(right, f"baselines: {name}", "an accuracy, a number in 0..1", x)
+        return {name: float(x) for name, x in found.items()}
+
     @abc.abstractmethod
     def content(self) -> bytes:
         """What beside the fields defines the data: the bytes themselves, or a sample drawn."""
@@ -130,21 +139,28 @@ class Task(abc.ABC):
         real = (indices < size).reshape(-1, *[1] * (batch.weights.ndim - 1))
         return dataclasses.replace(batch, weights=np.where(real, batch.weights, np.float32(0)))
 
-    def checked(self, batch: Batch) -> Batch:
-        """The batch. Raises ValueError for what a model would take without a word, or make nan of:
-        XLA refuses no index that is out of range."""
+    def checked(self, batch: Batch, rows: int) -> Batch:
+        """The batch, of so many rows. Raises ValueError for what a model would take without a word,
+        or make nan of: XLA refuses no index that is out of range."""
+        require(isinstance(batch, Batch), "batch", "a Batch (experiments.tasks)", type(batch))
+        for name, x in vars(batch).items():
+            got = getattr(x, "shape", type(x).__name__)
+            require(got[:1] == (rows,), name, f"an array of {rows} rows", got)
         tail = () if self.token_width is None else (self.token_width,)
         lengths = dict.fromkeys((self.length, self.train_length))
-        rows, shape = [(length, *tail) for length in lengths], batch.tokens.shape
-        wanted = f"rows of shape {' or '.join(map(str, rows))}"
-        require(shape[-len(rows[0]) :] in rows, "tokens", wanted, shape)
+        each, shape = [(length, *tail) for length in lengths], batch.tokens.shape
+        wanted = f"rows of shape {' or '.join(map(str, each))}"
+        require(shape[-len(each[0]) :] in each, "tokens", wanted, shape)
         if self.vocab_size is not None:
             _require_below("tokens", batch.tokens, self.vocab_size)
         _require_below("lengths", batch.lengths, self.length + 1)
         _require_below("slices", batch.slices, len(self.slices))
         labels, weights = batch.labels, batch.weights  # nan shows in the loss
         # a decoder reads them all
-        asked = labels if self.head == "sequence" else np.where(weights == 0, 0, labels)
+        like = f"an array of the shape of weights, {weights.shape}"
+        require(labels.shape == weights.shape, "labels", like, labels.shape)
+        none = labels.dtype.type(0)  # for 0 would make integers of booleans
+        asked = labels if self.head == "sequence" else np.where(weights == 0, none, labels)
         _require_below("labels", asked, self.classes)
         other = weights[(weights != 0) & (weights != 1) & ~np.isnan(weights)]
         require(not other.size, "weights", "1 where a label counts, else 0", other[:1].tolist())

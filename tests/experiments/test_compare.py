@@ -204,6 +204,13 @@ def test_a_failed_cell_is_a_row_and_the_others_go_on(tmp_path):
     assert "1 of 2" in (tmp_path / "table.md").read_text()
 
 
+def test_a_mechanism_that_exits_is_a_failed_cell_too(tmp_path):
+    """It ended the comparison without a word, with code 0 and no report."""
+    found = run(Trainer(linear_0=SystemExit(0)), tmp_path)
+    (error,) = [c.error for c in found.cells if c.error]
+    assert error.startswith("SystemExit: 0\n\nTraceback")
+
+
 def test_why_a_run_failed_is_told_when_it_does(tmp_path):
     """It was "failed: ConfigError: 1 mistake:", and what that was stood in the report alone."""
     trainer, told = Trainer(softmax=ConfigError(["init_from=x: no such folder"])), []

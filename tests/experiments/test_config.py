@@ -491,6 +491,15 @@ def test_fields_that_a_config_can_say_are_taken(kind, monkeypatch):
     check_own()
 
 
+def test_a_field_of_any_kind_has_a_value_that_can_be_hashed():
+    """A dict ended in a traceback, for programs are kept by the mechanism."""
+    mine = config._one_of({"mine": own(Any)})
+    told = r"expected fields that can be hashed, such as texts, numbers and tuples, got .*'dict'"
+    with pytest.raises(pydantic.ValidationError, match=told):
+        pydantic.TypeAdapter(mine).validate_json('{"name": "mine", "x": {"a": 1}}')
+    assert pydantic.TypeAdapter(mine).validate_json('{"name": "mine", "x": [[1], "a"]}').x
+
+
 @pytest.mark.parametrize("entry", [MECHANISMS["linear"](), print, Digits, "softmax"])
 def test_what_is_added_to_a_table_is_a_class_of_its_kind(entry, monkeypatch):
     monkeypatch.setitem(config.TOKEN_MIXERS, "mine", entry)
@@ -505,6 +514,14 @@ def test_a_mechanism_of_ones_own_takes_no_name_of_a_default(monkeypatch):
     validation._adapter.cache_clear()
     (line,) = problems(TINY)
     assert line.startswith("softmax: expected attn.Softmax, which")
+
+
+def test_a_mechanism_of_ones_own_takes_no_name_of_a_mixer(monkeypatch):
+    """The mixer was trained in its place, under its name."""
+    monkeypatch.setitem(MECHANISMS, "conv", own())
+    validation._adapter.cache_clear()
+    (line,) = problems(TINY)
+    assert line.startswith("conv: expected a name of its own, as a mechanism and a mixer have it")
 
 
 @pytest.mark.parametrize(

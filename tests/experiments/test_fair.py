@@ -153,12 +153,14 @@ def test_steps_are_timed_where_they_are_trained(rules, tmp_path, monkeypatch):
 
     monkeypatch.setattr(quantities, "Step", lambda experiment: None)
     monkeypatch.setattr(quantities, "milliseconds", milliseconds)
-    sweep = planned("softmax", "linear", train={"steps": 1})
+    variants = planned("softmax", "linear", train={"steps": 1})
+    # of the second seed nothing is timed, and it was told that what does so had been killed
+    sweep = [p.having({"seed": seed}) for p in variants for seed in range(2)]
     for _ in range(2):  # the second time nothing is timed
         there.clear()
         with pytest.raises(KeyboardInterrupt):
             compare.compare(sweep, tmp_path, title="t", run=stop, rules=rules, launch=launch)
-        assert there == [2]  # runs are left
+        assert there == [4]  # runs are left
         monkeypatch.delattr(quantities, "milliseconds", raising=False)
 
 
@@ -310,6 +312,16 @@ def test_seconds_pay_for_steps_that_were_timed_in_turns(tmp_path, monkeypatch):
     monkeypatch.delattr(quantities, "milliseconds")
     again = alike(sweep, Fairness(budget={"seconds": 1.0}), tmp_path)
     assert [p.experiment for p in again] == [p.experiment for p in found]
+
+
+def test_what_takes_as_long_as_a_step_beyond_the_budget_is_beyond_it_too(tmp_path, monkeypatch):
+    """Of the first alone it was told."""
+    monkeypatch.setattr(quantities, "Step", lambda experiment: experiment.model.mlp_width)
+    monkeypatch.setattr(quantities, "milliseconds", lambda *widths: [float(n) for n in widths])
+    width = lambda n: planned("softmax")[0].having({"model.mlp_width": n}).experiment
+    sweep = [Planned(f"width {n}", width(n)) for n in (20, 10)]
+    found = alike(sweep, Fairness(budget={"seconds": 0.015}), tmp_path)
+    assert [p.notes["steps"] for p in found] == [f"{n} (more than the budget)" for n in (1, 2)]
 
 
 @pytest.mark.parametrize(

@@ -536,6 +536,16 @@ def test_a_name_that_stands_for_two_settings_becomes_two(tmp_path):
     }
 
 
+def test_folders_of_one_name_are_told_by_the_paths_below_what_they_share(tmp_path):
+    """Variants were called by whole paths, which filled the pictures."""
+    a = leave(tmp_path / "a/runs", [(planned(steps=2), 0.2)])
+    b = leave(tmp_path / "a/b/runs", [(planned(steps=9), 0.6)])
+    assert command.main([f"--workdir={a}", f"--workdir={b}", f"--out={tmp_path / 'out'}"]) == 0
+    table = (tmp_path / "out/table.md").read_text()
+    assert "| softmax (runs) |" in table
+    assert "| softmax (b/runs) |" in table
+
+
 def test_of_three_comparisons_two_of_the_same_settings_are_one(tmp_path):
     """Each was a variant of its own as soon as the third had others."""
     runs = {

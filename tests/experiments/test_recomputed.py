@@ -144,3 +144,8 @@ def test_the_numbers_of_a_file_are_those_of_its_runs(workdir):
         expected = {(n, seed): accuracy(x) for n, own in runs for seed, x in own.items()}
         assert found.pop(LEFT) == ""
         assert {key: float(x) for key, x in found.items()} == pytest.approx(expected)
+    # without them neither the table's loss nor its intervals follow from the file
+    of = {variant: np.sum(own[0][1]) for variant, own in answers(workdir, "test").items()}
+    ended = [x for x in table if x["status"] == "finished"]
+    assert all(float(x["test.answers"]) == of[x["variant"]] for x in ended)
+    assert {x["test.loss"] for x in ended} == {"1.5"}

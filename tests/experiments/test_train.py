@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -292,19 +293,19 @@ def test_a_run_compiles_each_step_once(tmp_path: Path):
 def test_a_retrace_is_an_error_that_names_what_changed(tmp_path: Path, monkeypatch):
     draw = Recall.batch
 
-    def shorter(task: Recall, seed: int, step: int, batch_size: int) -> Batch:
-        return draw(task, seed, step, batch_size - (step >= 2))
+    def narrower(task: Recall, seed: int, step: int, batch_size: int) -> Batch:
+        batch, kind = draw(task, seed, step, batch_size), np.int8 if step >= 2 else np.int32
+        return dataclasses.replace(
+            batch, tokens=batch.tokens.astype(kind), labels=batch.labels.astype(kind)
+        )
 
-    monkeypatch.setattr(Recall, "batch", shorter)
+    monkeypatch.setattr(Recall, "batch", narrower)
     with pytest.raises(RetraceError, match="train_steps is compiled once") as error:
         train.run(tiny(), tmp_path, progress=False)
     _, *changed = str(error.value).splitlines()
     assert [line.strip() for line in changed] == [
-        "batches.tokens: int32[1, 8, 12] was compiled, int32[1, 7, 12] came",
-        "batches.lengths: int32[1, 8] was compiled, int32[1, 7] came",
-        "batches.labels: int32[1, 8, 12] was compiled, int32[1, 7, 12] came",
-        "batches.weights: float32[1, 8, 12] was compiled, float32[1, 7, 12] came",
-        "batches.slices: int32[1, 8] was compiled, int32[1, 7] came",
+        "batches.tokens: int32[1, 8, 12] was compiled, int8[1, 8, 12] came",
+        "batches.labels: int32[1, 8, 12] was compiled, int8[1, 8, 12] came",
     ]
 
 
@@ -328,6 +329,31 @@ def test_a_task_that_leaves_no_row_to_train_on_is_refused(tmp_path: Path, capsys
     rows = [few, "--config.task.vocab_size=6", "--config.task.pairs=(1,)"]
     assert train.main([f"--config={config}", *rows, f"--workdir={tmp_path}/run"]) == 2
     assert "a tenth of those there are is left to train on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["a third", None, float("nan"), 33.0, np.ones(3)])
+def test_a_baseline_that_is_no_accuracy_is_refused_before_a_step(value, tmp_path, monkeypatch):
+    """It ended the run after its last step, or later the report of all."""
+    monkeypatch.setattr(Recall, "baselines", lambda self: {"chance": value})
+    with pytest.raises(ConfigError, match=r"baselines: chance: expected an accuracy, .*, got"):
+        train.run(tiny(), tmp_path, progress=False)
+    assert not (tmp_path / "config.json").exists()
+    monkeypatch.setattr(Recall, "baselines", lambda self: {"chance": np.float32(0.5)})
+    assert json.dumps(tiny().posed.accuracies()) == '{"chance": 0.5}'
+
+
+@pytest.mark.parametrize(("method", "told"), [("batch", "batch"), ("examples", "validation")])
+def test_a_task_that_draws_other_rows_each_time_is_refused(method, told, tmp_path, monkeypatch):
+    """It trained, and went on after a stop on others; its test rows were paired all the same."""
+    true, times = getattr(Recall, method), itertools.count()
+
+    def drawn(self, *args):
+        batch = true(self, *args)
+        return dataclasses.replace(batch, labels=np.full_like(batch.labels, next(times) % 32))
+
+    monkeypatch.setattr(Recall, method, drawn)
+    with pytest.raises(ConfigError, match=rf"{told}: labels: expected the same whenever a row"):
+        train.run(tiny(), tmp_path, progress=False)
 
 
 def test_a_split_that_asks_for_nothing_is_refused(tmp_path: Path):

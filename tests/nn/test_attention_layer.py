@@ -240,3 +240,36 @@ def test_mistakes_are_named():
         layer()(X, context=C, positions=jnp.arange(5))
     with pytest.raises(ValueError, match=r"context: Toy gates .*beta, shift"):
         layer(mechanism=Toy())(X, context=C)
+
+
+@pytest.mark.parametrize(
+    ("change", "got"),
+    [
+        (lambda y: y[:1], r"float32 \[1, 5, 4, 6\]"),  # broadcast: rows had those of the first
+        (lambda y: y.astype(jnp.int32), r"int32 \[3, 5, 4, 6\]"),  # no gradient came back
+        (lambda y: y.astype(jnp.complex64), r"complex64 \[3, 5, 4, 6\]"),
+        (lambda y: (y, 1), r"tuple \[\]"),
+    ],
+)
+def test_an_output_that_is_none_of_a_mechanism_is_named(change, got):
+    class Odd(Toy):
+        def __call__(self, *args, **kwargs):
+            return change(super().__call__(*args, **kwargs))
+
+    told = rf"^Odd: expected an output .* float32 \[3, 5, 4, 6\], got {got}"
+    with pytest.raises(ValueError, match=told):
+        jax.eval_shape(lambda: layer(mechanism=Odd())(X))
+
+
+@pytest.mark.parametrize("array", [jnp.zeros((0, 3)), jnp.zeros(2, jnp.int32)])
+def test_what_cannot_be_learned_is_named(array):
+    """Training ended at the first checkpoint, which holds no array of nothing, or in jax.grad."""
+
+    class Odd(Toy):
+        def init(self, key, **sizes):
+            return {"w": array}
+
+    told = "init: w: expected an array of real numbers, and some of them"
+    got = re.escape(f"{array.dtype} {[*array.shape]}")
+    with pytest.raises(ValueError, match=f"^Odd: {told}, got {got}$"):
+        layer(mechanism=Odd())

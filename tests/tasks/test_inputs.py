@@ -54,10 +54,10 @@ def test_padding_is_never_asked_and_counts_for_nothing():
 def test_training_rows_may_be_narrower(objective):
     task = Induction(length=20, lengths=(9, 20), validation=40, test=3)
     inputs = posed(objective, task)
-    batch = inputs.checked(inputs.batch(0, 0, 8))
+    batch = inputs.checked(inputs.batch(0, 0, 8), 8)
     assert batch.tokens.shape == batch.labels.shape == batch.weights.shape == (8, 9)
     (held,) = inputs.evaluation("validation", 40)
-    assert inputs.checked(held).tokens.shape == (40, 20)
+    assert inputs.checked(held, 40).tokens.shape == (40, 20)
 
 
 def test_held_out_rows_are_hidden_alike_in_any_batch():

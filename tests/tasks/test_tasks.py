@@ -131,7 +131,7 @@ def test_shapes_types_and_ranges(task):
     batches = [(task.batch(0, 0, 16), task.train_length)]
     batches += [(batch, task.length) for batch in task.evaluation("validation", 16)]
     for batch, length in batches:
-        task.checked(batch)
+        task.checked(batch, 16)
         pair = (2,) if task.head == "dual" else ()
         vector = () if task.token_width is None else (task.token_width,)
         assert batch.tokens.shape == (16, *pair, length, *vector)
@@ -165,6 +165,9 @@ def test_shapes_types_and_ranges(task):
         ("tokens", lambda x: x[:, 1:], r"tokens: expected rows of shape \(13,\), got \(8, 12\)"),
         ("labels", lambda x: x - 1, "labels: expected integers in 0..11, got int32 from -1"),
         ("labels", lambda x: x / 2, "labels: expected integers in 0..11, got float64"),
+        ("labels", lambda x: x > 1, "labels: expected integers in 0..11, got bool"),
+        ("labels", lambda x: x.tolist(), "labels: expected an array of 8 rows, got 'list'"),
+        ("labels", lambda x: x[..., None], r"labels: expected an array of the shape of weights"),
         ("weights", lambda x: x / 2, r"weights: expected 1 where a label .*, got \[0.5\]"),
         ("slices", lambda x: x + 2, "slices: expected integers in 0..1, got int32 from 2"),
         ("lengths", lambda x: x + 5, "lengths: expected integers in 0..13, got"),
@@ -173,9 +176,19 @@ def test_shapes_types_and_ranges(task):
 def test_what_is_out_of_range_is_refused(name, wrong, told):
     """In a task of the user's own it made a loss of nan, or was clipped, or counted otherwise."""
     task = Reverse(vocab_size=12, lengths=(9, 13), validation=53, test=47)
-    batch = task.checked(task.batch(0, 0, 8))
+    batch = task.checked(task.batch(0, 0, 8), 8)
     with pytest.raises(ValueError, match=told):
-        task.checked(dataclasses.replace(batch, **{name: wrong(getattr(batch, name))}))
+        task.checked(dataclasses.replace(batch, **{name: wrong(getattr(batch, name))}), 8)
+
+
+def test_what_is_no_batch_of_so_many_rows_is_refused():
+    """Fewer were trained on without a word, and paid for as if they were all."""
+    task = Reverse(vocab_size=12, lengths=(9, 13), validation=53, test=47)
+    batch = task.batch(0, 0, 8)
+    with pytest.raises(ValueError, match=r"tokens: expected an array of 8 rows, got \(7, 13\)"):
+        task.checked(batch[:7], 8)
+    with pytest.raises(ValueError, match=r"batch: expected a Batch .*, got <class 'tuple'>"):
+        task.checked((batch.tokens, batch.labels), 8)
 
 
 @tasks
