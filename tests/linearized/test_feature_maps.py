@@ -129,6 +129,13 @@ def test_sizes_of_features_are_checked(sizes):
 def test_a_seed_of_features_is_checked():
     with pytest.raises(ValueError, match="seed: expected an integer from 0"):
         maps.orthogonal_features(-1, 4, 8)
+    for sizes, name in (
+        ((3, [20], 8), "features"),
+        (([3], 20, 8), "seed"),
+        ((3, 8.0, 8), "features"),
+    ):
+        with pytest.raises(ValueError, match=f"^{name}: expected an integer"):
+            maps.orthogonal_features(*sizes)
 
 
 def test_performer_takes_features_drawn_anew():
