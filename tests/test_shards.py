@@ -104,7 +104,7 @@ for name in sys.argv[1:]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("names", ["softmax window"])
+@pytest.mark.parametrize("names", ["softmax window", "linear gla"])
 def test_nothing_is_brought_from_one_device_to_another(names):
     told = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     told |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
