@@ -54,14 +54,14 @@ def blockwise(
         v = jnp.zeros_like(k[..., :1])
     known = B if isinstance(B, int) else 1  # `jax.export` may keep the batch as a symbol
     form, (block_q, block_k) = form_of(mask, T, S, N, known, block=block)
-    count = shares(known)
+    count = 1 if form.at_once else shares(known)  # what does all at once has no loop over rows
     share = B // count if count > 1 else B
     # score tiles of about 2 MB stay in cache
     fits = [r for r in range(1, known + 1) if share % r == 0 and r * N * block_q * block_k <= 2**19]
     number = number_of(scale, H)
     if number is None:  # an array, which may be learned, is applied at once
         q, number = scaled(q, scale), 1.0
-    rows = known // count if form.at_once else max(fits, default=1)
+    rows = known if form.at_once else max(fits, default=1)
     tiling = Tiling(share, T, S, K, N // K, block_q, block_k, rows, logit_cap, number)
     q = (q if form.at_once else wide(q)).reshape(B, T, N, H)
     mask = mask.merge_batch(tuple(batch))
@@ -85,7 +85,7 @@ def blockwise(
 
 def _have_rows(B: int, share: int, q, k, v, mask, bias, dropout):
     """Which arrays have the rows of the batch: those of which `share` are fewer."""
-    some = bias and jax.eval_shape(lambda: bias.rows(0, share))
+    some = None if bias is None else jax.eval_shape(lambda: bias.rows(0, share))
     of_bias = jax.tree.map(lambda x, part: x.shape != part.shape, bias, some)
     has = jax.tree.map(lambda x: x.shape[0] == B, (q, k, v, mask, dropout))
     return *has[:4], of_bias, has[4]
