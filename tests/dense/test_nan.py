@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import at_once
 
 import attn
 from attn import Causal, Padding
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.optimised  # the compiler it was that lost NaN
         pytest.param("blockwise", None, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("place", at_once([0, 1, 2], [1]))
 def test_a_visible_nan_shows_in_exactly_what_sees_it(place, name, block, T):
     # XLA's fused exp made 1 of it: jitted, a NaN query gave a plausible mean of values
     q, k, v, _ = inputs(attn.Softmax(), T=T, S=T)

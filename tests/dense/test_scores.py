@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from tiers import at_once
 
 import attn
 from attn import FULL, Causal, Padding, Prefix, Segments, Window
@@ -52,7 +53,7 @@ def test_additive_is_bahdanaus(name):
     same(attn.Additive(hidden=5, block=4), define, name)
 
 
-@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("name", at_once(MASKS, ("FULL", "all")))
 @pytest.mark.parametrize("local", luong.LOCALS)
 @pytest.mark.parametrize("score", luong.SCORES)
 def test_luong_is_the_papers(score, local, name):
