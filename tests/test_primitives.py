@@ -318,7 +318,8 @@ def test_a_prompt_has_as_many_keys_as_queries(name):
         mechanism.prefill(q[:, -1:], k, v, max_length=9, **learned)
 
 
-@pytest.mark.parametrize("name", at_once(DECODES, FEW))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DECODES)
 def test_decoding_runs_under_shard_map(name):
     for mechanism in attn.MECHANISMS[name].examples():
         q, k, v, learned = inputs(mechanism, **TINY)

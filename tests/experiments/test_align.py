@@ -60,6 +60,7 @@ def test_another_head_is_told_which_command_draws_it(whole, capsys):
     assert capsys.readouterr().err.endswith(hint)
 
 
+@pytest.mark.slow
 def test_a_command_that_is_told_can_be_copied_into_a_shell(whole, tmp_path, capsys):
     """Of a folder with a space in its name it named the half before."""
     (spaced := tmp_path / "a run").symlink_to(whole)

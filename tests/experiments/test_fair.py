@@ -254,6 +254,7 @@ def test_widths_that_are_solved_are_of_whole_parts(tmp_path):
     assert found.experiment.model.head_dim % 4 == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["steps", "tokens", "flops", "seconds"])
 def test_a_budget_pays_for_steps(kind, tmp_path):
     (one,) = planned("softmax")

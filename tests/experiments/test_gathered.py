@@ -401,6 +401,7 @@ def test_what_was_cut_beside_the_runs_is_named(file, tmp_path, capsys):
     assert "remove the file to do without it" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "text"),
     [

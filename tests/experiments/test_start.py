@@ -69,6 +69,7 @@ def test_another_model_is_refused_by_name(pretrained):
         start(Learner(from_run(wider, pretrained)))
 
 
+@pytest.mark.slow
 def test_other_heads_of_the_same_size_are_refused(pretrained):
     with pytest.raises(ConfigError, match=r"model\.heads: 2 there, 4 here"):
         start(Learner(from_run(digits(heads=4), pretrained)))
@@ -86,12 +87,14 @@ def test_cls_takes_a_position_of_its_own(pretrained, tmp_path):
     np.testing.assert_array_equal(got[0], place(own.init().params)[0])
 
 
+@pytest.mark.slow
 def test_other_settings_are_told(pretrained):
     said = []
     start(Learner(from_run(digits(activation="relu"), pretrained)), tell=said.append)
     assert any("model.activation: 'gelu' there, 'relu' here" in line for line in said)
 
 
+@pytest.mark.slow
 def test_a_run_that_has_not_ended_is_told(pretrained, tmp_path):
     said = []
     unfinished = shutil.copytree(pretrained, tmp_path / "run")

@@ -61,6 +61,7 @@ def test_what_is_hidden_never_shows(name, bad):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.parametrize("where", ["q", "k", "v"])
 @pytest.mark.parametrize("bad", [jnp.nan, -jnp.inf])

@@ -163,6 +163,7 @@ def test_one_kernel_for_q_and_k_reads_one_mixture():
     np.testing.assert_allclose(v.reshape(2, T, -1), X @ of_v, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("taps", [0, 1, 4])
 @pytest.mark.parametrize("prompt", [1, 2, 6])
 def test_decoding_goes_on_from_the_last_token(taps, prompt):
