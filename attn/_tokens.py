@@ -22,6 +22,17 @@ def seen_tokens(
     return jnp.broadcast_to(queries, (*batch, T)), jnp.broadcast_to(keys, (*batch, S))
 
 
+def own_tokens(
+    padding: Padding | None, batch: tuple[int, ...], T: int, S: int
+) -> tuple[Bool[Array, "*B T"], Bool[Array, "*B S"]]:
+    """Which queries and which keys take part where queries are grouped too. If T = S, token i is
+    query i and key i, so unless `padding` says which queries exist, those at hidden keys do not:
+    real ones would share their groups."""
+    asks, seen = seen_tokens(padding, batch, T, S)
+    alike = T == S and padding is not None and padding.queries is None
+    return (seen if alike else asks), seen
+
+
 def no_output(q: Float[Array, "*B T N H"], v: Float[Array, "*B S K D"]) -> Float[Array, "*B T N D"]:
     """The output, 0, where there are no keys, and the empty one where there are no queries."""
     return jnp.zeros((*q.shape[:-1], v.shape[-1]), jnp.result_type(q))

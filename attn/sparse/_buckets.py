@@ -13,6 +13,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from attn._core import isolate, isolate_rows
+from attn._tokens import own_tokens
 from attn.masks import Padding
 
 
@@ -37,12 +38,8 @@ def in_rows(x: Array, batch: Sequence[int], length: int) -> Array:
 
 
 def there(padding: Padding | None, batch: Sequence[int], T: int, S: int):
-    """Which queries and which keys take part: [b, T] and [b, S]. If T = S, token i is query i and
-    key i, so unless `padding` says which queries exist, those at hidden keys do not."""
-    seen, live = jnp.ones(S, bool), jnp.ones(T, bool)
-    if padding is not None:
-        seen = padding.seen_keys(S)
-        live = seen if padding.queries is None and T == S else padding.seen_queries(T)
+    """The `own_tokens` as [b, T] and [b, S]."""
+    live, seen = own_tokens(padding, tuple(batch), T, S)
     return in_rows(live, batch, T), in_rows(seen, batch, S)
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from attn._axes import aligned, conjunction
 from attn._core import attend_materialized, scores
@@ -16,7 +16,7 @@ from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
 from attn._merge import merged
 from attn._prompt import check_prompt
 from attn._settings import check_count, check_room_for
-from attn._tokens import any_past, clean, matrix_of, no_output, seen_tokens, to_heads
+from attn._tokens import any_past, clean, matrix_of, no_output, own_tokens, to_heads
 from attn._wide import float_dtype, wide
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
@@ -55,7 +55,7 @@ def hierarchical_attention(
     (causal, padding), rest = mask.take(*HONOURS)
     refuse_rest("hierarchical", rest, bias, HONOURS)
     (*batch, T, _, _), (S, D) = q.shape, (v.shape[-3], v.shape[-1])
-    asks, seen = _there(padding, tuple(batch), T, S)
+    asks, seen = own_tokens(padding, tuple(batch), T, S)
     offset = _offset(causal, T, S)
     if 0 in (*batch, T, S, D, T + offset):
         return no_output(q, v)
@@ -82,16 +82,6 @@ def _attend(block_size, causal, offset, q, k, v, asks, seen):
         live = any_past(seen, T, offset)
     out = out + lax.stop_gradient(jnp.where(met | jnp.isnan(lse), jnp.nan, 0))[..., None]
     return jnp.where((asks & live)[..., None, None], out, 0).astype(jnp.result_type(q))
-
-
-def _there(
-    padding: Padding | None, batch: tuple[int, ...], T: int, S: int
-) -> tuple[Bool[Array, "*B T"], Bool[Array, "*B S"]]:
-    """Which queries and which keys are in cells. If T = S, token i is query i and key i, so unless
-    `padding` says which queries exist, those at hidden keys do not: real ones would ask by them."""
-    asks, seen = seen_tokens(padding, batch, T, S)
-    alike = T == S and padding is not None and padding.queries is None
-    return (seen if alike else asks), seen
 
 
 def _offset(causal: Causal | None, T: int, S: int) -> int:
@@ -158,7 +148,7 @@ class Hierarchical(Mechanism):
         (causal, padding), rest = mask.take(*HONOURS)
         refuse_rest("hierarchical", rest, bias, HONOURS)
         (*batch, T, N, H), S, n = q.shape, k.shape[-3], q.ndim - 3
-        asks, seen = _there(padding, tuple(batch), T, S)
+        asks, seen = own_tokens(padding, tuple(batch), T, S)
         offset = _offset(causal, T, S)
         q, asks = _moved(q, offset, n), _moved(asks, offset, n)
         tokens = lambda x, there: (

@@ -14,7 +14,7 @@ from attn._axes import aligned
 from attn._core import apply_weights, masked_softmax, scores
 from attn._inputs import check_qkv, refuse_rest
 from attn._settings import check_count, is_number
-from attn._tokens import clean, no_output
+from attn._tokens import clean, no_output, own_tokens
 from attn._wide import over_root, wide
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
@@ -59,7 +59,7 @@ def _attend(window, q, k, v, padding, centroids) -> Float[Array, "*B T N D"]:
     *batch, T, N, _ = q.shape
     S, K = k.shape[-3:-1]
     rows, columns = _choose(q, k, padding, centroids, window)
-    live, seen = (x.reshape(*batch, -1) for x in _buckets.there(padding, batch, T, S))
+    live, seen = own_tokens(padding, tuple(batch), T, S)
     (x, x_poison), (y, y_poison), (z, z_poison) = (
         clean(a, there) for a, there in ((q, live), (k, seen), (v, seen))
     )
