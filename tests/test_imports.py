@@ -39,7 +39,8 @@ CORE = {
     "_running",
     "_decay",
 }
-CORE |= {"_varying", "_shards", "_blockwise", "kernels", "mechanism", "gates", "norms", "_requests"}
+CORE |= {"_varying", "_shards", "_explicit", "_blockwise", "kernels"}
+CORE |= {"mechanism", "gates", "norms", "_requests"}
 
 
 def modules_imported(path):

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from attn._arrays import check_floats
 from attn._axes import conjunction
 from attn._core import apply_weights, isolate, masked_softmax, seen_array
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv, refuse_rest
 from attn._prompt import as_tokens
 from attn._settings import check_count, check_room_for
@@ -23,6 +24,7 @@ from attn.mechanism import Mechanism
 HONOURS = (Causal, Padding)
 
 
+@auto_inside
 def abc_attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],

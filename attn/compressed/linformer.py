@@ -12,6 +12,7 @@ from attn._arrays import check_floats
 from attn._axes import aligned, conjunction
 from attn._chunks import by_chunks, chunk_size
 from attn._core import attend_materialized, dense_attention, masked_softmax, scores
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv, refuse_rest
 from attn._settings import check_choice, check_count
 from attn._tokens import clean, no_output, seen_tokens, to_heads
@@ -24,6 +25,7 @@ SHARING = ("none", "headwise", "key_value", "layer")
 ONE_ARRAY = ("key_value", "layer")  # for keys and values both
 
 
+@auto_inside
 def linformer_attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._core import apply_weights, seen_array
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv, refuse_rest
 from attn._prompt import as_tokens
 from attn._settings import check_count, check_room_for
@@ -20,6 +21,7 @@ from attn.mechanism import Mechanism
 HONOURS = (Causal, Padding)
 
 
+@auto_inside
 def luna_attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],

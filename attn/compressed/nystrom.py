@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float
 from attn._arrays import check_floats
 from attn._axes import aligned
 from attn._core import apply_weights, dots, masked_softmax, mix
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv, refuse_rest
 from attn._settings import check_count
 from attn._tokens import clean, matrix_of, no_output, seen_tokens, to_heads
@@ -21,6 +22,7 @@ from attn.mechanism import Mechanism
 HONOURS = (Padding,)
 
 
+@auto_inside
 def nystrom_attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],

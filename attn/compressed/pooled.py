@@ -12,6 +12,7 @@ from attn._axes import conjunction
 from attn._blockwise import blockwise
 from attn._cache import check_one_token
 from attn._core import dense_attention, dots
+from attn._explicit import auto_inside
 from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
 from attn._merge import merged, softmax_part
 from attn._prompt import check_prompt
@@ -36,6 +37,7 @@ HONOURS = (Causal, Padding)
 POOLS = ("mean", "conv")
 
 
+@auto_inside
 def pooled_attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],

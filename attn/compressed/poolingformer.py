@@ -12,6 +12,7 @@ from attn import _cache
 from attn._axes import conjunction
 from attn._blockwise import blockwise
 from attn._core import dense_attention, isolate, seen_array
+from attn._explicit import auto_inside
 from attn._forms import visited_scores
 from attn._inputs import check_qkv, check_state, refuse_rest
 from attn._prompt import check_prompt
@@ -105,6 +106,7 @@ class Poolingformer(Mechanism):
             )
         check_choice("pool", self.pool, POOLS)
 
+    @auto_inside
     def __call__(self, q, k, v, *, mask=FULL, bias=None, **learned) -> Array:
         return self._levels(_by_blocks, q, k, v, mask, bias, learned)[0].astype(jnp.result_type(q))
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._arrays import check_floats
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv, refuse_rest
 from attn._settings import check_count
 from attn.compressed import _twice
@@ -17,6 +18,7 @@ from attn.mechanism import Mechanism
 HONOURS = (Padding,)
 
 
+@auto_inside
 def set_attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],

@@ -12,6 +12,7 @@ from attn._arrays import check_floats
 from attn._cached import Cached
 from attn._core import dense_attention, dense_weights, isolate
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv
 from attn._settings import check_block, is_number
 from attn._wide import wide
@@ -24,6 +25,7 @@ from attn.norms import HeadNorm
 NAMES = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 
 
+@auto_inside
 def differential_attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],

@@ -14,6 +14,7 @@ from attn._axes import aligned
 from attn._cached import Cached
 from attn._core import check_sinks, dense_attention, dense_weights, isolate
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv, check_state
 from attn._merge import merged
 from attn._prompt import bias_of, check_prompt
@@ -66,6 +67,7 @@ def dot_product_attention(
 ) -> tuple[Float[Array, "*B T N D"], Float[Array, "*B T N"]]: ...
 
 
+@auto_inside
 def dot_product_attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],

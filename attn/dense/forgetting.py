@@ -14,6 +14,7 @@ from attn._blockwise import blockwise
 from attn._core import dense_attention, dense_weights
 from attn._decay import Decay
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv, check_state
 from attn._prompt import check_prompt
 from attn._requests import check_requests
@@ -25,6 +26,7 @@ from attn.mechanism import Mechanism
 from attn.norms import HeadNorm
 
 
+@auto_inside
 def forgetting_attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],

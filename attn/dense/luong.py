@@ -15,6 +15,7 @@ from attn import _cache
 from attn._axes import aligned
 from attn._core import masked_softmax
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv, check_state
 from attn._prompt import bias_of, check_prompt
 from attn._settings import check_block, check_count, check_room_for
@@ -28,6 +29,7 @@ from attn.mechanism import Mechanism
 SCORES, LOCALS = ("dot", "general", "concat"), (None, "m", "p")
 
 
+@auto_inside
 def luong_attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],

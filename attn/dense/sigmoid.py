@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from attn._cached import Cached
 from attn._core import dots, scores
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv
 from attn._settings import check_block, check_count
 from attn._wide import wide
@@ -19,6 +20,7 @@ from attn.dense import _rows
 from attn.masks import FULL, TERMS, Mask
 
 
+@auto_inside
 def sigmoid_attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],

@@ -12,6 +12,7 @@ from attn import _cache
 from attn._axes import aligned
 from attn._core import dots, masked_softmax
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv, check_state
 from attn._prompt import bias_of, check_prompt
 from attn._settings import check_block, check_choice, check_count
@@ -24,6 +25,7 @@ from attn.mechanism import Mechanism
 KINDS = ("dense", "random")
 
 
+@auto_inside
 def synthesizer_attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],

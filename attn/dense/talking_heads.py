@@ -16,6 +16,7 @@ from attn._arrays import check_floats
 from attn._cached import Cached
 from attn._core import apply_weights, biased, dense_scores, isolate, masked_softmax
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv
 from attn._settings import check_block
 from attn._wide import wide
@@ -25,6 +26,7 @@ from attn.kernels.dispatch import keep_names, run
 from attn.masks import FULL, TERMS, Mask
 
 
+@auto_inside
 def talking_heads_attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 
 from attn._arrays import GROWS, check_arrays, learned_shapes
 from attn._core import apply_weights, seen_array
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv, check_tokens, refuse_rest
 from attn._prompt import as_tokens
 from attn._requests import check_requests
@@ -71,6 +72,7 @@ class Linearized(Mechanism):
     def terms(self, q: Float[Array, "*L N H"], k: Float[Array, "*S K H"], **arrays: Array) -> Terms:
         """The terms of each token, from that token alone; `arrays` are learned arrays and gates."""
 
+    @auto_inside
     def __call__(self, q, k, v, *, mask=FULL, bias=None, **arrays) -> Array:
         mask, gates, learned = self._checked(q, k, v, mask, bias, arrays)
         causal, padding, segments = mask.take(*self.honours)[0]

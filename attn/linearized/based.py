@@ -11,6 +11,7 @@ from attn import _cache
 from attn._axes import conjunction
 from attn._blockwise import blockwise
 from attn._core import dense_scores, isolate, seen_array
+from attn._explicit import auto_inside
 from attn._forms import visited_scores
 from attn._inputs import check_state
 from attn._prompt import check_prompt, state_for
@@ -69,6 +70,7 @@ class Based(Linearized):
     def terms(self, q, k):
         return Terms(taylor(q)[0], taylor(k)[0])
 
+    @auto_inside
     def __call__(self, q, k, v, *, mask=FULL, bias=None) -> Array:
         mask, _, _ = self._checked(q, k, v, mask, bias, {})
         if v.shape[-1] == 0:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attn._axes import aligned
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv, check_state
 from attn._settings import check_count
 from attn._wide import wide
@@ -72,6 +73,7 @@ class Cosformer(Linearized):
         phi = lambda x: cos_reweighted(x[..., :-1], x[..., -1])[0]
         return Terms(phi(q), phi(k))
 
+    @auto_inside
     def __call__(self, q, k, v, *, mask=FULL, bias=None) -> Array:
         placed = self._placed(q, k, v, mask)
         return super().__call__(*placed, mask=mask, bias=bias).astype(jnp.result_type(q))

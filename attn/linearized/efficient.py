@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Shaped
 
 from attn._axes import aligned
 from attn._core import isolate, masked_softmax, seen_array
+from attn._explicit import auto_inside
 from attn._inputs import check_state
 from attn._tokens import no_output
 from attn._wide import wide
@@ -58,6 +59,7 @@ class Efficient(Linearized):
         # `k` is already a softmax over the positions seen with each key
         return Terms(jax.nn.softmax(q, axis=-1), k, log_decay)
 
+    @auto_inside
     def __call__(self, q, k, v, *, mask=FULL, bias=None) -> Array:
         mask, _, _ = self._checked(q, k, v, mask, bias, {})
         causal, padding, segments = mask.take(*self.honours)[0]

@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float, Int, Shaped
 
 from attn._axes import aligned
 from attn._integers import check_fits
@@ -20,7 +22,14 @@ def look_up(table: Float[Array, "V W"], tokens: Int[Array, "*B"]) -> Float[Array
     ValueError for an id that does not fit in 32 bits."""
     check_fits("tokens", tokens)
     tokens = jnp.asarray(tokens, jnp.int32)
-    return jnp.take(table, jnp.where(tokens < 0, len(table), tokens), axis=0, mode="fill")
+    tokens = jnp.where(tokens < 0, len(table), tokens)
+    return table.at[tokens].get(mode="fill", out_sharding=_place(tokens))
+
+
+def _place(x: Shaped[Array, "*B"]) -> NamedSharding | None:
+    """Where vectors lie, one for each element of x, which jax asks for on `Explicit` mesh axes."""
+    lies = jax.typeof(x).sharding
+    return NamedSharding(lies.mesh, P(*lies.spec, None)) if lies.mesh.explicit_axes else None
 
 
 class Embedding(nnx.Module):
@@ -62,7 +71,8 @@ class Embedding(nnx.Module):
         else:
             x = jnp.add(*aligned(jnp.asarray(tokens, jnp.float32) @ table, self.bias[...]))
         if self.cls is not None:
-            cls = jnp.broadcast_to(self.cls[...], (*x.shape[:-2], 1, x.shape[-1]))
+            shape = (*x.shape[:-2], 1, x.shape[-1])
+            cls = jnp.broadcast_to(self.cls[...], shape, out_sharding=_place(x[..., :1, 0]))
             x = jnp.concatenate([cls, x], axis=-2)
         L = x.shape[-2]
         at = lambda x: x[:L] if start is None else jax.lax.dynamic_slice_in_dim(x, start, L)

@@ -17,6 +17,7 @@ from attn import _cache
 from attn._axes import aligned
 from attn._chunks import by_chunks, chunk_size
 from attn._core import attend_materialized, dense_scores, isolate, masked_softmax
+from attn._explicit import auto_inside
 from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
 from attn._prompt import check_prompt
 from attn._settings import check_room_for
@@ -137,6 +138,7 @@ class Chosen(Mechanism):
         met = _sorted.flops(K, size * (N // K), 1, top, blocks, self.size, H, D)
         return 2 * T * N * blocks * H * self.asks + count * met
 
+    @auto_inside
     def __call__(self, q, k, v, *, mask=FULL, bias=None) -> Array:
         _, sees = self._checked(q, k, v, mask, bias)
         return self.attend(q, k, v, *sees)

@@ -12,6 +12,7 @@ from attn import _cache
 from attn._cached import Cached
 from attn._core import dense_attention, dense_weights
 from attn._dropout import check_rate, dropout_of
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv, check_state
 from attn._prompt import bias_of, check_prompt
 from attn._settings import check_block
@@ -81,6 +82,7 @@ class Patterned(Cached):
             f"{self.visited(T, S):.2%} of dense FLOPs visited"
         )
 
+    @auto_inside
     def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None) -> Array:
         mask, bias = check_qkv(q, k, v, mask, bias)
         dropout = dropout_of(self, dropout_key, q, k)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from jaxtyping import Array, Float
 
 from attn._dropout import as_dropout
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv
 from attn._settings import check_block
 from attn.biases import Bias
@@ -19,6 +20,7 @@ from attn.sparse._patterned import Patterned
 from attn.sparse._reorder import Part
 
 
+@auto_inside
 def block_sparse_attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],

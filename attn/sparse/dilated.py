@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from attn import _cache
 from attn._cached import Cached
 from attn._core import dense_attention, dense_weights
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv, check_state, refuse_rest
 from attn._places import Places
 from attn._settings import check_count
@@ -100,6 +101,7 @@ class DilatedSegments(Cached):
         joined = lambda w, r: (i // w == j // w) & _takes(i, n, w, r) & _takes(j, n, w, r)
         return sum(joined(w, r).astype(jnp.int32) for w, r in pairs)
 
+    @auto_inside
     def __call__(self, q, k, v, *, mask=FULL, bias=None) -> Array:
         mask, bias = check_qkv(q, k, v, mask, bias)
         refuse_rest(self.name, FULL, bias, self.honours)

@@ -10,6 +10,7 @@ from attn._arrays import check_floats
 from attn._axes import aligned
 from attn._core import dense_attention
 from attn._dropout import dropout_of
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv
 from attn._places import Places
 from attn._settings import check_count
@@ -91,6 +92,7 @@ class GlobalWindow(Patterned):
         seen = (Part(near), Part(~near, keys=columns)) if len(columns) else (Part(near),)
         return seen, rows, columns
 
+    @auto_inside
     def __call__(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **given) -> Array:
         if not self.separate and not given:
             return super().__call__(q, k, v, mask=mask, bias=bias, dropout_key=dropout_key)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from attn._axes import aligned, conjunction
 from attn._core import attend_materialized, scores
+from attn._explicit import auto_inside
 from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
 from attn._merge import merged
 from attn._prompt import check_prompt
@@ -26,6 +27,7 @@ from attn.sparse._cells import first, halved, levels, not_nearer, over_cells, pa
 HONOURS = (Causal, Padding)
 
 
+@auto_inside
 def hierarchical_attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],

@@ -22,6 +22,7 @@ from attn._core import (
     scaled,
     scores,
 )
+from attn._explicit import auto_inside
 from attn._forms import visited_scores
 from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
 from attn._prompt import check_prompt, state_for
@@ -138,6 +139,7 @@ class NSA(Mechanism):
                 f"blocks, got {self.selected}"
             )
 
+    @auto_inside
     def __call__(self, q, k, v, *, mask=FULL, bias=None, gate, **arrays) -> Array:
         mask, padding, last = self._checked(q, k, v, mask, bias, gate, arrays)
         if 0 in (*v.shape, q.shape[-3]):

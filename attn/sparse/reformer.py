@@ -19,6 +19,7 @@ from attn._arrays import check_floats
 from attn._axes import aligned, conjunction
 from attn._cached import Cached
 from attn._core import attend_materialized, isolate, masked_softmax, scaled, scores
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv, check_state, refuse_rest
 from attn._merge import merged
 from attn._settings import check_count, check_flags
@@ -32,6 +33,7 @@ HONOURS = (Causal, Padding)
 CELLS = 2**20  # scores of all key heads that are made at once
 
 
+@auto_inside
 def reformer_attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from attn._arrays import check_floats
 from attn._axes import aligned
 from attn._core import apply_weights, masked_softmax, scores
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv, refuse_rest
 from attn._settings import check_count, is_number
 from attn._tokens import clean, no_output, own_tokens
@@ -24,6 +25,7 @@ HONOURS = (Padding,)
 AT_ONCE = 64  # clusters that are worked on together
 
 
+@auto_inside
 def routing_attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],

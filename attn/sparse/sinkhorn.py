@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 from attn._arrays import check_floats
 from attn._axes import conjunction
 from attn._core import apply_weights, isolate, masked_softmax
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv, refuse_rest
 from attn._settings import check_count, is_number
 from attn._tokens import clean, in_blocks, no_output
@@ -23,6 +24,7 @@ from attn.sparse import _buckets
 HONOURS = (Padding,)
 
 
+@auto_inside
 def sinkhorn_attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],

@@ -21,6 +21,7 @@ from attn._core import (
     masked_softmax,
     mix,
 )
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv
 from attn._settings import check_count
 from attn._tokens import no_output, to_heads
@@ -30,6 +31,7 @@ from attn.masks import FULL, TERMS, Mask
 from attn.sparse._select import largest, narrow
 
 
+@auto_inside
 def topk_attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],

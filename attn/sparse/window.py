@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 
 from attn import _cache
 from attn._dropout import as_dropout
+from attn._explicit import auto_inside
 from attn._inputs import check_qkv, check_state
 from attn._prompt import bias_of, check_prompt
 from attn._settings import check_count, check_room_for
@@ -17,6 +18,7 @@ from attn.sparse._patterned import Patterned
 from attn.sparse._reorder import Part, by_residue
 
 
+@auto_inside
 def window_attention(
     q: Float[Array, "*B T N H"],
     k: Float[Array, "*B S K H"],
