@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from tiny_experiment import write_config
 
+import attn
 import experiments.kept
 from experiments import cells, compare, disk, evaluate, records, slurm, train, workers
 from experiments.config import mechanism, task
@@ -35,6 +36,7 @@ from experiments.gathered import gathered
 from experiments.kept import Kept
 from experiments.launch import launch_of
 from experiments.lock import held
+from experiments.measure import cost
 from experiments.quantities import Step, flops, in_turns, layers, state_bytes, tokens
 from experiments.report import costs as report_costs
 from experiments.report.costs import costs
@@ -804,6 +806,35 @@ def test_costs_are_kept_until_something_changes(tmp_path):
 
 
 @pytest.mark.slow
+def test_what_cannot_be_measured_costs_the_others_nothing(tmp_path, monkeypatch, capsys):
+    attend = cost.attend
+
+    def scarce(mechanism, mask):
+        if isinstance(mechanism, attn.Linear):
+            raise MemoryError("out of [bold]memory")
+        return attend(mechanism, mask)
+
+    def step(experiment, trained):
+        if experiment.seed == 7:
+            raise MemoryError("out of memory")
+        return Step(experiment, trained)
+
+    monkeypatch.setattr(cost, "attend", scarce)
+    monkeypatch.setattr(report_costs, "Step", step)
+    chosen = {"a": experiment(), "b": experiment("linear"), "c": experiment(seed=7)}
+    found = costs(chosen, tmp_path / "costs.json")
+    timed = {"a": (True, True), "b": (False, True), "c": (True, False)}
+    for name, (alone, step) in timed.items():
+        assert ("forward_backward_ms" in found[name], "step_ms" in found[name]) == (alone, step)
+    told = capsys.readouterr().out.splitlines()
+    assert len(told) == 2
+    assert told[0].startswith("the attention of Linear(")
+    assert told[0].endswith(" could not be measured: MemoryError: out of [bold]memory")
+    assert told[1] == "the train step of c could not be measured: MemoryError: out of memory"
+    assert not (tmp_path / "costs.json").exists()  # the next report tries again
+
+
+@pytest.mark.slow
 def test_a_step_is_timed_as_it_was_compiled_for_training(tmp_path):
     kept, x = Kept(), experiment()
     train.run(x, tmp_path / "run", progress=False, kept=kept)
@@ -814,7 +845,7 @@ def test_a_step_is_timed_as_it_was_compiled_for_training(tmp_path):
     assert step.work.flops == flops(x)
     assert in_turns({"": step}, rounds=3, seconds=0)[""].minimum > 0
     assert int(step.state.step) == step.number == 4  # a warm one, and each changed the state
-    found = report_costs._steps({"softmax": x}, kept)["softmax"]
+    found = report_costs._steps({"softmax": x}, kept, [])["softmax"]
     assert found["step_compile_seconds"] == trained.program.compile_seconds
     assert found["step_peak_bytes"] == Step(x).program.peak_bytes
 
