@@ -172,7 +172,8 @@ class Strip(Bias):
 
     def add_tile(self, total, d, i, j):
         start = self._start(i, j)
-        new = lax.dynamic_slice_in_dim(total.values, start, j.size, 3) + d.sum(0)[None]
+        old = lax.dynamic_slice_in_dim(total.values, start, j.size, 3)
+        new = old + d.sum(0)[None].astype(old.dtype)
         return Strip(lax.dynamic_update_slice_in_dim(total.values, new, start, 3), self.near)
 
     def _start(self, i, j):

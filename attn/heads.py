@@ -121,7 +121,7 @@ def _check_alike(attend):
 
 def _of_head(bias, n, x, c, N):
     """The bias of head n alone, [*B or 1, 1, T, S]."""
-    bias = as_bias(bias)
+    bias = jax.tree.map(wide, as_bias(bias))  # as many heads at once have it: distances are exact
     if bias is None:
         return None
     T, S = x.shape[-2], c.shape[-2]

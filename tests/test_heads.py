@@ -69,6 +69,16 @@ def test_fused_heads_equal_a_loop_over_heads(case):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **NEAR), *results)
 
 
+def test_the_loop_over_heads_takes_a_narrow_bias_as_all_heads_at_once_do():
+    """Its distances were in bfloat16, which has no whole numbers above 256 but some."""
+    w, x = weights(), draw(B, 300, W) * 3
+    given = dict(
+        num_heads=N, bias=Alibi(jnp.full(N, 0.125, jnp.bfloat16)), mask=~attn.Window(280, 280)
+    )
+    want = attn.multi_head(x, *w, **given)
+    np.testing.assert_allclose(attn.multi_head_by_head(x, *w, **given), want, **NEAR)
+
+
 def test_each_projection_is_one_product():
     run = functools.partial(attn.multi_head, num_heads=N, attend=lambda q, k, v, **_: v)
     assert str(jax.make_jaxpr(run)(X, *weights())).count("dot_general") == 4

@@ -74,7 +74,8 @@ def whole(q, k, v, rows, keys, padding: Padding | None) -> Float[Array, "*B T N 
     batch, T, S = q.shape[:-3], q.shape[-3], k.shape[-3]
     asks, seen = seen_tokens(padding, batch, T, S)
     k, v = (jnp.where(seen[..., None, None], wide(x), 0) for x in (k, v))
-    rows = jnp.broadcast_to(jnp.swapaxes(rows, 0, 1), (*batch, rows.shape[1], *k.shape[-2:]))
+    rows = jnp.swapaxes(rows, 0, 1).astype(k.dtype)
+    rows = jnp.broadcast_to(rows, (*batch, *rows.shape))
     s = dots(rows, k) / q.shape[-1] ** 0.5
     w = masked_softmax(s, seen[..., None, None, :])
     found = dense_attention(rows, k, v, mask=Padding(keys=seen))

@@ -153,7 +153,9 @@ def orthogonal_features(seed: int, features: int, head_dim: int) -> Float[np.nda
 @functools.lru_cache(maxsize=64)
 def _drawn(seed: int, *shapes: tuple[int, ...]) -> Float[np.ndarray, "M H"]:
     draw = np.random.default_rng(seed).standard_normal
-    return _orthogonal(np, *map(draw, shapes)).astype(np.float32)
+    rows = _orthogonal(np, *map(draw, shapes)).astype(np.float32)
+    rows.flags.writeable = False  # it is cached: every caller gets the same array
+    return rows
 
 
 def _shapes(features: int, head_dim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

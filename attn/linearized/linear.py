@@ -1,13 +1,15 @@
 """Linear attention (Katharopoulos et al. 2020, arXiv:2006.16236): O(T M D) time, O(M D) state."""
 
 import dataclasses
+import functools
+import types
 from typing import ClassVar
 
 import jax
 from jaxtyping import Array, Float
 
 from attn._inputs import check_qkv
-from attn._settings import check_choice
+from attn._settings import check_choice, is_number
 from attn._wide import wide
 from attn.linearized._family import Linearized
 from attn.linearized._terms import Terms
@@ -30,13 +32,15 @@ def linear_attention(
     Honours `Causal`, `Padding` and `Segments` joined by `&`; O(T) time and memory under each (with
     `Segments` after one sort, at twice the cost). A query that sees nothing gets 0. `feature_map`
     is any of `attn.linearized.feature_maps` that takes x alone, or your own; with `unit`, whose
-    products are signed, the sum is not normalised. `chunk` changes only the speed. Raises
-    NotImplementedError for other masks, a bias, or a map that closes over arrays which are
-    differentiated; TypeError for anything but a map.
+    products are signed, the sum is not normalised. Outside of jit a map that is an object or a
+    closure is compiled at every call, since what it holds may change. `chunk` changes only the
+    speed. Raises NotImplementedError for other masks, a bias, or a map that closes over arrays
+    which are differentiated; TypeError for anything but a map.
     """
     check_qkv(q, k, v, mask)
     _check_map(feature_map, q)
-    return _Mapped(phi=feature_map, chunk=chunk)(q, k, v, mask=mask, bias=bias)
+    phi = feature_map if _holds_nothing(feature_map) else _OfOneCall(feature_map)
+    return _Mapped(phi=phi, chunk=chunk)(q, k, v, mask=mask, bias=bias)
 
 
 def _check_map(phi: FeatureMap, q) -> None:
@@ -56,6 +60,25 @@ def _check_map(phi: FeatureMap, q) -> None:
             "feature_map: it holds arrays that are differentiated; make a mechanism of it that "
             "takes them as learned arrays, as attn.Hedgehog does"
         )
+
+
+def _holds_nothing(phi: FeatureMap) -> bool:
+    """Whether it is a plain function, or one with numbers bound: compiled once, it stays right."""
+    if isinstance(phi, functools.partial):
+        bound = (*phi.args, *phi.keywords.values())
+        return all(map(is_number, bound)) and _holds_nothing(phi.func)
+    return isinstance(phi, types.FunctionType) and phi.__closure__ is None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _OfOneCall:
+    """A map as it is in one call: equal to itself alone, so that no other call finds its program,
+    with the arrays that it held then."""
+
+    phi: FeatureMap
+
+    def __call__(self, x):
+        return self.phi(x)
 
 
 def _terms(phi: FeatureMap, q, k) -> Terms:

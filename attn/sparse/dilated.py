@@ -41,7 +41,7 @@ def dilated_attention(
     This is LongNet's (Ding et al. 2023, arXiv:2307.02486) sum of the outputs of all (w, r),
     weighted by their softmax denominators. The authors' code stops the gradient of those weights,
     which flows here, and takes the same tokens for N / r consecutive heads, where the paper and
-    this take them for every r-th. O(T sum_w w / r) time, O(T) memory. Takes any mask; raises
+    this take them for every r-th. O(T sum_w w / r^2) time, O(T) memory. Takes any mask; raises
     NotImplementedError for a bias, ValueError for lists of different lengths, and for numbers below
     1.
     """

@@ -50,6 +50,15 @@ def test_points_and_map_learn():
     assert all((np.abs(x).max((1, 2)) > 1e-3).all() for x in slopes.values())
 
 
+@pytest.mark.parametrize("mechanism", [Set(points=3), Luna(length=3)], ids=repr)
+def test_the_definition_takes_learned_arrays_of_another_width(mechanism):
+    """It refused learned arrays in bfloat16 beside tokens in float32, by the name of k."""
+    q, k, v, learned = inputs(mechanism, T=5, S=5)
+    learned = jax.tree.map(lambda x: x.astype(jnp.bfloat16), learned)
+    want = mechanism(q, k, v, **learned)
+    np.testing.assert_allclose(mechanism.reference(q, k, v, **learned), want, atol=2e-5)
+
+
 def test_bad_settings_and_arrays_are_named():
     for points in (0, -1, 2.5):
         with pytest.raises(ValueError, match="points"):

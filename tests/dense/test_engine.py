@@ -47,6 +47,20 @@ def test_each_bias_and_its_gradient_equal_the_materialized_ones(name, block):
         np.testing.assert_allclose(got, want, rtol=0, atol=3e-6 * np.abs(want).max())
 
 
+def test_a_bias_table_in_float32_gets_its_gradient_in_float64_attention():
+    """It raised: the gradient of a tile was float64, that of the table float32."""
+    with jax.enable_x64(True):
+        q, k, v, _ = inputs(attn.Softmax(), T=9, S=9, dtype=jnp.float64)
+        bias = BIASES["t5"](9)
+        loss = functools.partial(_squares, q, k, v)
+        want, got = (
+            jax.grad(functools.partial(loss, implementation=name))(bias).table
+            for name in ("materialized", "blockwise")
+        )
+        assert got.dtype == jnp.float32
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-6 * np.abs(want).max())
+
+
 FORMS = {  # in short rows, in loops, in strips
     "short": functools.partial(attn.dot_product_attention, implementation="blockwise"),
     "loops": functools.partial(attn.dot_product_attention, block=8),

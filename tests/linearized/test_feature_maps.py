@@ -138,6 +138,12 @@ def test_a_seed_of_features_is_checked():
             maps.orthogonal_features(*sizes)
 
 
+def test_drawn_features_cannot_be_changed_in_place():
+    """They are kept by their seed: who doubled the rows changed them in every Performer."""
+    with pytest.raises(ValueError, match="read-only"):
+        maps.orthogonal_features(7, 4, 8)[:] *= 2
+
+
 def test_performer_takes_features_drawn_anew():
     performer = Performer(features=12, seed=3, chunk=4)
     q, k, v, learned = inputs(performer, T=7, S=7)

@@ -103,6 +103,32 @@ def test_a_map_of_ones_own():
         jax.grad(learned)(jnp.eye(8))
 
 
+def test_a_map_is_taken_as_it_is_at_each_call():
+    """The second call ran the first one's program, with the weights that it had then."""
+
+    class Shifted:
+        def __init__(self, by):
+            self.by = by
+
+        def __call__(self, x):
+            return jax.nn.relu(x) + self.by, None
+
+        def method(self, x):
+            return self(x)
+
+    q, k, v, _ = inputs(attn.Linear(), T=5, S=5)
+    call = lambda phi: attn.linear_attention(q, k, v, mask=Causal(), feature_map=phi)
+    shifted = Shifted(0.1)
+    closure = lambda x: (jax.nn.relu(x) + shifted.by, None)
+    maps = shifted, shifted.method, closure
+    before = [call(phi) for phi in maps]
+    shifted.by = 5.0
+    want = call(lambda x: (jax.nn.relu(x) + 5.0, None))
+    for phi, out in zip(maps, before):
+        assert np.abs(out - want).max() > 0.1
+        np.testing.assert_array_equal(call(phi), want)
+
+
 def test_gates_of_a_wider_type_are_taken_in_q_s():
     gla = attn.GLA(chunk=4)
     with jax.enable_x64(True):

@@ -78,6 +78,14 @@ def test_alternating_heads_are_the_papers_two_kinds(mechanism, of_head):
         np.testing.assert_allclose(out[..., head, :], want[..., head, :], rtol=0, atol=2e-6)
 
 
+def test_a_dilated_segment_costs_its_length_over_the_square_of_its_rate():
+    """As in the paper and in its docstring: queries and keys are both every r-th token."""
+    mechanism = attn.DilatedSegments(segments=(4096,), rates=(4,))
+    length, N, H, D = 8192, 4, 2, 3
+    flops = mechanism.flops(length, length, N, N, H, D)
+    assert flops == 2 * length * N * 4096 // 4**2 * (H + D)
+
+
 @pytest.mark.parametrize(("segments", "rates"), [((5, 10, 20), (1, 2, 4)), ((3, 7, 9), (1, 2, 4))])
 def test_dilated_segments_are_a_softmax_weighed_by_how_often_a_pair_is_met(segments, rates):
     mechanism = attn.DilatedSegments(segments=segments, rates=rates)
