@@ -1,13 +1,13 @@
-"""How much each turn of a loop should do, by what turns cost on this process's platform."""
+"""How much each turn of a loop should do, by what turns cost on this call's platform."""
 
-import jax
+from attn._platform import platform
 
 FILLS = 2**25  # float32 numbers
 
 
 def loops_are_slow() -> bool:
     """Whether each turn of a loop costs more than its work, as launches do on a GPU."""
-    return jax.default_backend() == "gpu"
+    return platform() == "gpu"
 
 
 def held(numbers: int) -> int:

@@ -31,6 +31,7 @@ CORE = {
     "_gathered",
     "_loops",
     "_turns",
+    "_platform",
     "_forms",
     "_places",
     "_tokens",

@@ -7,6 +7,7 @@ import jax
 from jaxtyping import Array, Float
 
 from attn._dropout import Dropout
+from attn._platform import platform
 from attn.biases import Bias
 from attn.masks import Mask
 
@@ -25,8 +26,7 @@ class Call:
     dropout: Dropout | None = None
     return_lse: bool = False
     block: int | tuple[int, int] | None = None
-    # "cpu", "gpu" or "tpu"
-    platform: str = dataclasses.field(default_factory=jax.default_backend)
+    platform: str = dataclasses.field(default_factory=platform)
 
 
 class Implementation(Protocol):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import jax
 
 from attn._core import scaled
+from attn._platform import platform
 from attn.kernels.call import Call, Implementation
 from attn.kernels.cudnn import Cudnn
 from attn.kernels.plain import Blockwise, Materialized
@@ -31,8 +32,8 @@ FOR_PATTERNS = {"gpu": ("cudnn", "blockwise")}
 
 
 def preferred_for_patterns() -> tuple[str, ...]:
-    """The implementations that this process's platform tries, in this order."""
-    return FOR_PATTERNS.get(jax.default_backend(), ("blockwise",))
+    """The implementations that this call's platform tries, in this order."""
+    return FOR_PATTERNS.get(platform(), ("blockwise",))
 
 
 def pick(call: Call, preference: str | Sequence[str] | None) -> str:

@@ -12,6 +12,8 @@ from kernel_calls import arrays
 
 import attn
 from attn import Causal, Padding, Segments, Window
+from attn._platform import platform
+from attn._turns import loops_are_slow
 from attn.dense.dot_product import _call
 from attn.kernels import cudnn
 from attn.kernels.dispatch import IMPLEMENTATIONS, PREFERENCE, pick
@@ -174,6 +176,15 @@ def test_the_wrong_platform_is_named(name):
     with pytest.raises(NotImplementedError, match=f"{name}: platform: .*runs on cpu"):
         attn.dot_product_attention(q, k, v, implementation=name)
     assert attn.picked(q, k, v, implementation=[name, "materialized"]) == "materialized"
+
+
+@pytest.mark.parametrize("device", ["cpu", jax.devices("cpu")[0]], ids=["name", "device"])
+def test_the_default_device_decides_where_another_platform_is_there(device, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert (platform(), loops_are_slow()) == ("gpu", True)
+    with jax.default_device(device):
+        assert (platform(), loops_are_slow()) == ("cpu", False)
+        assert attn.picked(*arrays(dtype=jnp.bfloat16)) == "blockwise"
 
 
 def test_sinks_are_looked_at_before_anything_is_picked():
