@@ -77,9 +77,11 @@ def _changed(before: dict, now: dict) -> list[str]:
         rules = rules | {"trials": now["rules"]["trials"]}  # each follows from those before it
     lines = differences(rules, now["rules"])
     still = {name[-HASH:] for name in now["runs"]}
+    variants = {variant for variant, _ in places}
     for lost in (run for name, run in before["runs"].items() if name[-HASH:] not in still):
-        other = places.get(alike(lost))
-        found = differences(lost["config"], other) if other else ["it is no longer there"]
+        other, (variant, seed) = places.get(alike(lost)), alike(lost)
+        gone = f"{f'seed {seed}' if variant in variants else 'it'} is no longer there"
+        found = differences(lost["config"], other) if other else [gone]
         lines += [f"{lost['variant']}: {line}" for line in found]
     lines = sorted(set(lines))
     more = [f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []

@@ -19,6 +19,7 @@ APART = 10**6  # from the first seed to that of trials
 MOST = 1000  # that are tried before any run
 NEAR = 0.05  # of a range: so close to its end a better value may lie beyond
 POLL = 5  # seconds between looks at what another process runs
+Score = tuple[float, float]  # accuracy, and the loss with its sign turned
 Finish = Callable[[Cells], bool]  # runs what is left; False while another process has some of it
 
 
@@ -39,7 +40,8 @@ def search(planned: Sequence[Planned], rules: Fairness, workdir: Path, finish: F
         cells = _finished(Cells(workdir, tuple(trials)), finish)
         with journal(workdir):
             for p, trial in zip(firsts, trials):
-                Draws(workdir, p.name, rules).tell(number, _accuracy(cells, trial))
+                score = _score(cells, trial)
+                Draws(workdir, p.name, rules).tell(number, score and score[0])
         tried += trials
     return Cells(workdir, tuple(tried))
 
@@ -110,38 +112,44 @@ def _listed(x: Sequence | Range) -> Sequence:
 
 
 def chosen(planned: Sequence[Planned], tried: Cells, rules: Fairness) -> list[Planned]:
-    """The runs with the setting that was best on validation, the first of equal ones; if every
-    trial failed, that of the first, whose failure then shows."""
-    trials: dict[str, dict[str, tuple[Planned, float | None]]] = {}
+    """The runs with the setting that was best on validation, of equally accurate ones that of the
+    least loss, of those the first; if every trial failed, that of the first, whose failure then
+    shows."""
+    trials: dict[str, dict[str, tuple[Planned, Score | None]]] = {}
     for trial in tried.planned:  # a setting that was drawn twice is one run
-        trials.setdefault(trial.variant, {})[trial.name] = trial, _accuracy(tried, trial)
+        trials.setdefault(trial.variant, {})[trial.name] = trial, _score(tried, trial)
     made = []
     for p in planned:
         own = [*trials[p.variant].values()]
-        ended = [(trial, accuracy) for trial, accuracy in own if accuracy is not None]
+        ended = [(trial, score) for trial, score in own if score is not None]
         best, most = max(ended, key=lambda x: x[1], default=own[0])  # of equal ones the first
-        equal = sum(accuracy == most for _, accuracy in ended)
+        same = [score for _, score in ended if score[0] == most[0]]
         values = {name: at(best.config, name) for name in rules.search}
         told = _told(values, lambda name: _end(values[name], rules.search[name]))
-        told += f", {_of(len(ended), len(own), equal)}"
+        told += f", {_of(len(ended), len(own), len(same), same.count(most))}"
         made.append(p.having(values, searched=told))
     return made
 
 
-def _accuracy(cells: Cells, trial: Planned) -> float | None:
-    """On validation; None if it failed. Raises LabError if it has not ended: its failure may have
-    been forgotten meanwhile, by --retry_failed of another process."""
+def _score(cells: Cells, trial: Planned) -> Score | None:
+    """On validation, the larger the better; None if it failed. Raises LabError if it has not ended:
+    its failure may have been forgotten meanwhile, by --retry_failed of another process."""
     result, error = cells.outcome(trial)
     if result is None and error is None:
         what = "has not ended, or what it left was removed: nothing is chosen without it"
         raise LabError(f"{cells.folder(trial)}: {what}\n  the same command goes on with it")
-    return result["validation"]["accuracy"] if result else None
+    if not result:
+        return None
+    found = result["validation"]
+    return found["accuracy"], -found.get("loss", 0.0)
 
 
-def _of(ended: int, count: int, equal: int) -> str:
+def _of(ended: int, count: int, accurate: int, equal: int) -> str:
+    """`accurate` are as accurate as the best, `equal` of them have its loss too."""
     if not ended:
         return f"the first of {count}, which all failed"
-    best = "best" if equal == 1 else f"the first of {equal} equal bests"
+    best = "best" if accurate == 1 else f"the least loss of {accurate} equal bests"
+    best = best if equal == 1 else f"the first of {equal} equal bests"
     return f"{best} of {ended}" + (f" ({count - ended} failed)" if ended < count else "")
 
 

@@ -30,6 +30,8 @@ class Aligned(nnx.Module, abc.ABC):
     first target token. Padding of the source affects nothing, in value or gradient.
     """
 
+    max_length: int | None = None  # target tokens that there is room for; None: any number
+
     def __init__(
         self,
         *,
@@ -96,6 +98,7 @@ class Aligned(nnx.Module, abc.ABC):
     ) -> Int[Array, "*B steps"]:
         """`steps` tokens, each the likeliest after those before it; compiled as one program."""
         check_count("steps", steps)
+        self._check_room("steps", steps)
         _check_source(source, lengths)
         return _greedy(*nnx.split(self), source, steps, lengths)
 
@@ -113,6 +116,7 @@ class Aligned(nnx.Module, abc.ABC):
         _check_source(source, lengths)
         check_count("width", width)
         check_settings(self.out.out_features, steps, end, alpha)
+        self._check_room("steps", steps)
         return _beam(*nnx.split(self), source, (steps, width, end, alpha), lengths)
 
     def _next(self, state, token, h, mask):
@@ -127,6 +131,7 @@ class Aligned(nnx.Module, abc.ABC):
         if target_in.shape[:-1] != source.shape[:-1]:
             want, got = [*source.shape[:-1], "T"], list(target_in.shape)
             raise ValueError(f"target_in: expected {want} to go with source, got {got}")
+        self._check_room("target_in", target_in.shape[-1])
         y = look_up(self.target_table[...], target_in)
         y = jnp.moveaxis(dropout(y, self.rate, fold(key, "target")), -2, 0)
 
@@ -137,6 +142,11 @@ class Aligned(nnx.Module, abc.ABC):
         _, (out, alignments) = jax.lax.scan(one, vary(state, y, h), y)
         out, alignments = (jnp.moveaxis(x, 0, -2) for x in (out, alignments))
         return self.out(out), alignments
+
+    def _check_room(self, name: str, tokens: int) -> None:
+        if self.max_length is not None and tokens > self.max_length:
+            what = f"at most max_length={self.max_length} target tokens"
+            raise ValueError(f"{name}: expected {what}, got {tokens}")
 
     def _read(self, source, lengths, key):
         _check_source(source, lengths)

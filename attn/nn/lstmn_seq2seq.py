@@ -17,8 +17,8 @@ class LSTMNSeq2Seq(Aligned):
         a_ij = softmax_j(v . tanh(W s_{i-1} + U h_j))   aligned with the state before
         s_i = LSTMN over [y_{i-1}; c_i] and all before it, c_i = sum_j a_ij h_j, scores from s_i
 
-    s_0 = 0 and the writer's tape is empty. It has room for `max_length` tokens, past which scores
-    are NaN. O(S^2 + T^2 + T S) time.
+    s_0 = 0 and the writer's tape is empty. It has room for `max_length` tokens; more raise a
+    ValueError. O(S^2 + T^2 + T S) time.
     """
 
     def __init__(self, *, width: int, max_length: int, key: Array, **sizes):

@@ -189,8 +189,10 @@ def test_a_sweep_whose_runs_changed_is_refused_with_the_difference(tmp_path):
     with pytest.raises(RunDirectoryError, match="mlp_width: 128 there, 32 here") as caught:
         run(again := Trainer(), tmp_path, changed)
     assert caught.value.code == 5
+    with pytest.raises(RunDirectoryError, match="linear: seed 1 is no longer there"):
+        run(again, tmp_path, SWEEP[:3])  # the variant still is, with another seed
     with pytest.raises(RunDirectoryError, match="linear: it is no longer there"):
-        run(again, tmp_path, SWEEP[:3])
+        run(again, tmp_path, SWEEP[:2])
     assert again.ran == []
     assert run(again, tmp_path).cells[0].result  # and what was there is as it was
 

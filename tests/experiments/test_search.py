@@ -212,6 +212,21 @@ def test_trials_that_failed_are_not_among_those_that_one_was_best_of(tmp_path: P
     assert one.notes["searched"] == "learning_rate=0.01, best of 2 (1 failed)"
 
 
+def test_of_equally_accurate_trials_the_one_of_least_loss_is_taken(tmp_path: Path):
+    """The first that was listed: a rate that had hardly learned, at 3.81 nats, in place of 3.25."""
+    found = search(planned("softmax"), LISTED, tmp_path, Finish())
+    for trial, loss in zip(found.planned, (3.81, 3.25, 3.4)):
+        path = found.folder(trial) / "result.json"
+        result = json.loads(path.read_text()) | {"validation": {"accuracy": 0.05, "loss": loss}}
+        del result["sha256"]
+        path.write_text(json.dumps(records.sealed(result, trial.config)))
+    (one,) = chosen(planned("softmax"), found, LISTED)
+    rate = found.planned[1].experiment.optimizer.learning_rate
+    assert one.experiment.optimizer.learning_rate == rate
+    told = f"learning_rate={rate}, the least loss of 3 equal bests of 3"
+    assert one.notes["searched"] == told
+
+
 def test_a_setting_that_is_drawn_again_is_no_other_trial(tmp_path: Path):
     """Five draws of two listed values were "the first of 3 equal bests of 5"."""
     pytest.importorskip("optuna", reason="the extra [search]")

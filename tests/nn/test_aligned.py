@@ -263,11 +263,22 @@ def test_lstmns_read_and_write_as_their_paper_says():
 
 
 def test_a_tape_that_is_full_says_so():
-    long = jnp.tile(TARGET, (1, 2))
-    scores = run(lstmn(), SOURCE, long)
-    assert np.isfinite(scores[:, :4]).all()
-    assert np.isnan(scores[:, 4:]).all()
-    assert (lstmn().greedy(SOURCE, 5)[:, 4] == -1).all()
+    """The best of a beam ended before that, and did not show it."""
+    model, full = lstmn(), r"expected at most max_length=4 target tokens, got"
+    for call, name, tokens in (
+        (lambda: model(SOURCE, jnp.tile(TARGET, (1, 2))), "target_in", 8),
+        (lambda: model.alignments(SOURCE, jnp.tile(TARGET, (1, 2))), "target_in", 8),
+        (lambda: model.greedy(SOURCE, 5), "steps", 5),
+        (lambda: model.beam(SOURCE, 5, width=2, end=1), "steps", 5),
+    ):
+        with pytest.raises(ValueError, match=f"{name}: {full} {tokens}"):
+            call()
+    assert (model.greedy(SOURCE, 4) >= 0).all()
+    network = LSTMN(4, key=SIZES["key"])
+    tape = network.empty((2,), 1)
+    tape, h, _ = network.step(tape, jnp.ones((2, 4)))
+    assert np.isfinite(h).all()
+    assert np.isnan(network.step(tape, jnp.ones((2, 4)))[1]).all()
     with pytest.raises(ValueError, match=r"max_length: expected an integer from 1 to .* got 0"):
         LSTMNSeq2Seq(max_length=0, **SIZES)
 
