@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from attn._arrays import check_floats
 from attn._axes import conjunction
 from attn._core import isolate
+from attn._inputs import check_qkv
 from attn._wide import wide
-from attn.masks import Padding
+from attn.masks import FULL, Padding
 
 
 def seen_tokens(
@@ -85,10 +85,13 @@ def any_past(x: Bool[Array, "*B S"], T: int, offset: int) -> Bool[Array, "*B T"]
 
 
 def matrix_of(
-    attend: Callable[[Array], Float[Array, "*B T N S"]], k: Float[Array, "*B S K H"]
+    attend: Callable[[Array, Array, Array], Float[Array, "*B T N S"]],
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
 ) -> Float[Array, "*B N T S"]:
-    """The matrix of an attention linear in its values: its outputs for values e_1 ... e_S."""
-    check_floats(k=k)
-    S = k.shape[-3]
-    ones = jnp.broadcast_to(jnp.eye(S, dtype=jnp.result_type(k))[:, None], (*k.shape[:-1], S))
-    return jnp.swapaxes(attend(ones), -3, -2)
+    """The matrix of an attention linear in its values: its outputs for values e_1 ... e_S, in at
+    least float32."""
+    check_qkv(q, k, k, FULL)
+    q, k, S = wide(q), wide(k), k.shape[-3]
+    ones = jnp.broadcast_to(jnp.eye(S, dtype=k.dtype)[:, None], (*k.shape[:-1], S))
+    return jnp.swapaxes(attend(q, k, ones), -3, -2)

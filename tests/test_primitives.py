@@ -658,6 +658,16 @@ def test_definitions_and_weights_refuse_by_name_what_a_call_does(name):
             mechanism.weights(*wrong, **how)
 
 
+@pytest.mark.parametrize("name", attn.MECHANISMS)
+def test_weights_are_in_float32_beside_narrow_tokens(name):
+    """Those of `nystrom`, `luna`, `pooled` and `hierarchical` were rounded to bfloat16."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, _, learned = inputs(mechanism, dtype=jnp.bfloat16, **TINY)
+    with contextlib.suppress(NotImplementedError):
+        weights = functools.partial(mechanism.weights, mask=base_mask(mechanism))
+        assert jax.eval_shape(lambda *x: weights(*x[:2], **x[2]), q, k, learned).dtype == "float32"
+
+
 def test_an_array_of_another_library_is_named():
     """Of its dtype NumPy said that it could not interpret it."""
     q = jnp.ones((1, 3, 2, 4))

@@ -92,7 +92,7 @@ class Luna(Mechanism):
         return apply_weights(w, wide(v), seen)
 
     def weights(self, q, k, *, mask=FULL, bias=None, packed):
-        return matrix_of(lambda v: self(q, k, v, mask=mask, bias=bias, packed=packed), k)
+        return matrix_of(lambda q, k, v: self(q, k, v, mask=mask, bias=bias, packed=packed), q, k)
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         shape = (num_kv_heads, self.length, head_dim)

@@ -216,7 +216,7 @@ class Nystrom(Mechanism):
         return apply_weights(jnp.where(shown, w, 0), wide(v), shown)
 
     def weights(self, q, k, *, mask=FULL, bias=None, **learned):
-        return matrix_of(lambda v: self(q, k, v, mask=mask, bias=bias, **learned), k)
+        return matrix_of(lambda q, k, v: self(q, k, v, mask=mask, bias=bias, **learned), q, k)
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         if self.conv_kernel is None:

@@ -222,7 +222,7 @@ class Pooled(Mechanism):
     def weights(self, q, k, *, mask=FULL, bias=None, **kernels):
         if self.pool == "conv":
             raise NotImplementedError("Pooled: a convolution mixes channels, not tokens alone")
-        return matrix_of(lambda v: self(q, k, v, mask=mask, bias=bias, **kernels), k)
+        return matrix_of(lambda q, k, v: self(q, k, v, mask=mask, bias=bias, **kernels), q, k)
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         if self.pool == "mean":

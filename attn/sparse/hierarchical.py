@@ -171,7 +171,7 @@ class Hierarchical(Mechanism):
         return _moved(attend_materialized(s, shown[..., None, :, :], wide(v)), -offset, n)
 
     def weights(self, q, k, *, mask=FULL, bias=None):
-        return matrix_of(lambda v: self(q, k, v, mask=mask, bias=bias), k)
+        return matrix_of(lambda q, k, v: self(q, k, v, mask=mask, bias=bias), q, k)
 
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
