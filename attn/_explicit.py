@@ -20,12 +20,13 @@ def auto_inside(attend: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(attend)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        leaves, structure = jax.tree.flatten((args, kwargs))
-        arrays = {i: x for i, x in enumerate(leaves) if isinstance(x, jax.Array)}
-        meshes = [jax.typeof(x).sharding.mesh for x in arrays.values()]
+        given = [x for x in (*args, *kwargs.values()) if isinstance(x, jax.Array)]
+        meshes = (jax.typeof(x).sharding.mesh for x in given)
         mesh = next((mesh for mesh in meshes if mesh.explicit_axes), None)
         if mesh is None:
             return attend(*args, **kwargs)
+        leaves, structure = jax.tree.flatten((args, kwargs))  # masks and biases hold arrays too
+        arrays = {i: x for i, x in enumerate(leaves) if isinstance(x, jax.Array)}
 
         def inside(*arrays_there):
             there = dict(zip(arrays, arrays_there, strict=True))
