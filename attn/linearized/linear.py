@@ -39,8 +39,11 @@ def linear_attention(
     """
     check_qkv(q, k, v, mask)
     _check_map(feature_map, q)
-    phi = feature_map if _holds_nothing(feature_map) else _OfOneCall(feature_map)
-    return _Mapped(phi=phi, chunk=chunk)(q, k, v, mask=mask, bias=bias)
+    if _holds_nothing(feature_map):
+        return _Mapped(phi=feature_map, chunk=chunk)(q, k, v, mask=mask, bias=bias)
+    mapped = _Mapped(phi=_OfOneCall(feature_map), chunk=chunk)
+    once = jax.jit(lambda q, k, v: mapped(q, k, v, mask=mask, bias=bias))  # freed with its program
+    return once(q, k, v)
 
 
 def _check_map(phi: FeatureMap, q) -> None:
