@@ -146,7 +146,8 @@ class Decoder(nnx.Module):
         check_fits(name, tokens)
         longest, T = self.config.max_length, tokens.shape[-1] + more
         if T > longest:
-            raise ValueError(f"{name}: expected at most max_length={longest} in all, got {T}")
+            what = f"{name} and steps" if more else name
+            raise ValueError(f"{what}: expected at most max_length={longest} in all, got {T}")
 
 
 def _own_lengths(prompt, lengths) -> tuple[Int[Array, "*B"], int]:
