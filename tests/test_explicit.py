@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from tiers import at_once
+from tiers import FEW, at_once
 
 import attn
 from attn import nn
@@ -34,7 +34,7 @@ def given(mechanism, mesh=MESH):
     return *(on(x, LIES, mesh) for x in qkv), learned
 
 
-@pytest.mark.parametrize("name", at_once(attn.MECHANISMS))
+@pytest.mark.parametrize("name", at_once(attn.MECHANISMS, FEW))
 def test_outputs_and_gradients_lie_as_q_does(name):
     mechanism = attn.MECHANISMS[name].examples()[0]
     run = lambda q, k, v, learned: mechanism(q, k, v, mask=base_mask(mechanism), **learned)
