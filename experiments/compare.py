@@ -34,7 +34,7 @@ from experiments.launch import Launch, define_launch, here, launch_of
 from experiments.lock import held
 from experiments.ready import ready
 from experiments.report import Comparison, write
-from experiments.report.costs import costs
+from experiments.report.costs import costs, or_told
 from experiments.report.data import failures, is_unfinished, variants
 from experiments.report.merge import apart
 from experiments.report.table import terminal
@@ -130,13 +130,9 @@ def _tell(line: str) -> None:
 
 def _costs(measure: Measure, chosen: dict[str, Experiment], cache: Path, console: Console) -> dict:
     """{} if it fails: a report without costs is better than none after hours of training."""
-    try:
-        with console.status("measuring what each variant costs"):
-            return measure(chosen, cache)
-    except Exception as error:
-        why = redact.redacted(f"costs could not be measured: {type(error).__name__}: {error}")
-        console.print(why, style="red", highlight=False)
-        return {}
+    with or_told("costs", []), console.status("measuring what each variant costs"):
+        return measure(chosen, cache)
+    return {}
 
 
 def _define(values: flags.FlagValues) -> None:

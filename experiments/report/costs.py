@@ -44,13 +44,12 @@ def costs(
     told: list[str] = []
     alone = _attention(experiments, told)
     steps = _steps(experiments, kept or Kept(), told)
-    measured: dict[str, Costs] = {name: {} for name in experiments}
+    measured: dict[str, Costs] = {}
     for name, experiment in experiments.items():
-        with _or_told(f"the state of {name}", told):
-            measured[name]["decode_state_bytes"] = decoding(experiment)
         found = [alone.get(layer) for layer in layers(experiment)]
-        mean = {} if None in found else _mean(found)
-        measured[name] = steps.get(name, {}) | mean | measured[name]
+        measured[name] = steps.get(name, {}) | ({} if None in found else _mean(found))
+        with or_told(f"the state of {name}", told):
+            measured[name]["decode_state_bytes"] = decoding(experiment)
     if told:  # and try again with the next report
         return measured
     with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not results
@@ -59,13 +58,14 @@ def costs(
 
 
 @contextlib.contextmanager
-def _or_told(what: str, told: list[str]) -> Iterator[None]:
+def or_told(what: str, told: list[str]) -> Iterator[None]:
     """Tells an error inside, as one that is out of memory, and goes on after it."""
     try:
         yield
     except Exception as error:
         told.append(f"{what} could not be measured: {type(error).__name__}: {error}")
-        Console().print(redact.redacted(told[-1]), style="red", highlight=False)
+        line = redact.redacted(told[-1])
+        Console().print(line, style="red", highlight=False, soft_wrap=True)
 
 
 def decoding(experiment: Experiment) -> int | None:
@@ -88,7 +88,7 @@ def _attention(experiments: dict[str, Experiment], told: list[str]) -> dict[Laye
     inputs = functools.cache(cost.Shape.inputs)  # the same arrays for all layers of a shape
     for one in distinct:
         mechanism, shape, _ = one
-        with _or_told(f"the attention of {mechanism} at {shape}", told):
+        with or_told(f"the attention of {mechanism} at {shape}", told):
             forward, both, takes = _alone(one, inputs(shape))
             forward(0), both(0)
             found[one] = takes
@@ -134,7 +134,7 @@ def _steps(experiments: dict[str, Experiment], kept: Kept, told: list[str]) -> d
     """The train step of each, all timed together; not timed where memory may not hold them all."""
     steps, found, held = {}, {}, 0
     for name, experiment in experiments.items():
-        with _or_told(f"the train step of {name}", told):
+        with or_told(f"the train step of {name}", told):
             step = Step(experiment, kept.get(experiment))
             program = step.program
             found[name] = {
