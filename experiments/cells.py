@@ -79,10 +79,11 @@ def _changed(before: dict, now: dict) -> list[str]:
     still = {name[-HASH:] for name in now["runs"]}
     variants = {variant for variant, _ in places}
     for lost in (run for name, run in before["runs"].items() if name[-HASH:] not in still):
-        other, (variant, seed) = places.get(alike(lost)), alike(lost)
-        gone = f"{f'seed {seed}' if variant in variants else 'it'} is no longer there"
-        found = differences(lost["config"], other) if other else [gone]
-        lines += [f"{lost['variant']}: {line}" for line in found]
+        variant, seed = place = alike(lost)
+        gone = f"seed {seed}" if variant in variants else "it"
+        other = places.get(place)
+        found = differences(lost["config"], other) if other else [f"{gone} is no longer there"]
+        lines += [f"{variant}: {line}" for line in found]
     lines = sorted(set(lines))
     more = [f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
     return [*lines[:SHOWN], *more]
