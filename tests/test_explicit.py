@@ -1,13 +1,10 @@
 """Arrays on `Explicit` mesh axes, the default of `jax.make_mesh`: every function takes them, and
 its output lies as q does."""
 
-import os
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import pytest
+from four_devices import run_on_four_devices
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from tiers import FEW, at_once
@@ -39,8 +36,8 @@ def test_outputs_and_gradients_lie_as_q_does(name):
     mechanism = attn.MECHANISMS[name].examples()[0]
     run = lambda q, k, v, learned: mechanism(q, k, v, mask=base_mask(mechanism), **learned)
     back = jax.grad(lambda *arrays: run(*arrays).sum(), argnums=(0, 1, 2))
-    for out in jax.tree.leaves((run, back), is_leaf=callable):
-        for x in jax.tree.leaves(jax.jit(out).trace(*given(mechanism)).out_info):
+    for function in (run, back):
+        for x in jax.tree.leaves(jax.jit(function).trace(*given(mechanism)).out_info):
             assert x.sharding.spec == P("rows", None, "heads", None)
 
 
@@ -174,7 +171,4 @@ for name in sys.argv[1:]:
 
 @pytest.mark.slow
 def test_numbers_are_those_of_one_device():
-    told = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    told |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    run = [sys.executable, "-c", PROGRAM, "softmax", "gated_delta_net", "window", "nystrom"]
-    subprocess.run(run, check=True, env=os.environ | told)
+    run_on_four_devices(PROGRAM, "softmax", "gated_delta_net", "window", "nystrom")

@@ -2,14 +2,12 @@
 to another, and the numbers are those of one device."""
 
 import functools
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from four_devices import run_on_four_devices
 from tiers import at_once
 
 import attn
@@ -106,7 +104,4 @@ for name in sys.argv[1:]:
 @pytest.mark.slow
 @pytest.mark.parametrize("names", ["softmax window", "linear gla"])
 def test_nothing_is_brought_from_one_device_to_another(names):
-    told = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    told |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    run = [sys.executable, "-c", PROGRAM, *names.split()]
-    subprocess.run(run, check=True, env=os.environ | told)
+    run_on_four_devices(PROGRAM, *names.split())
