@@ -171,7 +171,8 @@ def test_generate_takes_the_likeliest_and_stays_within_max_length():
     np.testing.assert_array_equal(out[:, :3], prompt)
     whole = run(model, out)
     np.testing.assert_array_equal(out[:, 3:], whole[:, 2:-1].argmax(-1))
-    with pytest.raises(ValueError, match="prompt and steps: expected at most max_length=7 in all"):
+    both = "^prompt and steps: expected at most max_length=7 in all, got 8"
+    with pytest.raises(ValueError, match=both):
         model.generate(prompt, 5, temperature=0.0)
     state, _ = run(model, TOKENS, method="prefill")
     _, scores = run(model, state, TOKENS[:, 0], method="step")
