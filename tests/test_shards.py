@@ -56,6 +56,7 @@ def test_shares_of_rows_are_the_rows(name, block, monkeypatch):
     same(*both(call, monkeypatch))
 
 
+@pytest.mark.slow
 def test_the_bias_of_forget_gates_has_rows(monkeypatch):
     mechanism = attn.Forgetting(block=8)
     *qkv, gates = inputs(mechanism, batch=(B,), T=T, S=T)

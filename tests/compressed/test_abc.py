@@ -51,6 +51,7 @@ def test_it_is_the_papers_equation(offset):
         )
 
 
+@pytest.mark.slow
 def test_chunks_change_nothing():
     q, k, v, learned = inputs(ABC(slots=3), T=13, S=13)
     whole = run(ABC(slots=3, chunk=64), q, k, v, learned, Causal())

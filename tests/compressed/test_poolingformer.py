@@ -175,6 +175,7 @@ def test_no_token_shows_before_it_is_there(mechanism):
     assert shown_too_early(mechanism) == []
 
 
+@pytest.mark.slow
 def test_a_pool_seen_before_its_last_token_is_noticed():
     # pools of 0-3, 2-5 and so on, seen by the token before their last
     assert shown_too_early(SeesAPoolEarly(**dataclasses.asdict(EVERY[0]))) == [2, 4, 6, 8, 10]
@@ -217,6 +218,7 @@ def test_a_pool_is_seen_from_its_last_token_on():
     assert drawn == ["....", "....", "#...", "#...", "##..", ".#..", ".##."]
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_shows_in_those_that_see_it_alone():
     """Key 5 of the second key head: by the window 3 to 7, by pools of these those further off."""
     m = EVERY[1]  # pools of three tokens, window 3, and 9

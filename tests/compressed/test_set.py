@@ -50,6 +50,7 @@ def test_points_and_map_learn():
     assert all((np.abs(x).max((1, 2)) > 1e-3).all() for x in slopes.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", [Set(points=3), Luna(length=3)], ids=repr)
 def test_the_definition_takes_learned_arrays_of_another_width(mechanism):
     """It refused learned arrays in bfloat16 beside tokens in float32, by the name of k."""

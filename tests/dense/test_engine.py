@@ -47,6 +47,7 @@ def test_each_bias_and_its_gradient_equal_the_materialized_ones(name, block):
         np.testing.assert_allclose(got, want, rtol=0, atol=3e-6 * np.abs(want).max())
 
 
+@pytest.mark.slow
 def test_a_bias_table_in_float32_gets_its_gradient_in_float64_attention():
     """It raised: the gradient of a tile was float64, that of the table float32."""
     with jax.enable_x64(True):
@@ -210,6 +211,7 @@ def test_merge_keeps_narrow_dtypes_in_values_and_gradients(dtype):
             np.testing.assert_allclose(y, x, rtol=0.05, atol=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 def test_what_stands_in_a_part_that_a_row_does_not_see_is_not_asked_for():
     q, k, v, _ = inputs(attn.Softmax(), T=5, S=5)

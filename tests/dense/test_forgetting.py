@@ -103,6 +103,7 @@ def test_a_gate_that_is_none_reaches_what_forgets_by_it_alone(gate):
     np.testing.assert_allclose(out[:, 5:], clean[:, 5:], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_it_decodes_in_float64_after_hard_gates():
     with jax.enable_x64(True):
         q, k, v, log_decay = (x.astype(jnp.float64) for x in drawn(6))

@@ -88,6 +88,7 @@ def test_an_infinite_query_shows_where_all_its_scores_are_minus_infinity(mechani
     assert (np.isnan(out).all(-1) == one(lost)).all()
 
 
+@pytest.mark.slow
 def test_a_row_whose_bias_is_all_minus_infinity_gives_no_nan():
     q, k, v, _ = inputs(attn.Softmax(), T=5, S=5)
     bias = jnp.zeros((1, 1, 5, 5)).at[:, :, 3].set(-jnp.inf)

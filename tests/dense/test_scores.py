@@ -97,6 +97,7 @@ def test_synthesizer_reads_no_keys(kind, name):
     same(attn.Synthesizer(kind=kind), define, name)
 
 
+@pytest.mark.slow
 def test_the_slope_of_relu_at_zero_is_zero_in_the_definition_too():
     # where a query is 0, as biases start: half of it came back by jnp.maximum
     mechanism = attn.Synthesizer()

@@ -156,6 +156,7 @@ def test_taylors_first_order_error_is_met_at_small_scales():
     assert abs(found / theory.taylor_error(*sweeps.halves(x)) - 1) < 0.1
 
 
+@pytest.mark.slow
 def test_rfa_tends_to_its_limit():
     x = draw(0, 20, 8, 0.5)
     gap = {}

@@ -159,6 +159,7 @@ def test_cudnn_is_told_of_the_mask_and_asked_for_16_bits(monkeypatch):
         peers.cudnn(Window(3, 3), 8)
 
 
+@pytest.mark.slow
 def test_bigbird_is_one_pattern_over_all_lengths():
     suite = suites()["bigbird"]
     assert suite.seen.static

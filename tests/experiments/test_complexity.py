@@ -182,6 +182,7 @@ def test_right_claims_stand(results):
     assert results["mixers"]["lstm"]["layers"] == [1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "claim", "column"),
     [

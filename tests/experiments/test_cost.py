@@ -136,6 +136,7 @@ for c in (jnp.arange(50.0), 2 * jnp.arange(50.0)):
 """
 
 
+@pytest.mark.slow
 def test_programs_that_hold_other_arrays_are_not_one():
     """Where jax is asked to hand in what a function closes over, the text does not say what it is:
     bigbird with a pattern of another seed was trained by the program of the first."""

@@ -37,6 +37,7 @@ def test_what_is_not_finite_is_found(value: float, shape: tuple[int, ...]):
     assert jnp.isnan(jax.jit(zero_if_finite)(spoilt))
 
 
+@pytest.mark.slow
 def test_places_that_are_filled_up_add_nothing():
     """Some rows have one label, others two: those with one are scored at two places too."""
     learner = Learner(tiny())

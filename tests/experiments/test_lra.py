@@ -25,6 +25,7 @@ def test_orders_alike_reversed_and_with_two_neighbours_swapped():
     assert of(1, 1, 1, 1) == {"models": 4}
 
 
+@pytest.mark.slow
 def test_what_is_as_large_as_it_stands_is_one_run_in_both_settings(tmp_path, monkeypatch):
     pixels = dataclasses.replace(
         runs.TASKS["pathfinder"],

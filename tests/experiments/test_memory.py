@@ -45,6 +45,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+@pytest.mark.slow
 def test_steps_are_timed_with_the_memory_that_they_are_trained_with():
     script = TIMED.format(use=LARGE)
     said = subprocess.check_output([sys.executable, "-c", script], text=True, env=UNTOLD)

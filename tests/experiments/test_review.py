@@ -128,6 +128,7 @@ def test_batches_larger_than_memory_are_refused_before_one_is_drawn(name, tmp_pa
         train.run(tiny(train={name: 2**31 - 1}), tmp_path, progress=False)
 
 
+@pytest.mark.slow
 def test_a_step_larger_than_memory_is_refused_before_it_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(fits, "_device", lambda: 1_000_000)
     with pytest.raises(ConfigError, match=r"train\.eval_batch_size: .* GB are needed"):

@@ -81,6 +81,7 @@ def test_equal_shapes_and_other_results_from_the_same_projections():
         assert min(row["one head"], row["one head, same scale"]) > 0.1
 
 
+@pytest.mark.slow
 def test_one_head_is_the_product_of_the_heads_and_their_scores_its_sum():
     found = matrices.measure(SMALL)
     for name in ("sum of scores", "product, same scale", "product, own scale"):
@@ -89,6 +90,7 @@ def test_one_head_is_the_product_of_the_heads_and_their_scores_its_sum():
     assert [found["patterns"][n]["rank"] for n in ("1", "4")] == [1, 4]
 
 
+@pytest.mark.slow
 def test_gradients_of_one_head_are_not_those_of_several():
     found = gradients.measure(SMALL)
     assert found["columns"] == {"1": 1.0, "4": 0.25}

@@ -113,6 +113,7 @@ def test_long_sequences_are_averaged():
     assert np.isfinite(odd).all()
 
 
+@pytest.mark.slow
 def test_a_mechanism_without_a_matrix_is_named(trained, capsys, monkeypatch):
     from attn import MECHANISMS
 
@@ -126,6 +127,7 @@ def test_a_mechanism_without_a_matrix_is_named(trained, capsys, monkeypatch):
     assert page.count("<image") == 2  # the digit and the receptive field
 
 
+@pytest.mark.slow
 def test_padding_is_not_shown():
     """Its queries took three quarters of the picture of a row of 32 tokens among 128."""
     model = {"layers": 1, "width": 8, "heads": 2, "mlp_width": 8, "causal": True}
@@ -141,6 +143,7 @@ def test_padding_is_not_shown():
         np.testing.assert_allclose(found.maps[0].sum(-1), 1, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_beside_a_layer_without_a_matrix_the_others_are_shown(tmp_path):
     """None was: a short convolution below it hid the layer that recalls."""
     model = {"layers": 2, "width": 4, "heads": 2, "mlp_width": 0}

@@ -84,6 +84,7 @@ def test_splash_leading_axes(stand_ins, batch):
     same(*arrays(128, 128, batch=batch), "splash", mask=Causal())
 
 
+@pytest.mark.slow
 def test_shard_map_that_tracks_axes_gets_another_or_a_reason(stand_ins):
     # Pallas raised from inside the trace, and with it the default on a TPU
     mesh = jax.make_mesh((1,), ("b",), axis_types=(jax.sharding.AxisType.Auto,))

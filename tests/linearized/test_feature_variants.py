@@ -76,6 +76,7 @@ def test_gated_rfa_is_the_papers_recurrence():
     same(RFA(features=32, chunk=4, gated=True), define, Causal(), S=T, room=8)
 
 
+@pytest.mark.slow
 def test_gated_rfa_at_extreme_gates():
     """A gate of 1 writes nothing, one of 0 forgets all; both have gradients."""
     q, k, v, _ = inputs(RFA(), T=6, S=6)
@@ -186,6 +187,7 @@ def test_hedgehog_names_a_wrong_map():
         hedgehog_attention(q, k, v, **{**maps, "key_map": maps["query_map"]})
 
 
+@pytest.mark.slow
 def test_distillation_loss_is_least_at_equality():
     q, k, _, _ = inputs(Hedgehog(), T=6, S=6)
     teacher = dense_weights(q, k, mask=Causal())

@@ -336,6 +336,7 @@ def test_settings_outside_their_range_are_named():
         HGRN2(layer=2, layers=2)
 
 
+@pytest.mark.slow
 def test_learned_bounds_reach_both_ends():
     """0 is no bound, and 1 forgets and writes nothing: exact, with gradients that are finite."""
     layer, none = HGRN2(chunk=4, layer=1, layers=3), HGRN2(chunk=4)
@@ -349,6 +350,7 @@ def test_learned_bounds_reach_both_ends():
         assert all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(found))
 
 
+@pytest.mark.slow
 def test_the_skip_of_mamba2_follows_the_mask():
     """d v of the key at the query's own place: of another place under Causal(offset), and only if
     it is seen."""

@@ -262,6 +262,7 @@ def test_lstmns_read_and_write_as_their_paper_says():
     agrees(lstmn(), lstmn_seq2seq_loop)
 
 
+@pytest.mark.slow
 def test_a_tape_that_is_full_says_so():
     """The best of a beam ended before that, and did not show it."""
     model, full = lstmn(), r"expected at most max_length=4 target tokens, got"

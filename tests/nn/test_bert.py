@@ -120,6 +120,7 @@ def test_a_bias_is_a_row_more_of_the_kernel():
     np.testing.assert_allclose(run(layer, x, context=x), want, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_decoder_steps_with_biases_and_an_embedding_norm():
     fields = dict(head="token", pooling="none", classes=11, max_length=9, **FORM)
     model = moved(Decoder(config(**fields), key=jax.random.key(0)))
@@ -136,6 +137,7 @@ def test_a_decoder_steps_with_biases_and_an_embedding_norm():
     np.testing.assert_allclose(last, whole[:, 8], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_biases_of_key_heads_are_pooled_with_their_kernels():
     old = moved(build(heads=4, head_dim=4, **FORM))
     for block in old.stack.blocks:  # equal heads, so pooling changes nothing

@@ -78,6 +78,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.slow
 def test_t5s_buckets_are_those_of_a_causal_encoder_at_every_step():
     model = decoder(positions="t5", max_length=20)
     tokens = jnp.arange(20)[None] % 11
@@ -197,6 +198,7 @@ def test_prompts_of_several_lengths_go_on_as_each_would_alone():
         jax.jit(traced)(jnp.array([2, 4, 3]))
 
 
+@pytest.mark.slow
 def test_draws_depend_on_the_key_and_nothing_else():
     model = decoder()
     draw = lambda seed: run(model, TOKENS[:, :2], 5, method="generate", key=jax.random.key(seed))
@@ -352,6 +354,7 @@ def test_classes_that_are_no_tokens_are_not_fed_back():
         model.generate(TOKENS[:, :2], 1, temperature=0)
 
 
+@pytest.mark.slow
 def test_tokens_in_narrow_integers_do_not_wrap():
     net = decoder(classes=200, vocab_size=200)
     prompt = jnp.array([[1, 2]])

@@ -49,6 +49,7 @@ def test_scan_and_remat_have_the_gradients_of_the_loop():
     near(scan_gradient["embedding"], gradient["embedding"])
 
 
+@pytest.mark.slow
 def test_scan_has_the_dropout_learned_arrays_and_maps_of_the_loop():
     loop, scan = (
         build(layers=2, dropout=0.3, mechanism=Toy(), scan=scan) for scan in (False, True)
@@ -104,6 +105,7 @@ def test_dropout_is_a_function_of_its_key():
     )  # no key, no dropout
 
 
+@pytest.mark.slow
 def test_each_layer_drops_its_own():
     stack = build(dropout=0.5, layers=2, tied=True).stack
     (block,) = stack.blocks

@@ -87,6 +87,7 @@ def test_gated_softmax_equals_its_equation():
     np.testing.assert_allclose(run(a, X, mask=Causal()), y @ a.out[...], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_each_part_can_be_left_out_and_moves_no_other():
     paths = lambda a: {
         jax.tree_util.keystr(path): x for path, x in jax.tree.leaves_with_path(nnx.state(a))
@@ -238,6 +239,7 @@ def test_an_encoder_hides_padding_and_the_future():
     assert not np.allclose(changed[0, 4:], y[0, 4:])
 
 
+@pytest.mark.slow
 def test_every_form_of_depth_is_the_same_encoder():
     y = run(build(**ENCODER, layers=2), TOKENS, mask=Causal())
     for form in ({"scan": True}, {"remat": True}):

@@ -63,6 +63,7 @@ def test_head_norm_normalises_each_head_and_multiplies():
         HeadNorm(together=True, centred=True)
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_head_are_rotated_and_normalised_by_themselves():
     a = layer(Differential(lambda_init=0.3), qk_norm=True)
     q, k, v = (np.asarray(y) for y in heads_of(a))

@@ -129,6 +129,7 @@ def test_each_layer_starts_as_published(layer):
     np.testing.assert_allclose(a.head_norm.scale[...], ((1 + layer) / 3) ** 0.7, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_every_form_of_depth_is_the_same_encoder():
     settings = dict(mechanism=RWKV6(chunk=4), head="token", pooling="none", positions="none")
     tokens = jnp.asarray(RNG.integers(0, 11, (3, 6)), jnp.int32)

@@ -191,6 +191,7 @@ def test_what_may_look_across_does_so_row_by_row(mechanism):
     assert row_by_row(mechanism)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", [Luong(local="m", window=1), Nystrom(landmarks=2)])
 def test_rows_that_depend_on_others_are_seen_to(mechanism):
     assert not row_by_row(mechanism)
@@ -282,6 +283,7 @@ def test_more_classes_than_can_be_read_again_are_refused():
         model(classes=30)
 
 
+@pytest.mark.slow
 def test_a_source_without_batch_has_a_beam():
     net = model(mechanism=Linear(chunk=4))
     source = jnp.array([[3, 4, 5]])

@@ -85,6 +85,7 @@ def test_a_rematerialised_decoder_recomputes():
     assert "remat" not in text()
 
 
+@pytest.mark.slow
 def test_a_bias_is_the_own_of_the_target_and_of_its_past():
     """All buckets of T5's table are for the past, as in its decoder; the source has its own."""
     net = model(positions="t5", source=dict(positions="alibi"))

@@ -87,6 +87,7 @@ def test_from_one_sequence_to_another(name):
     alike(lambda x, n: model.beam(x, 3, width=2, end=1, lengths=n), TOKENS, lengths)
 
 
+@pytest.mark.slow
 def test_a_decoder_that_writes():
     decoder = Decoder(config(mechanism=attn.Softmax(), **LM), key=KEY)
     alike(lambda x: decoder.generate(x[:, :2], 2, temperature=0.0), TOKENS)

@@ -193,6 +193,7 @@ def test_rwkv7_starts_as_published_and_can_do_without():
     assert "output_gate" not in layer(RWKV7(output_gate=None)).token_shift.mu
 
 
+@pytest.mark.slow
 def test_every_form_of_depth_is_the_same_encoder():
     settings = dict(mechanism=RWKV7(chunk=4), head="token", pooling="none", positions="none")
     tokens = jnp.asarray(RNG.integers(0, 11, (3, 6)), jnp.int32)

@@ -93,6 +93,7 @@ def test_a_query_that_is_nan_spoils_those_that_ask_by_it(mask, at, spoilt):
     assert set(heads.tolist()) == {0}
 
 
+@pytest.mark.slow
 def test_decoding_keeps_two_blocks_of_each_level():
     m, T = Hierarchical(block_size=2), 70
     q, k, v, _ = inputs(m, batch=(1,), T=T, S=T)

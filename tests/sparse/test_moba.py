@@ -86,6 +86,7 @@ def test_choosing_gives_no_gradient_and_what_is_not_chosen_gets_none():
     np.testing.assert_array_equal(np.any(grad[0, :, 0] != 0, -1), seen)
 
 
+@pytest.mark.slow
 def test_chunks_equal_one_chunk(replaced):
     m = MoBA(block_size=4, top=3)
     q, k, v, _ = inputs(m, T=37, S=37)

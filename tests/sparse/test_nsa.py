@@ -166,6 +166,7 @@ def test_a_ring_of_the_window_is_enough_to_decode_with():
             np.testing.assert_allclose(out, want[:, t : t + 1], rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_chunks_equal_one_chunk(replaced):
     q, k, v, learned = inputs(SMALL, T=37, S=37)
     run = lambda: jax.jit(lambda q, k, v: SMALL(q, k, v, mask=Causal(), **learned))(q, k, v)
@@ -175,6 +176,7 @@ def test_chunks_equal_one_chunk(replaced):
     np.testing.assert_allclose(run(), whole, rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_a_step_compresses_one_run():
     """Its work is that of what it reads, not of making all compressed keys again."""
     m = NSA(compression_block=8, compression_stride=4, selection_block=8, selected=4, window=8)
@@ -188,6 +190,7 @@ def test_a_step_compresses_one_run():
     assert step.cost_analysis()["flops"] < to_compress_all / 10
 
 
+@pytest.mark.slow
 def test_a_step_is_nan_where_it_sees_what_is_not_finite():
     q, k, v, learned = inputs(SMALL, T=13, S=13)
     gate = learned.pop("gate").at[..., 2].set(0)  # the window is looked at in other tests

@@ -90,6 +90,7 @@ def test_a_step_works_on_the_chosen_pages_alone(m):
     assert out.shape == (1, 1, 4, H)
 
 
+@pytest.mark.slow
 def test_state_holds_the_bounds_of_each_page():
     m = Quest(page=4, top=2)
     q, k, v, _ = inputs(m, T=11, S=11)

@@ -103,6 +103,7 @@ def test_other_lengths_and_offsets_equal_explicit_sets(T, S, offset):
     np.testing.assert_allclose(out, want, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_shared_qk_of_one_array_is_the_papers_self_attention():
     """q is k: every token lies in a chunk with itself, and sees itself only if alone."""
     _, k, v, rotations = draw(13, 13)
@@ -158,6 +159,7 @@ def test_identical_vectors_share_a_bucket():
     assert (np.asarray(w)[..., range(9), range(9)] > 0).all()
 
 
+@pytest.mark.slow
 def test_one_bucket_and_long_chunks_are_full_attention():
     """Rounds that show the same pairs again must not count them again."""
     q, k, v, _ = draw(7, 7)

@@ -172,6 +172,7 @@ def test_tiny_lengths_and_blocks_larger_than_them(T, S):
     np.testing.assert_allclose(out, want, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1e20, 3e38])
 def test_scores_of_blocks_that_overflow_reach_no_gradient_of_other_rows(size):
     q, k, v, w = draw(9, 9)

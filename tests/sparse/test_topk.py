@@ -92,6 +92,7 @@ np.testing.assert_allclose(jax.jit(both)(q, k, v), m(q, k, v), atol=1e-6)
 """
 
 
+@pytest.mark.slow
 def test_two_devices_share_the_batch():
     """XLA's check of what follows its TopK failed there, and ended the process."""
     flags = "--xla_force_host_platform_device_count=2"
