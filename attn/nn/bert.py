@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from attn._arrays import is_floats
 from attn.mechanism import Mechanism
 from attn.nn.config import EncoderConfig
 from attn.nn.encoder import Encoder
@@ -28,22 +29,21 @@ def from_bert(
     `changes` are fields of `EncoderConfig`: another `mechanism`, `pooling` (not "cls", since BERT's
     CLS is a token of its own), or an activation other than "gelu_exact".
 
-    Raises a ValueError that names every array that is missing, unknown or of another shape.
+    Raises a ValueError that names every array that is missing, unknown, of another shape or not of
+    floats (quantised), TypeError for a state that is not a dict, such as the model.
     """
+    if not isinstance(state, Mapping):
+        what = "expected a dict of arrays, as model.state_dict() is"
+        raise TypeError(f"state: {what}, got {type(state).__name__}")
     part = [name for name in state if name.startswith("bert.")] or state
     given = {_name(name): state[name] for name in part}
     given = {name: x for name, x in given.items() if not LEFT_OUT.match(name)}
     config = _config(given, heads=heads, classes=classes, **changes)
     wanted = _shapes(config)
-    shape = lambda arrays, name: list(getattr(arrays[name], "shape", arrays[name]))
     mistakes = [
-        f"{name}: expected an array {shape(wanted, name)}, got none"
-        if name not in given
-        else f"{name}: unknown array"
-        if name not in wanted
-        else f"{name}: expected an array {shape(wanted, name)}, got {shape(given, name)}"
+        f"{name}: {wrong}"
         for name in sorted(wanted.keys() | given.keys())
-        if name not in given or name not in wanted or shape(wanted, name) != shape(given, name)
+        if (wrong := _wrong(wanted.get(name), given.get(name)))
     ]
     if mistakes:
         raise ValueError("state: not a BERT of this kind\n" + "\n".join(mistakes))
@@ -61,7 +61,7 @@ def _name(name: str) -> str:
 def _config(given, *, heads, classes, **changes) -> EncoderConfig:
     tables = [f"embeddings.{name}_embeddings.weight" for name in ("word", "position")]
     tables.append("encoder.layer.0.intermediate.dense.weight")
-    if absent := [x for x in tables if x not in given or len(given[x].shape) != 2]:
+    if absent := [x for x in tables if len(getattr(given.get(x), "shape", ())) != 2]:
         raise ValueError(f"state: expected a BERT's, got none of the matrices {', '.join(absent)}")
     (vocab_size, width), (max_length, _), (mlp_width, _) = (given[x].shape for x in tables)
     layers = {m[1] for name in given if (m := re.match(r"encoder\.layer\.(\d+)\.", name))}
@@ -101,6 +101,18 @@ def _shapes(c: EncoderConfig) -> dict[str, tuple[int, ...]]:
         shapes |= norm(f"{at}.attention.output.LayerNorm") | norm(f"{at}.output.LayerNorm")
         shapes |= linear(f"{at}.intermediate.dense", W, M) | linear(f"{at}.output.dense", M, W)
     return shapes
+
+
+def _wrong(shape: tuple[int, ...] | None, x: Any) -> str:
+    """What is wrong with an array of which `shape` is expected, "" if nothing; None for none."""
+    if shape is None:
+        return "unknown array"
+    if x is None:
+        return f"expected an array {list(shape)}, got none"
+    if not (x.is_floating_point() if hasattr(x, "detach") else is_floats(x)):
+        return f"expected an array of floats, got {getattr(x, 'dtype', type(x).__name__)}"
+    fits = tuple(x.shape) == shape
+    return "" if fits else f"expected an array {list(shape)}, got {list(x.shape)}"
 
 
 def _fill(encoder: Encoder, get: Callable[[str], Array]) -> None:

@@ -5,7 +5,7 @@ import dataclasses
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from attn._arrays import check_width
+from attn._arrays import check_floats, check_width
 from attn.masks import FULL, Mask
 from attn.nn.config import EncoderConfig, check_config
 from attn.nn.encoder import Encoder
@@ -53,6 +53,15 @@ class DualEncoder(nnx.Module):
 
     def score(self, a: Float[Array, "*B W"], b: Float[Array, "*B W"]) -> Float[Array, "*B classes"]:
         """Scores of pairs of vectors, whose leading axes broadcast. Raises ValueError for other
-        widths."""
+        widths and for axes that do not, TypeError for what is not an array of floats."""
+        check_floats(a=a, b=b)
         check_width(self.config.width, a=a, b=b)
+        fits = all(
+            1 in sizes or len(set(sizes)) == 1 for sizes in zip(a.shape[::-1], b.shape[::-1])
+        )
+        if not fits:
+            raise ValueError(
+                f"b: expected axes that broadcast with a's {list(a.shape)}, got {list(b.shape)}; "
+                "for each against each, give a[:, None]"
+            )
         return self.encoder.head.score(pair(a, b))

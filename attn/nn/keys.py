@@ -3,13 +3,14 @@
 import zlib
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
 
 def fold(key: Array | None, *path: str | int | Array) -> Array | None:
     """`key` folded with each name or index of a path in turn; None stays None.
 
-    Raises TypeError for a key that is not an array, such as a seed.
+    Raises TypeError for a key that is not an array, such as a seed, ValueError for several keys.
     """
     if key is None:
         return None
@@ -22,6 +23,9 @@ def fold(key: Array | None, *path: str | int | Array) -> Array | None:
 
 
 def check_key(key) -> None:
-    """Raise TypeError for a key that is not an array, such as a seed."""
+    """Raise TypeError for a key that is not an array, such as a seed, ValueError for several."""
     if not hasattr(key, "dtype"):
         raise TypeError(f"key: expected that of jax.random.key(seed), got {key!r}")
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if key.ndim != (0 if typed else 1):  # jax.random.PRNGKey's is a vector
+        raise ValueError(f"key: expected one key, got an array {list(key.shape)}; take one of them")

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from attn._arrays import check_floats
 from attn._core import masked_softmax
 from attn._settings import check_count
 from attn._varying import vary
@@ -62,15 +63,23 @@ class LSTMN(nnx.Module):
         return self._run(x)[1]
 
     def empty(self, batch: tuple[int, ...], size: int, dtype=jnp.float32) -> Tape:
-        """An empty tape with room for `size` tokens, in at least float32."""
+        """An empty tape with room for `size` tokens, in at least float32. Raises ValueError for a
+        size below 1."""
+        check_count("size", size)
         zeros = lambda *size: jnp.zeros((*batch, *size, self.width), wide_dtype(dtype))
         return Tape(zeros(size), zeros(size), zeros(size), zeros(), jnp.int32(0))
 
     def step(
         self, tape: Tape, x: Float[Array, "*B I"]
     ) -> tuple[Tape, Float[Array, "*B W"], Float[Array, "*B L"]]:
-        """(tape, h_t, a) of one more token; h_t is NaN if the tape has no room for it."""
+        """(tape, h_t, a) of one more token; h_t is NaN if the tape has no room for it. Raises
+        TypeError for what is not a tape, ValueError for one of another batch."""
+        if not isinstance(tape, Tape):
+            raise TypeError(f"tape: expected that of `empty`, got {type(tape).__name__}")
         self._check(x, [])
+        if tape.r.shape[:-1] != x.shape[:-1]:
+            want, got = [*tape.r.shape[:-1], x.shape[-1]], list(x.shape)
+            raise ValueError(f"x: expected {want} to go with tape, got {got}")
         t, size, dtype, x = tape.length, tape.h.shape[-2], x.dtype, wide(x)
         hidden = jnp.tanh(tape.u + (self.of_x(x) + self.of_r(tape.r))[..., None, :])
         scores = jnp.swapaxes(self.score(hidden), -1, -2)  # [*B, 1, L]
@@ -86,7 +95,9 @@ class LSTMN(nnx.Module):
         return tape, h.astype(dtype), a
 
     def _check(self, x, axes: list[str]) -> None:
-        """Raise ValueError unless x [..., *axes] holds `inputs` numbers."""
+        """Raise TypeError unless x is floats, which h becomes too, ValueError unless it is [...,
+        *axes, inputs]."""
+        check_floats(x=x)
         inputs = self.of_x.in_features
         if x.ndim <= len(axes) or x.shape[-1] != inputs:
             raise ValueError(f"x: expected {['...', *axes, inputs]}, got {list(x.shape)}")

@@ -297,6 +297,15 @@ def test_what_does_not_fit_is_named():
             network(x)
     with pytest.raises(ValueError, match=r"x: expected \['...', 3\], got \[2, 4\]"):
         network.step(network.empty((2,), 5), jnp.ones((2, 4)))
+    # h was rounded to integers, all of them 0
+    with pytest.raises(TypeError, match="x: expected an array of floats, got int32"):
+        network(jnp.ones((2, 5, 3), int))
+    with pytest.raises(ValueError, match=r"x: expected \[2, 3\] to go with tape, got \[3\]"):
+        network.step(network.empty((2,), 5), jnp.ones(3))
+    with pytest.raises(TypeError, match="tape: expected that of `empty`, got NoneType"):
+        network.step(None, jnp.ones((2, 3)))
+    with pytest.raises(ValueError, match=r"size: expected an integer from 1 to .*, got 0"):
+        network.empty((2,), 0)
     model = bahdanau()
     with pytest.raises(TypeError, match="source: expected an array of integers"):
         model(SOURCE * 1.0, TARGET)

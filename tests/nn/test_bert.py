@@ -74,17 +74,21 @@ def test_every_mistake_in_a_state_is_named_at_once():
     state = state_of(**{"encoder.layer.0.adapter.weight": np.ones(3)})
     del state["bert.embeddings.LayerNorm.beta"]
     state["bert.encoder.layer.0.output.dense.weight"] = np.ones((4, 5))
+    state["bert.encoder.layer.0.attention.self.key.weight"] = np.ones((4, 4), np.int8)  # quantised
     with pytest.raises(ValueError, match="not a BERT") as error:
         ours(state)
     assert str(error.value).split("\n")[1:] == [
         "embeddings.LayerNorm.bias: expected an array [4], got none",
         "encoder.layer.0.adapter.weight: unknown array",
+        "encoder.layer.0.attention.self.key.weight: expected an array of floats, got int8",
         "encoder.layer.0.output.dense.weight: expected an array [4, 6], got [4, 5]",
     ]
     with pytest.raises(
         ValueError, match=r"none of the matrices embeddings\.word_embeddings\.weight, emb"
     ):
         ours({"model.layers.0.weight": np.ones(3)})
+    with pytest.raises(TypeError, match=r"state: expected a dict of arrays, as model\.state_dict"):
+        ours(nnx.Linear(2, 2, rngs=nnx.Rngs(0)))
 
 
 def test_settings_that_the_state_decides_are_refused():

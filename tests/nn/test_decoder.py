@@ -298,6 +298,17 @@ def test_wrong_settings_are_named(settings, named):
         decoder().generate(TOKENS[:, :2], 1, **settings)
 
 
+def test_several_keys_are_not_one():
+    several = jax.random.split(jax.random.key(0), 2)
+    for call in (
+        lambda: sample(jnp.zeros((2, 3)), several),
+        lambda: Decoder(config(**LM), key=several),
+    ):
+        with pytest.raises(ValueError, match=r"key: expected one key, got an array \[2\]"):
+            call()
+    assert sample(jnp.zeros((2, 3)), jax.random.PRNGKey(0)).shape == (2,)
+
+
 def test_a_seed_is_no_key():
     for call in (
         lambda: sample(jnp.zeros((2, 11)), 3),

@@ -221,6 +221,10 @@ def test_a_dual_encoder_scores_vectors_that_are_kept():
         DualEncoder(config(), key=jax.random.key(0))
     with pytest.raises(ValueError, match=r"b: expected a last axis of 12, got \[3, 11\]"):
         dual.score(kept, kept[:, 1:])
+    with pytest.raises(ValueError, match=r"b: expected axes that broadcast with a's \[3, 12\], go"):
+        dual.score(kept, kept[1:])
+    with pytest.raises(TypeError, match="a: expected an array of floats, got list"):
+        dual.score([1.0] * 12, kept)
 
 
 def test_dual_is_one_encoder_for_both_sequences():
