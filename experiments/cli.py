@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -60,6 +61,10 @@ def main(
     except KeyboardInterrupt:
         say("interrupted")
         return 130
+    except SystemExit as error:  # of a mechanism or a task of the user's own
+        *_, last = traceback.extract_tb(error.__traceback__)
+        say(redacted(f"error: {last.filename}:{last.lineno} ended it: sys.exit({error.code!r})"))
+        return 1
     return 0
 
 

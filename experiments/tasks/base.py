@@ -135,36 +135,46 @@ class Task(abc.ABC):
     def _rows(self, split: str, start: int, batch_size: int, size: int) -> Batch:
         indices = np.arange(start, start + batch_size)
         # The last row repeated, not zeros: an empty row may be nan, and 0 * nan is nan.
-        batch = self.examples(split, np.minimum(indices, size - 1))
+        batch = batch_of(batch_size, self.examples(split, np.minimum(indices, size - 1)))
         real = (indices < size).reshape(-1, *[1] * (batch.weights.ndim - 1))
         return dataclasses.replace(batch, weights=np.where(real, batch.weights, np.float32(0)))
 
     def checked(self, batch: Batch, rows: int) -> Batch:
         """The batch, of so many rows. Raises ValueError for what a model would take without a word,
         or make nan of: XLA refuses no index that is out of range."""
-        require(isinstance(batch, Batch), "batch", "a Batch (experiments.tasks)", type(batch))
-        for name, x in vars(batch).items():
-            got = getattr(x, "shape", type(x).__name__)
-            require(got[:1] == (rows,), name, f"an array of {rows} rows", got)
+        batch_of(rows, batch)
+        of_row = (rows, 2) if self.head == "dual" else (rows,)
         tail = () if self.token_width is None else (self.token_width,)
         lengths = dict.fromkeys((self.length, self.train_length))
-        each, shape = [(length, *tail) for length in lengths], batch.tokens.shape
+        each, shape = [(*of_row[1:], length, *tail) for length in lengths], batch.tokens.shape
         wanted = f"rows of shape {' or '.join(map(str, each))}"
-        require(shape[-len(each[0]) :] in each, "tokens", wanted, shape)
+        require(shape[1:] in each, "tokens", wanted, shape)
+        width = shape[len(of_row)]
         if self.vocab_size is not None:
             _require_below("tokens", batch.tokens, self.vocab_size)
-        _require_below("lengths", batch.lengths, self.length + 1)
+        for name, wanted in (("lengths", of_row), ("slices", (rows,))):
+            got = getattr(batch, name).shape
+            require(got == wanted, name, f"an array of shape {wanted}", got)
+        _require_below("lengths", batch.lengths, width + 1)
         _require_below("slices", batch.slices, len(self.slices))
         labels, weights = batch.labels, batch.weights  # nan shows in the loss
         # a decoder reads them all
         like = f"an array of the shape of weights, {weights.shape}"
         require(labels.shape == weights.shape, "labels", like, labels.shape)
+        wanted = (rows, *self._asked_of(width))
+        require(weights.shape == wanted, "weights", f"an array of shape {wanted}", weights.shape)
         none = labels.dtype.type(0)  # for 0 would make integers of booleans
         asked = labels if self.head == "sequence" else np.where(weights == 0, none, labels)
         _require_below("labels", asked, self.classes)
         other = weights[(weights != 0) & (weights != 1) & ~np.isnan(weights)]
         require(not other.size, "weights", "1 where a label counts, else 0", other[:1].tolist())
         return batch
+
+    def _asked_of(self, width: int) -> tuple[int, ...]:
+        """The axes of a row's labels, where it has so many positions."""
+        if self.head == "sequence":
+            return (self.target_length,)
+        return (width,) if self.head == "token" else ()
 
     def definition(self) -> dict[str, int | float | str | tuple]:
         """The fields that define the data."""
@@ -196,6 +206,15 @@ def rng(*words: str | int) -> np.random.Generator:
     # crc32, not hash(): the same in every process.
     entropy = [zlib.crc32(word.encode()) if isinstance(word, str) else word for word in words]
     return np.random.default_rng(entropy)
+
+
+def batch_of(rows: int, batch: Batch) -> Batch:
+    """The batch. Raises ValueError for what is none, or has an array of another number of rows."""
+    require(isinstance(batch, Batch), "batch", "a Batch (experiments.tasks)", type(batch))
+    for name, x in vars(batch).items():
+        got = getattr(x, "shape", type(x).__name__)
+        require(got[:1] == (rows,), name, f"an array of {rows} rows", got)
+    return batch
 
 
 def majority(labels: Int[np.ndarray, "N"]) -> float:

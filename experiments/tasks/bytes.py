@@ -3,6 +3,9 @@
 import dataclasses
 import functools
 import math
+import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,10 +21,11 @@ SHARES = {"train": (0.0, 0.9), "validation": (0.9, 0.95), "test": (0.95, 1.0)}
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bytes(Task):
     """`path` is a file, or a folder whose files, but for hidden ones, are read in the order of
-    their paths; without one it is the documentation that comes with Python (its topics, 0.5 MB:
-    other versions of Python have other text, as the fingerprint says). The first 90% is for
-    training, in windows of `length` drawn afresh for every step; validation and test are each half
-    of the rest, cut into windows whose remainder is left out. Byte b is token b + 1 and class b."""
+    their paths (links to files are followed, to folders not); without one it is the documentation
+    that comes with Python (its topics, 0.5 MB: other versions of Python have other text, as the
+    fingerprint says). The first 90% is for training, in windows of `length` drawn afresh for every
+    step; validation and test are each half of the rest, cut into windows whose remainder is left
+    out. Byte b is token b + 1 and class b."""
 
     head: ClassVar[str] = "token"
     causal: ClassVar[bool] = True
@@ -111,11 +115,24 @@ def _read(path: Path) -> list[bytes]:
         return [path.read_bytes()]
     if not path.is_dir():
         raise DataError(f"task.path: expected a file or a folder of text, got {str(path)!r}")
-    shown = lambda p: not any(part.startswith(".") for part in p.relative_to(path).parts)
-    inside = sorted(p for p in path.rglob("*") if p.is_file() and shown(p))
+    inside = sorted(_inside(path))
     if not inside:
         raise DataError(f"task.path: expected files in the folder, {str(path)!r} has none")
     return [p.read_bytes() for p in inside]
+
+
+def _inside(path: Path) -> Iterator[Path]:
+    """The files of a folder, but for hidden ones. Raises OSError for a folder that cannot be read,
+    which Path.rglob leaves out, and for a link to nothing."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    shown = lambda names: [name for name in names if not name.startswith(".")]
+    for folder, folders, files in os.walk(path, onerror=refuse):
+        folders[:] = shown(folders)
+        paths = [Path(folder, name) for name in shown(files)]
+        yield from (p for p in paths if stat.S_ISREG(p.stat().st_mode))
 
 
 def _topics() -> bytes:

@@ -4,6 +4,7 @@ import dataclasses
 import enum
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -73,6 +74,13 @@ def test_an_error_of_the_system_names_a_path(capsys):
     assert capsys.readouterr().err == "error: [Errno 28] No space left on device in there\n"
     assert cli.main(lambda values: None, lambda values: open("/no"), usage="", arguments=[]) == 5
     assert capsys.readouterr().err.endswith("directory: '/no'\n")
+
+
+def test_what_calls_exit_in_the_middle_has_not_succeeded(capsys):
+    """A mechanism or a task of the user's own that does ended `train` with 0 and no result."""
+    assert cli.main(lambda values: None, lambda values: sys.exit(0), usage="", arguments=[]) == 1
+    told = capsys.readouterr().err
+    assert re.fullmatch(r"error: .*test_config.py:\d+ ended it: sys.exit\(0\)\n", told)
 
 
 def test_a_number_written_as_integer_or_float_is_the_same_experiment():

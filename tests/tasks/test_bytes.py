@@ -1,6 +1,8 @@
 """Bytes: windows of a text, each byte labelled with the next; paths that will not do."""
 
+import errno
 import math
+import os
 
 import numpy as np
 import pytest
@@ -48,6 +50,27 @@ def test_a_folder_is_its_files_in_order(tmp_path, path):
     whole.write_bytes(TEXT[:1999] + b"\n" + TEXT[2000:])
     one, two = Bytes(length=7, path=str(folder)), Bytes(length=7, path=str(whole))
     assert one.fingerprint() == two.fingerprint() != Bytes(length=7, path=path).fingerprint()
+
+
+def test_a_folder_that_is_not_all_there_is_refused(tmp_path, monkeypatch):
+    """What could not be read was left out without a word: the rest was another text."""
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "x").write_bytes(TEXT)
+    (tmp_path / "a").symlink_to(tmp_path / "moved")
+    task = Bytes(length=7, path=str(tmp_path))
+    with pytest.raises(DataError, match=r"^task.path: expected text that can be read: .*/a'$"):
+        task.content()
+    (tmp_path / "a").unlink()
+    scandir = os.scandir
+
+    def refusing(path):  # as for who may not read it, which root may
+        if str(path) == str(tmp_path / "b"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(DataError, match=r"^task.path: expected text .* Permission denied: .*/b'$"):
+        task.content()
 
 
 def test_baselines_count_bytes_and_pairs(tmp_path):

@@ -171,6 +171,9 @@ def test_shapes_types_and_ranges(task):
         ("weights", lambda x: x / 2, r"weights: expected 1 where a label .*, got \[0.5\]"),
         ("slices", lambda x: x + 2, "slices: expected integers in 0..1, got int32 from 2"),
         ("lengths", lambda x: x + 5, "lengths: expected integers in 0..13, got"),
+        ("lengths", lambda x: x[:, None], r"lengths: expected an array of shape \(8,\), got"),
+        ("slices", lambda x: x[:, None], r"slices: expected an array of shape \(8,\), got"),
+        ("tokens", lambda x: np.stack([x, x], 1), r"tokens: expected rows of shape \(13,\)"),
     ],
 )
 def test_what_is_out_of_range_is_refused(name, wrong, told):
@@ -189,6 +192,31 @@ def test_what_is_no_batch_of_so_many_rows_is_refused():
         task.checked(batch[:7], 8)
     with pytest.raises(ValueError, match=r"batch: expected a Batch .*, got <class 'tuple'>"):
         task.checked((batch.tokens, batch.labels), 8)
+
+
+@pytest.mark.parametrize("kind", [Parity, Copy, Dates])
+def test_labels_of_other_axes_are_refused(kind):
+    """They came to an error of jax's in the model, which named no field of the batch."""
+    task = kind(validation=5, test=3)
+    batch = task.batch(0, 0, 8)
+    more = {name: getattr(batch, name)[..., None] for name in ("labels", "weights")}
+    with pytest.raises(ValueError, match=r"weights: expected an array of shape \(8"):
+        task.checked(dataclasses.replace(batch, **more), 8)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda x: vars(x), "batch: expected a Batch .*, got <class 'dict'>"),
+        (lambda x: x[:3], "tokens: expected an array of 4 rows"),
+    ],
+)
+def test_examples_that_are_no_batch_are_refused(monkeypatch, wrong, told):
+    """A traceback said that a dict has no weights, or numpy that shapes cannot be broadcast."""
+    task, examples = Parity(validation=5, test=3), Parity.examples
+    monkeypatch.setattr(Parity, "examples", lambda self, *which: wrong(examples(self, *which)))
+    with pytest.raises(ValueError, match=told):
+        next(task.evaluation("validation", 4))
 
 
 @tasks
