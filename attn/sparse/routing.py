@@ -48,7 +48,7 @@ def routing_attention(
     O(T C + C window^2) time: T^1.5 with C = window = sqrt(T). Gradients do not reach the centroids,
     which follow the tokens by `updated_centroids`. Honours `Padding`; a later token pushes an
     earlier one out of a cluster, so `Causal` and the rest raise NotImplementedError. ValueError for
-    centroids of another shape.
+    centroids of another shape and a window below 1.
     """
     padding = _checked(q, k, v, mask, bias, centroids, window)
     if 0 in (*q.shape[:-2], k.shape[-3]):
