@@ -1,4 +1,4 @@
-"""Routing Transformer (Roy et al. 2021, arXiv:2003.05997): attention among tokens of a cluster."""
+"""Routing Transformer (Roy et al. 2020, arXiv:2003.05997): attention among tokens of a cluster."""
 
 import dataclasses
 import functools
@@ -193,7 +193,7 @@ def _dense(q, k, padding, centroids, window):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Routing(Mechanism):
-    """Attention within clusters about centroids (Roy et al. 2021), of `window` tokens each.
+    """Attention within clusters about centroids (Roy et al. 2020), of `window` tokens each.
 
     The paper moves the centroids by online k-means: `updated_centroids`, which a training loop
     calls. The layer, and so `experiments`, does not: there they stay as they were drawn.
