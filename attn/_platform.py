@@ -5,7 +5,16 @@ import jax
 
 def platform() -> str:
     """Of `jax.default_device`, where one is set, else of this process: "cpu", "gpu" or "tpu"."""
-    device = jax.config.jax_default_device
-    if isinstance(device, str):
-        device = jax.local_devices(backend=device)[0]
-    return jax.default_backend() if device is None else device.platform
+    chosen = _chosen()
+    return jax.default_backend() if chosen is None else chosen.platform
+
+
+def device() -> jax.Device:
+    """`jax.default_device`, where one is set, else the first of this process."""
+    chosen = _chosen()
+    return jax.local_devices()[0] if chosen is None else chosen
+
+
+def _chosen() -> jax.Device | None:
+    given = jax.config.jax_default_device
+    return jax.local_devices(backend=given)[0] if isinstance(given, str) else given

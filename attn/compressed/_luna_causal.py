@@ -80,8 +80,9 @@ def matrix(
     a, over = _packing(jnp.swapaxes(k, -3, -2), packed)  # [*B, K, S, L]
     a, seen = aligned(jnp.repeat(a + over[..., None], q.shape[-2] // k.shape[-2], axis=-3), seen)
     count = jnp.maximum(seen.sum(-1, keepdims=True), 1).astype(q.dtype)
-    qk = jnp.where(seen, dots(q, k) * q.shape[-1] ** -0.5, 0)
-    w = jax.nn.softmax(jnp.einsum("...nts,...nsl->...ntl", qk, a) / count, axis=-1)
+    # divided before it is summed, as `over_slots` asks
+    qk = jnp.where(seen, dots(q, k) * q.shape[-1] ** -0.5, 0) / count
+    w = jax.nn.softmax(jnp.einsum("...nts,...nsl->...ntl", qk, a), axis=-1)
     return jnp.where(seen, jnp.einsum("...ntl,...nsl->...nts", w, a), 0) / count
 
 

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from attn._arrays import check_floats
-from attn._axes import aligned, conjunction
 from attn._chunks import by_chunks, chunk_size
 from attn._core import attend_materialized, dense_attention, masked_softmax, scores
 from attn._explicit import auto_inside
@@ -103,12 +102,6 @@ def _scores(q, live, keys) -> tuple[Float[Array, "*B N T R"], Bool[Array, "*B 1 
     return scores(q * q.shape[-1] ** -0.5, keys), jnp.moveaxis(live, -3, -2)
 
 
-def _shown(x, seen):
-    """x [*B, S, K, H], 0 where hidden."""
-    seen, x = aligned(seen[..., None, None], x)
-    return jnp.where(seen, x, 0)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Linformer(Mechanism):
     """Softmax over keys and values projected to `features` rows (Wang et al. 2020), per key head.
@@ -139,11 +132,10 @@ class Linformer(Mechanism):
         mask, bias = check_qkv(q, k, v, mask, bias)
         (padding,), rest = mask.take(*HONOURS)
         refuse_rest("linformer", rest, bias, HONOURS)
-        padding = padding if padding is not None else Padding(jnp.int32(k.shape[-3]))
-        seen = padding.seen_keys(k.shape[-3])
-        live = conjunction(padding.seen_queries(q.shape[-3]), seen.any(-1, keepdims=True))
+        asks, seen = seen_tokens(padding, q.shape[:-3], q.shape[-3], k.shape[-3])
+        live = asks & seen.any(-1, keepdims=True)
         e, f = _projections(*k.shape[-3:-1], **projections)
-        k, v = (_shown(wide(x), seen) for x in (k, v))
+        k, v = (jnp.where(seen[..., None, None], wide(x), 0) for x in (k, v))
         k, v = jnp.einsum("krs,...skh->...rkh", e, k), jnp.einsum("krs,...skd->...rkd", f, v)
         return dense_attention(wide(q), k, v, mask=Padding(queries=live))
 

@@ -57,7 +57,7 @@ def pooled_attention(
     with a later token is never pooled for it (the paper masks the pooled keys alone, so that the
     first queries see nothing). O(T S / stride) time, O(T stride + S) memory. Honours `Causal` and
     `Padding` joined by `&`, else NotImplementedError. Raises ValueError for kernels of the wrong
-    shape or one without the other.
+    shape or one without the other, and for a stride below 1.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     check_count("stride", stride)

@@ -54,11 +54,11 @@ def poolingformer_attention(
     sum_c d_c x_c with d = softmax(x_m P), m the middle token and P the head's `key_pool` or
     `value_pool`.
 
-    Query i is token i, and pools are of outputs of the first level: a token without a query is in
-    none, and if T != S pools are of the queries. Nor is one that sees nothing in the first level
-    or, if T = S, whose key is padded; d is over the others. An offset of `Causal` moves the edge of
-    the first level alone. Each head projects its own y: the paper's second level mixes all heads,
-    which a layer does only before and after. O(T (window + pool_window / stride)) time, O(T)
+    Query i is token i, and pools are of the first level's outputs, so of queries: a key past the
+    last query is in none. Nor is a query that sees nothing in the first level or, if T = S, one
+    whose own key is padded; d is over the other tokens of a pool. An offset of `Causal` moves the
+    edge of the first level alone. Each head projects its own y: the paper's second level mixes all
+    heads, which a layer does only before and after. O(T (window + pool_window / stride)) time, O(T)
     memory. Honours `Causal` and `Padding` joined by `&`, else NotImplementedError. Raises
     ValueError for settings and arrays that do not fit.
     """

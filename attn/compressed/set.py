@@ -1,4 +1,4 @@
-"""Set Transformer's induced attention (Lee et al. 2019, arXiv:1810.00825): O((T + S) points)."""
+"""Set Transformer's induced attention (Lee et al. 2018, arXiv:1810.00825): O((T + S) points)."""
 
 import dataclasses
 from typing import ClassVar
@@ -53,7 +53,7 @@ def set_attention(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Set(Mechanism):
-    """Attention through `points` learned inducing points (Set Transformer, Lee et al. 2019)."""
+    """Attention through `points` learned inducing points (Set Transformer, Lee et al. 2018)."""
 
     honours: ClassVar = HONOURS
     crosses: ClassVar = True

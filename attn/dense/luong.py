@@ -63,7 +63,8 @@ def luong_attention(
     and p_i counts from the first of them. p_i comes from q_i alone, so "p" may be used with
     `Causal`, which hides the keys after i in its window.
 
-    Raises ValueError for unknown names, and for arrays that are missing, superfluous or misshapen.
+    Raises ValueError for unknown names, a window below 1, and arrays that are missing, superfluous
+    or misshapen.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     _check(score, local, window)

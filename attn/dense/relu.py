@@ -40,7 +40,7 @@ def relu_attention(
     """sum_j relu(q_i . k_j / sqrt(H) + bias)^power v_j / n over the keys that `mask` shows.
 
     n is `length`, by default S. S counts padding: give `length` to make results independent of it.
-    Raises ValueError for a power other than 1 or 2.
+    Raises ValueError for a power other than 1 or 2 and a length below 1.
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     form = _form(k, power, length)

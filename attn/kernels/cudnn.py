@@ -12,6 +12,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from attn._platform import device
 from attn.kernels.band import Band, split
 from attn.kernels.call import Call
 from attn.kernels.guard import guarded
@@ -90,8 +91,8 @@ def padded_width(call: Call) -> int:
 
 
 def compute_capability() -> tuple[int, ...]:
-    """The capability of the first local device, (0,) if it is not from NVIDIA."""
-    found = getattr(jax.local_devices()[0], "compute_capability", "")
+    """The capability of the device that calls run on, (0,) if it is not from NVIDIA."""
+    found = getattr(device(), "compute_capability", "")
     parts = str(found).split(".")
     return tuple(map(int, parts)) if all(p.isdigit() for p in parts) else (0,)
 

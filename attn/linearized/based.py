@@ -42,7 +42,8 @@ def based_attention(
     one layer is LoLCATs' (Zhang et al. 2024, arXiv:2410.10254), here without its learned weight for
     the window, and with exp(s) as it is: LoLCATs divides the weights in the window, and no others,
     by the largest of them. Under `Causal(offset)` query i stands at position i + offset. Honours
-    `Causal`, `Padding` and `Segments` joined by `&`, else NotImplementedError.
+    `Causal`, `Padding` and `Segments` joined by `&`, else NotImplementedError. Raises ValueError
+    for a negative window.
     """
     return Based(window=window, chunk=chunk)(q, k, v, mask=mask, bias=bias)
 

@@ -35,8 +35,8 @@ def cosformer_attention(
     paper's M, by default how far positions reach: the longer of T (plus a positive offset) and S.
     Padding counts, so give `length` to make results independent of it. Under `Causal(offset)` query
     i stands at i + offset. Honours `Causal`, `Padding` and `Segments` joined by `&`, else
-    NotImplementedError. Raises ValueError where a position reaches past `length`: beyond it weights
-    would turn negative.
+    NotImplementedError. Raises ValueError for a length below 1, and where a position reaches past
+    it: there weights would turn negative.
     """
     return Cosformer(length=length, chunk=chunk)(q, k, v, mask=mask, bias=bias)
 

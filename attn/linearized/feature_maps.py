@@ -143,8 +143,8 @@ def draw_features(key: Array, features: int, head_dim: int) -> Float[Array, "M H
 
 
 def orthogonal_features(seed: int, features: int, head_dim: int) -> Float[np.ndarray, "M H"]:
-    """Such rows from a `seed`, as constants: drawn by NumPy, so that they are the same on every
-    platform, and because XLA takes seconds to compile the draw. Raises ValueError as
+    """Rows as `draw_features` makes them, but constants, drawn from a `seed` by NumPy: the same on
+    every platform, where XLA takes seconds to compile the draw. Raises ValueError as
     `draw_features` does, and for a seed that is not an integer >= 0."""
     check_count("seed", seed, least=0)
     return _drawn(seed, *_shapes(features, head_dim))

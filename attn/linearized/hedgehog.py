@@ -35,7 +35,7 @@ def hedgehog_attention(
     half, as the authors train it: W is the head's `query_map` or `key_map`, to which the paper adds
     a bias. Maps are trained by `distillation_loss`. O(T) time and memory. Honours `Causal`,
     `Padding` and `Segments` joined by `&`, else NotImplementedError. Raises ValueError for maps of
-    the wrong shape.
+    the wrong shape and another activation.
     """
     check_floats(query_map=query_map)
     shape = query_map.shape

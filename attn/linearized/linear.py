@@ -30,12 +30,12 @@ def linear_attention(
     """phi(q_i) . sum_j phi(k_j) v_j^T / phi(q_i) . sum_j phi(k_j), unscaled as in the paper.
 
     Honours `Causal`, `Padding` and `Segments` joined by `&`; O(T) time and memory under each (with
-    `Segments` after one sort, at twice the cost). A query that sees nothing gets 0. `feature_map`
-    is any of `attn.linearized.feature_maps` that takes x alone, or your own; with `unit`, whose
-    products are signed, the sum is not normalised. Outside of jit a map that is an object or a
-    closure is compiled at every call, since what it holds may change. `chunk` changes only the
-    speed. Raises NotImplementedError for other masks, a bias, or a map that closes over arrays
-    which are differentiated; TypeError for anything but a map.
+    `Segments` after one sort, at up to twice the cost). A query that sees nothing gets 0.
+    `feature_map` is any of `attn.linearized.feature_maps` that takes x alone, or your own; with
+    `unit`, whose products are signed, the sum is not normalised. Outside of jit a map that is an
+    object or a closure is compiled at every call, since what it holds may change. `chunk` changes
+    only the speed. Raises NotImplementedError for other masks, a bias, or a map that closes over
+    arrays which are differentiated; TypeError for anything but a map.
     """
     check_qkv(q, k, v, mask)
     _check_map(feature_map, q)

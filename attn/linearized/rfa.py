@@ -38,7 +38,8 @@ def rfa_attention(
     for the paper has no epsilon; the authors' code scales features by a tenth and keeps normalisers
     at 1 or above. Rows are orthogonal within blocks of H, one of the authors' two choices. O(T)
     time and memory. Honours `Causal`, `Padding` and `Segments` joined by `&`, else
-    NotImplementedError. Raises ValueError for arrays of the wrong shape.
+    NotImplementedError. Raises ValueError for arrays of the wrong shape, for features
+    below 1 and for a negative seed.
     """
     check_qkv(q, k, v, mask)
     sigma = jnp.ones(k.shape[-2:], jnp.float32) if sigma is None else sigma

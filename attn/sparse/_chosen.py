@@ -81,8 +81,8 @@ class Chosen(Mechanism):
         """The blocks chosen by queries that see keys up to `last` [M, t], of those with `some`."""
         block = jnp.arange(some.shape[-1])[None, None, None]
         own = (last // self.size)[..., None, None]
-        before, mine = (block < own, block == own) if causal else (own >= 0, False)
-        return best(self.score(*narrow(q), summary), some[:, None, None] & before, mine, self.top)
+        may, must = (block < own, block == own) if causal else (own >= 0, False)
+        return best(self.score(*narrow(q), summary), some[:, None, None] & may, must, self.top)
 
     def _blocks(self, k, v, padding):
         """The keys and values in blocks, and the summary of each."""

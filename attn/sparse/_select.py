@@ -33,8 +33,7 @@ def largest(s: Float[Array, "*B S"], seen: Bool[Array, "*#B S"], keys: int) -> B
     the earlier."""
     S = s.shape[-1]
     s, seen, place = aligned(s, seen, jnp.arange(S))
-    # NaN would be the largest of all, -inf that of a key that is not seen
-    s = jnp.where(seen, jnp.nan_to_num(s), -jnp.inf)
+    s = jnp.where(seen, _ranked(s), -jnp.inf)
     if keys >= S:
         return jnp.broadcast_to(seen, s.shape)
     # barriers: to get the last value alone XLA would sort each row, 10 to 27 times as slow. One
@@ -49,9 +48,16 @@ def best(
 ) -> Int[Array, "*B n"]:
     """The `top` blocks: first those that `must` be chosen, then those that `may` be, by largest
     score; ties go to the earlier; -1 where there are no more."""
-    s = jnp.where(must, jnp.inf, jnp.where(may, jnp.nan_to_num(s), -jnp.inf))
+    s = jnp.where(must, jnp.inf, jnp.where(may, _ranked(s), -jnp.inf))
     value, at = lax.top_k(s, min(top, s.shape[-1]))
     return jnp.where(value > -jnp.inf, at, -1)
+
+
+def _ranked(s: Float[Array, "*B S"]) -> Float[Array, "*B S"]:
+    """Scores as `lax.top_k` is to rank them, which puts NaN above all numbers and 0 above -0; and
+    finite, as -inf stands for what is not seen."""
+    s = jnp.nan_to_num(s)
+    return jnp.where(s == 0, 0, s)
 
 
 @jax.tree_util.register_dataclass

@@ -45,8 +45,8 @@ def hierarchical_attention(
     its mean or, under `Causal`, its first, as in the authors' decoder: a mean would contain later
     queries. (Their code also learns a bias for each distance between cells, and averages the means
     of two half cells alike, however many of their tokens are padded.) Both sequences count from 0
-    (queries from the offset of `Causal`); padding is in no cell: not hidden keys nor, if T = S and
-    `Padding` does not say which queries exist, the queries at their positions, whose output is 0.
+    (queries from the offset of `Causal`); padding is in no cell: neither hidden keys nor, if T = S
+    and `Padding` does not say which queries exist, queries at their positions, whose output is 0.
 
     O((T + S) b) time and memory. A query that is not finite makes NaN all outputs whose scores use
     it. Honours `Causal` and `Padding` joined by `&`, else NotImplementedError. Raises ValueError

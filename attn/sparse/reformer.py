@@ -22,7 +22,7 @@ from attn._core import attend_materialized, isolate, masked_softmax, scaled, sco
 from attn._explicit import auto_inside
 from attn._inputs import check_qkv, check_state, refuse_rest
 from attn._merge import merged
-from attn._settings import check_count, check_flags
+from attn._settings import check_count, check_flag, check_flags
 from attn._tokens import no_output
 from attn._wide import largest, wide
 from attn.masks import FULL, Causal, Mask, Padding
@@ -58,8 +58,10 @@ def reformer_attention(
     only if it sees nothing else. Without it, a query that sees nothing has output 0.
 
     O(T rounds (chunk + buckets)) time besides a sort, memory linear in T. Honours `Causal` and
-    `Padding`, else NotImplementedError. ValueError for rotations of a wrong shape.
+    `Padding`, else NotImplementedError. ValueError for rotations of a wrong shape and a chunk below
+    1, TypeError for a `shared_qk` that is not True or False.
     """
+    check_flag("shared_qk", shared_qk)
     causal, padding = _checked(q, k, v, mask, bias, rotations, chunk)
     if 0 in (*q.shape[:-2], k.shape[-3], v.shape[-1]):
         return no_output(q, v)

@@ -1,4 +1,4 @@
-"""Routing Transformer (Roy et al. 2021, arXiv:2003.05997): attention among tokens of a cluster."""
+"""Routing Transformer (Roy et al. 2020, arXiv:2003.05997): attention among tokens of a cluster."""
 
 import dataclasses
 import functools
@@ -48,7 +48,7 @@ def routing_attention(
     O(T C + C window^2) time: T^1.5 with C = window = sqrt(T). Gradients do not reach the centroids,
     which follow the tokens by `updated_centroids`. Honours `Padding`; a later token pushes an
     earlier one out of a cluster, so `Causal` and the rest raise NotImplementedError. ValueError for
-    centroids of another shape.
+    centroids of another shape and a window below 1.
     """
     padding = _checked(q, k, v, mask, bias, centroids, window)
     if 0 in (*q.shape[:-2], k.shape[-3]):
@@ -193,7 +193,7 @@ def _dense(q, k, padding, centroids, window):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Routing(Mechanism):
-    """Attention within clusters about centroids (Roy et al. 2021), of `window` tokens each.
+    """Attention within clusters about centroids (Roy et al. 2020), of `window` tokens each.
 
     The paper moves the centroids by online k-means: `updated_centroids`, which a training loop
     calls. The layer, and so `experiments`, does not: there they stay as they were drawn.

@@ -29,7 +29,8 @@ def sinks_attention(
 
     StreamingLLM's pattern (Xiao et al. 2023, arXiv:2309.17453); under `Causal` it is the paper's,
     except that positions are those in the sequence, not those in its cache. O(T (window + sinks))
-    time, O(T) memory. Takes any mask and bias. Raises ValueError for a window below 1.
+    time, O(T) memory. Takes any mask and bias. Raises ValueError for a window below 1 and for
+    negative `sinks`.
     """
     return Sinks(sinks=sinks, window=window)(q, k, v, mask=mask, bias=bias)
 

@@ -27,6 +27,17 @@ def test_queries_of_any_size_read_the_slots_that_they_ask_for(mechanism):
     np.testing.assert_allclose(got, want, atol=1e-4)
 
 
+@pytest.mark.optimised
+def test_so_does_the_definition():
+    """Luna's was NaN from scores of 1e10 on, where it divided their sums and not what is summed."""
+    mechanism = Luna(length=3)
+    q, k, v, learned = inputs(mechanism, T=9, S=9)
+    q, seen = q * 1e12, Causal()
+    want = mechanism.reference(q, k, v, mask=seen, **learned)  # op by op
+    got = jax.jit(lambda q: mechanism.reference(q, k, v, mask=seen, **learned))(q)
+    np.testing.assert_allclose(got, want, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     "mechanism", [ABC(slots=3, chunk=4), Luna(length=3, chunk=4), Pooled(stride=4)]
 )

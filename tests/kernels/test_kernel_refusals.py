@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from attn.kernels.tokamax import Tokamax
 from attn.testing.cases import term_examples
 
 KERNELS = {"cudnn": "gpu", "tokamax": "gpu", "splash": "tpu"}
+asked_capability = cudnn.compute_capability  # before it is replaced
 T = S = 19
 LENGTHS = Padding(jnp.array([3, 19]))
 IDS = jnp.zeros((2, T), jnp.int32)
@@ -185,6 +187,15 @@ def test_the_default_device_decides_where_another_platform_is_there(device, monk
     with jax.default_device(device):
         assert (platform(), loops_are_slow()) == ("cpu", False)
         assert attn.picked(*arrays(dtype=jnp.bfloat16)) == "blockwise"
+
+
+def test_the_capability_is_the_default_devices(monkeypatch):
+    """It was that of the first device, by which a GPU chosen where a CPU is first lost cuDNN."""
+    cpu, first = jax.devices("cpu")[0], types.SimpleNamespace(compute_capability="9.0")
+    monkeypatch.setattr(jax, "local_devices", lambda: [first])
+    assert asked_capability() == (9, 0)
+    with jax.default_device(cpu):
+        assert asked_capability() == (0,)
 
 
 def test_sinks_are_looked_at_before_anything_is_picked():

@@ -202,6 +202,9 @@ def test_bad_rotations_and_masks_are_refused():
             reformer_attention(q, k, v, rotations=wrong)
     with pytest.raises(ValueError, match="chunk"):
         reformer_attention(q, k, v, rotations=rotations, chunk=0)
+    # 2 normalised the keys, but hid a token that saw nothing else from itself: `mask & 2` is 0
+    with pytest.raises(TypeError, match="shared_qk: expected True or False"):
+        reformer_attention(q, k, v, rotations=rotations, shared_qk=2)
     ids = jnp.zeros((2, 5), jnp.int32)
     with pytest.raises(NotImplementedError, match="Segments"):
         reformer_attention(q, k, v, rotations=rotations, mask=Segments(ids, ids))

@@ -11,6 +11,7 @@ import pytest
 
 from attn import Causal, Padding
 from attn.sparse import topk
+from attn.sparse._select import best
 from attn.sparse.topk import TopK, topk_attention
 from attn.testing import inputs
 
@@ -45,6 +46,17 @@ def test_ties_go_to_the_earlier_key():
     far = jnp.asarray([0.0, 1, 2, 1, 1, 0])[None, :, None, None]
     w = TopK(keys=2).weights(jnp.ones((1, 1, 1, 1)), far)
     assert [bool(x) for x in w[0, 0, 0] > 0] == [False, True, True, False, False, False]
+
+
+@pytest.mark.optimised
+def test_scores_of_0_tie_whatever_their_sign():
+    """XLA ranks 0 above -0: the second 0 came after all four, which then were kept instead of 2."""
+    k = jnp.asarray([-0.0, 0.0, -0.0, 0.0, -1.0])[None, :, None, None]
+    q, v = jnp.ones((1, 1, 1, 1)), jnp.eye(5)[None, :, None]
+    w = jax.jit(TopK(keys=2))(q, k, v)[0, 0, 0]
+    assert [bool(x) for x in w > 0] == [True, True, False, False, False]
+    may = jnp.ones(5, bool)
+    assert jax.jit(best, static_argnums=(2, 3))(k.ravel(), may, False, 2).tolist() == [0, 1]
 
 
 def test_exactly_so_many_keys_matter_and_get_a_gradient():
