@@ -44,6 +44,8 @@ from experiments.studies.recall_state import runs as recall
 from experiments.studies.tasks import __main__ as tasks_command
 from experiments.studies.tasks import runs as tasks
 from experiments.studies.tasks import tables as tasks_tables
+from experiments.studies.tpu import __main__ as tpu_command
+from experiments.studies.tpu import measure as tpu
 
 SMALL = Sizes(width=12, heads=4, length=7, batch=2)
 ROUNDING = 1e-5
@@ -65,7 +67,7 @@ COMMANDS = {
     "recall_state": recall_command,
     "tasks": tasks_command,
 }
-WRITTEN = COMMANDS | {"lra_defects": defects_command}
+WRITTEN = COMMANDS | {"lra_defects": defects_command, "tpu": tpu_command}
 
 
 @pytest.mark.slow
@@ -162,6 +164,12 @@ def test_a_readme_says_what_was_measured(name):
     for linked in re.findall(r"\]\(([\w./]+)\)", text):
         assert (folder / linked).exists(), linked
     assert sum(p.stat().st_size for p in folder.glob("*.*") if p.suffix != ".py") < 300_000
+
+
+def test_where_there_is_no_compiler_for_tpus_it_is_told(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(tpu, "has_compiler", lambda: False)
+    assert tpu_command.main([f"--out={tmp_path}"]) == 2
+    assert "TPU_LIBRARY_PATH: expected the path of libtpu.so" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -1,0 +1,1 @@
+"""What does each mechanism need on a TPU?"""

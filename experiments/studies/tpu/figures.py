@@ -1,0 +1,21 @@
+"""The picture of the study: temporaries of every mechanism."""
+
+from experiments.report import palette, plots
+from experiments.studies.record import Figures, saved
+from experiments.studies.tpu.tables import MODES, compiled, megabytes
+
+LEAST = 0.1  # MB: what is less is drawn there
+
+
+def figures(r: dict) -> Figures:
+    rows = compiled(r)
+    names = sorted(rows, key=lambda name: -megabytes(rows[name], MODES[1]))
+    with plots.figure(6.0, 0.8 + 0.16 * len(names)) as fig:
+        ax = fig.subplots()
+        for mode, colour, mark in zip(MODES, palette.COLOURS, "os"):
+            held = [max(LEAST, megabytes(rows[name], mode)) for name in names]
+            ax.plot(held, range(len(names)), mark, ms=3.5, color=colour, label=mode)
+        ax.set_yticks(range(len(names)), names, fontsize=7)
+        ax.set(xlabel="temporaries, MB", xscale="log", ylim=(-1, len(names)))
+        ax.legend(loc="upper right")
+        return {"temporaries": saved(fig, "temporaries")}
