@@ -15,6 +15,12 @@ def device() -> jax.Device:
     return jax.local_devices()[0] if chosen is None else chosen
 
 
+def device_count() -> int:
+    """How many devices a program may be for: all of that platform."""
+    chosen = _chosen()
+    return jax.device_count() if chosen is None else len(chosen.client.devices())
+
+
 def _chosen() -> jax.Device | None:
     given = jax.config.jax_default_device
     return jax.local_devices(backend=given)[0] if isinstance(given, str) else given

@@ -7,11 +7,21 @@ from typing import Any
 
 import jax
 
+from attn._platform import device_count
+
 
 def shares(B: int) -> int:
     """Into how many equal parts of consecutive rows a batch may be divided among devices. Inside
     `jax.shard_map` it has been."""
-    return 1 if jax.sharding.get_abstract_mesh().manual_axes else math.gcd(B, jax.device_count())
+    return 1 if jax.sharding.get_abstract_mesh().manual_axes else math.gcd(B, device_count())
+
+
+def undivided() -> bool:
+    """Whether XLA will divide no array among devices: there is one, or `jax.shard_map` has divided
+    them along all axes of its mesh."""
+    mesh = jax.sharding.get_abstract_mesh()
+    divided = mesh.manual_axes
+    return set(divided) == set(mesh.axis_names) if divided else device_count() == 1
 
 
 def side_by_side(function: Callable[..., Any], count: int, have_rows: Any) -> Callable[..., Any]:

@@ -1,6 +1,7 @@
 """Every mechanism is compiled for a TPU, where there is a compiler for one: XLA's is no dependency,
 and aborts the process where it meets an error in itself."""
 
+import jax
 import pytest
 from tiers import FEW, in_ci
 
@@ -25,6 +26,25 @@ def test_it_compiles(name):
 def test_softmax_is_run_by_the_kernel_for_tpus():
     found = alone("softmax", Settings(shape=Shape(1, 256, 2, 1, 64, "bfloat16")))
     assert all(program["kernel"] for program in found.values())
+
+
+@compiler
+@pytest.mark.parametrize("name", in_ci(attn.MECHANISMS, FEW))
+def test_rows_on_four_chips_stay_there(name):
+    """Softmax raised: XLA cannot divide a kernel of Pallas among chips."""
+    found = alone(name, Settings(topology="v5e:2x2", shape=Shape(4, T, N, K, H)))
+    assert "error" not in found, found
+    chosen_by_top_k = name in ("routing", "topk", "moba", "nsa", "quest")  # docs/reuse.md
+    learned = _learned(name)
+    for mode, program in found.items():
+        moved = set(program["moved"]) - ({"all-reduce"} if learned and mode != "forward" else set())
+        assert not moved or chosen_by_top_k, (mode, moved)
+        assert not program["kernel"]
+
+
+def _learned(name):
+    sizes = {"num_heads": N, "num_kv_heads": K, "head_dim": H, "value_dim": H, "max_length": T}
+    return attn.MECHANISMS[name]().init(jax.random.key(0), **sizes)
 
 
 @compiler

@@ -6,6 +6,7 @@ import jax
 
 from attn._core import scaled
 from attn._platform import platform
+from attn._shards import undivided
 from attn.kernels.call import Call, Implementation
 from attn.kernels.cudnn import Cudnn
 from attn.kernels.plain import Blockwise, Materialized
@@ -48,7 +49,7 @@ def pick(call: Call, preference: str | Sequence[str] | None) -> str:
         jax.eval_shape(lambda q: scaled(q, call.scale), call.q)  # the same errors for all
     if preference is None:
         short = call.block is None and min(call.q.shape[-3], call.k.shape[-3]) < 8
-        preference = "materialized" if short else PREFERENCE.get(call.platform, ("blockwise",))
+        preference = "materialized" if short else _preferred(call.platform)
     reasons = {}
     for name in check_names(preference):
         reasons[name] = IMPLEMENTATIONS[name].refusal(call)
@@ -56,6 +57,13 @@ def pick(call: Call, preference: str | Sequence[str] | None) -> str:
             return name
     told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
     raise NotImplementedError(f"implementation: {told}; 'blockwise' honours every request")
+
+
+def _preferred(platform: str) -> tuple[str, ...]:
+    """All that is tried on it. XLA cannot divide splash's kernels among devices: in a program for
+    several TPUs they raise, except inside of `jax.shard_map`."""
+    names = PREFERENCE.get(platform, ("blockwise",))
+    return names if undivided() else tuple(name for name in names if name != "splash")
 
 
 def run(call: Call, preference: str | Sequence[str] | None):

@@ -1,6 +1,7 @@
 """Each kernel honours a request or refuses it by name; none drops anything silently."""
 
 import dataclasses
+import functools
 import importlib.util
 import sys
 import types
@@ -224,6 +225,27 @@ def test_default_is_the_platforms_best_that_can(platform, best):
     assert pick(call_on(platform, *arrays(T=3), block=8), None) == "blockwise"
     assert pick(call_on(platform, *arrays(batch=(0,), dtype=jnp.bfloat16)), None) == "blockwise"
     assert PREFERENCE[platform][-1] == "blockwise"
+
+
+@pytest.mark.parametrize(
+    ("axes", "best"), [((), "blockwise"), ("r", "blockwise"), ("rc", "splash")]
+)
+def test_by_default_splash_runs_only_what_is_not_divided_among_tpus(axes, best, monkeypatch):
+    """It raised in every program for several TPUs, of rows sharded by jit, say."""
+    call = call_on("tpu", *arrays(dtype=jnp.bfloat16))
+    monkeypatch.setattr(jax, "device_count", lambda: 4)
+    found = []
+
+    def inside(x):
+        found.append(pick(call, None))
+        return x
+
+    mesh = jax.sharding.AbstractMesh((2, 2), ("r", "c"))
+    spec, manual = jax.sharding.PartitionSpec(*axes), frozenset(axes)
+    shard = functools.partial(jax.shard_map, mesh=mesh, in_specs=spec, out_specs=spec)
+    run = shard(inside, axis_names=manual) if manual else inside
+    jax.eval_shape(jax.jit(run), jax.ShapeDtypeStruct((2, 2), jnp.float32))
+    assert found == [best]
 
 
 def test_tokamax_that_is_not_installed_is_named(monkeypatch):

@@ -20,9 +20,9 @@ LONG = Shape(B=2, T=16384, N=4, K=4, H=64, dtype="bfloat16")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A chip of `topology`, and a shape of which T x T matrices would fill it."""
+    """The chips of `topology`, and a shape of which T x T matrices would fill it."""
 
-    topology: str = "v5e:2x2"
+    topology: str = "v5e:1x1"
     shape: Shape = LONG
     mechanisms: tuple[str, ...] = tuple(MECHANISMS)
 

@@ -12,7 +12,7 @@ def blocks(r: dict) -> Blocks:
 def settings(r: dict) -> str:
     s, shape = r["settings"], r["settings"]["shape"]
     return (
-        f"One chip of {s['topology']}, {shape['dtype']}, T = {shape['T']:,}, batch {shape['B']}, "
+        f"{s['topology']}, {shape['dtype']}, T = {shape['T']:,}, batch {shape['B']}, "
         f"{shape['N']} heads of {shape['H']}; `Causal` wherever it is honoured."
     )
 
