@@ -1,5 +1,7 @@
 """The picture of the study: temporaries of every mechanism."""
 
+from matplotlib.ticker import FuncFormatter
+
 from experiments.report import palette, plots
 from experiments.studies.record import Figures, saved
 from experiments.studies.tpu.tables import MODES, compiled, megabytes
@@ -17,5 +19,6 @@ def figures(r: dict) -> Figures:
             ax.plot(held, range(len(names)), mark, ms=3.5, color=colour, label=mode)
         ax.set_yticks(range(len(names)), names, fontsize=7)
         ax.set(xlabel="temporaries, MB", xscale="log", ylim=(-1, len(names)))
-        ax.legend(loc="upper right")
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
+        ax.legend(loc="lower left")
         return {"temporaries": saved(fig, "temporaries")}
