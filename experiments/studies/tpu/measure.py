@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from attn import MECHANISMS
@@ -28,17 +29,16 @@ class Settings:
 
 
 def has_compiler() -> bool:
-    return LIBRARY in os.environ or importlib.util.find_spec("libtpu") is not None
+    path = os.environ.get(LIBRARY)
+    return importlib.util.find_spec("libtpu") is not None if path is None else Path(path).is_file()
 
 
 def measure(settings: Settings, tell=print) -> dict[str, Any]:
     """{mechanism: what `compiler.needs` finds, or {"error": why there is no program}}. Raises
     ConfigError where there is no compiler for TPUs."""
     if not has_compiler():
-        told = (
-            f"expected the path of libtpu.so, got none; {HOW}, and {LIBRARY}=DIR/libtpu/libtpu.so"
-        )
-        raise ConfigError([f"{LIBRARY}: {told}"])
+        told = f"expected the path of libtpu.so, got {os.environ.get(LIBRARY)!r}"
+        raise ConfigError([f"{LIBRARY}: {told}; {HOW}, then DIR/libtpu/libtpu.so"])
     found = {}
     for name in settings.mechanisms:
         found[name] = alone(name, settings)

@@ -44,7 +44,5 @@ def answer(r: dict) -> str:
     fine, every = compiled(r), r["mechanisms"]
     most = sorted(fine, key=lambda name: -megabytes(fine[name], MODES[1]))[:3]
     told = ", ".join(f"`{name}` {megabytes(fine[name], MODES[1]):,.0f} MB" for name in most)
-    return (
-        f"**{len(fine)} of {len(every)} mechanisms compile, forward and with backward.** The most "
-        f"temporaries with backward have {told}."
-    )
+    compile = f"**{len(fine)} of {len(every)} mechanisms compile, forward and with backward.**"
+    return f"{compile} The most temporaries with backward: {told or 'none'}."
