@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
@@ -56,12 +57,11 @@ class DualEncoder(nnx.Module):
         widths and for axes that do not, TypeError for what is not an array of floats."""
         check_floats(a=a, b=b)
         check_width(self.config.width, a=a, b=b)
-        fits = all(
-            1 in sizes or len(set(sizes)) == 1 for sizes in zip(a.shape[::-1], b.shape[::-1])
-        )
-        if not fits:
+        try:
+            np.broadcast_shapes(a.shape, b.shape)
+        except ValueError:
             raise ValueError(
                 f"b: expected axes that broadcast with a's {list(a.shape)}, got {list(b.shape)}; "
                 "for each against each, give a[:, None]"
-            )
+            ) from None
         return self.encoder.head.score(pair(a, b))
