@@ -11,7 +11,7 @@ from experiments.measure.cost import Shape
 from experiments.studies.tpu.measure import HOW, LIBRARY, Settings, alone, has_compiler
 
 B, T, N, K, H = (*SHAPE["batch"], *(SHAPE[axis] for axis in ("T", "N", "K", "H")))
-compiler = pytest.mark.skipif(not has_compiler(), reason=f"{LIBRARY} is not set: {HOW}")
+compiler = pytest.mark.skipif(not has_compiler(), reason=f"{LIBRARY} names no compiler: {HOW}")
 
 
 @compiler

@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from attn import MECHANISMS
 from experiments.measure import cost
+from experiments.measure.turns import MODES
 from experiments.studies.complexity.layer import mask_of
 
 KERNEL = "tpu_custom_call"  # as Mosaic's programs are called in a compiled text
@@ -42,11 +43,8 @@ def needs(name: str, topology: str, shape: cost.Shape) -> dict[str, Any]:
     attend = cost.attend(mechanism, mask_of(mechanism, causal=True))
     both = cost.forward_backward(attend)
     with jax.default_device(chips[0]):  # by which `attn` knows for what it is compiled
-        programs = {
-            "forward": cost.build(attend, q, k, v, more),
-            "forward + backward": cost.build(both, q, k, v, more, g),
-        }
-    return {mode: _told(program) for mode, program in programs.items()}
+        programs = cost.build(attend, q, k, v, more), cost.build(both, q, k, v, more, g)
+    return dict(zip(MODES, map(_told, programs), strict=True))
 
 
 def devices(topology: str) -> list[jax.Device]:

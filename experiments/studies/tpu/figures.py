@@ -2,16 +2,16 @@
 
 from matplotlib.ticker import FuncFormatter
 
+from experiments.measure.turns import MODES
 from experiments.report import palette, plots
 from experiments.studies.record import Figures, saved
-from experiments.studies.tpu.tables import MODES, compiled, megabytes
+from experiments.studies.tpu.tables import from_most, megabytes
 
 LEAST = 0.1  # MB: what is less is drawn there
 
 
 def figures(r: dict) -> Figures:
-    rows = compiled(r)
-    names = sorted(rows, key=lambda name: -megabytes(rows[name], MODES[1]))
+    rows, names = r["mechanisms"], from_most(r)
     with plots.figure(6.0, 0.8 + 0.16 * len(names)) as fig:
         ax = fig.subplots()
         for mode, colour, mark in zip(MODES, palette.COLOURS, "os"):

@@ -1,8 +1,7 @@
 """The README's numbers, from results.json alone."""
 
+from experiments.measure.turns import MODES
 from experiments.studies.record import Blocks, run_line, table
-
-MODES = ("forward", "forward + backward")
 
 
 def blocks(r: dict) -> Blocks:
@@ -26,6 +25,12 @@ def megabytes(row: dict, mode: str) -> float:
     return row[mode]["temporaries"] / 1e6
 
 
+def from_most(r: dict) -> list[str]:
+    """Those with both programs, by the temporaries of the one with backward."""
+    rows = compiled(r)
+    return sorted(rows, key=lambda name: -megabytes(rows[name], MODES[1]))
+
+
 def needs(r: dict) -> str:
     head = ["mechanism", *(f"{mode}, MB" for mode in MODES), "compiled in, s", "by a kernel"]
     rows = []
@@ -41,8 +46,7 @@ def needs(r: dict) -> str:
 
 
 def answer(r: dict) -> str:
-    fine, every = compiled(r), r["mechanisms"]
-    most = sorted(fine, key=lambda name: -megabytes(fine[name], MODES[1]))[:3]
-    told = ", ".join(f"`{name}` {megabytes(fine[name], MODES[1]):,.0f} MB" for name in most)
-    compile = f"**{len(fine)} of {len(every)} mechanisms compile, forward and with backward.**"
-    return f"{compile} The most temporaries with backward: {told or 'none'}."
+    rows, names = r["mechanisms"], from_most(r)
+    most = (f"`{name}` {megabytes(rows[name], MODES[1]):,.0f} MB" for name in names[:3])
+    told = f"**{len(names)} of {len(rows)} mechanisms compile, forward and with backward.**"
+    return f"{told} The most temporaries with backward: {', '.join(most) or 'none'}."
