@@ -49,10 +49,12 @@ def differential_attention(
 
     The bias is added to both scores; the two maps drop weights independently. Key head n K / N
     serves both maps of query head n, as in the authors' `multihead_flashdiff_1.py`. Two calls of
-    the softmax engine. Raises ValueError for an odd H and for vectors of another width.
+    the softmax engine. Raises ValueError for an odd H, for vectors of another width and for a
+    lambda_init that is no number in [0, 1).
     """
     mask, bias = check_qkv(q, k, v, mask, bias)
     check_block(block)
+    _check_init(lambda_init)
     amount = _lambda(q, lambda_q1, lambda_k1, lambda_q2, lambda_k2, lambda_init)
 
     def attend(q, k, key):
@@ -73,6 +75,11 @@ def _halves(x):
 
 def _keys(key):
     return (None, None) if key is None else jax.random.split(key)
+
+
+def _check_init(lambda_init):
+    if not is_number(lambda_init) or not 0 <= lambda_init < 1:
+        raise ValueError(f"lambda_init: expected a number in [0, 1), got {lambda_init!r}")
 
 
 def _lambda(q, lambda_q1, lambda_k1, lambda_q2, lambda_k2, lambda_init) -> Float[Array, ""]:
@@ -105,8 +112,7 @@ class Differential(Cached):
     block: int | None = None
 
     def __post_init__(self):
-        if not is_number(self.lambda_init) or not 0 <= self.lambda_init < 1:
-            raise ValueError(f"lambda_init: expected a number in [0, 1), got {self.lambda_init!r}")
+        _check_init(self.lambda_init)
         keep_names(self)
         check_rate(self.dropout_rate)
         check_block(self.block)

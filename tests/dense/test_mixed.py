@@ -166,6 +166,8 @@ def test_mistakes_are_named():
         run(q[..., :6], k[..., :6], v)
     with pytest.raises(ValueError, match="lambda_init: expected a number in"):
         attn.Differential(lambda_init=1.0)
+    with pytest.raises(ValueError, match=r"lambda_init: expected a number in \[0, 1\), got nan"):
+        run(q[..., :6], k[..., :6], v, lambda_init=float("nan"))
     with pytest.raises(ValueError, match="dropout_key"):
         run(q, k, v, dropout_rate=0.1)
     q, k, v, learned = inputs(attn.TalkingHeads())
