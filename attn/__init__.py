@@ -39,6 +39,8 @@ from attn.dense.dot_product import merge as merge
 from attn.dense.dot_product import picked as picked
 from attn.dense.forgetting import Forgetting as Forgetting
 from attn.dense.forgetting import forgetting_attention as forgetting_attention
+from attn.dense.latent import Latent as Latent
+from attn.dense.latent import latent_attention as latent_attention
 from attn.dense.luong import Luong as Luong
 from attn.dense.luong import luong_attention as luong_attention
 from attn.dense.relu import Relu as Relu
@@ -161,6 +163,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "differential": Differential,
     "talking_heads": TalkingHeads,
     "forgetting": Forgetting,
+    "latent": Latent,
     "linear": Linear,
     "performer": Performer,
     "rfa": RFA,

@@ -29,6 +29,15 @@ def wrong_requests(mechanism: Mechanism) -> list[str]:
     return [f"{name}: expected {what}, got {x!r}" for right, name, what, x in rules if not right]
 
 
+def turned_too_far(mechanism: Mechanism, turned: int) -> str:
+    """What is wrong with `turned` rotated channels of a head's q and k, "" if nothing."""
+    most = mechanism.turnable
+    if most is None or turned <= most:
+        return ""
+    what = f"expected rotary.fraction to turn at most the first {most} channels of each head"
+    return f"{what}, which {mechanism.name} keeps as they are, got {turned}"
+
+
 def check_requests(mechanism: Mechanism) -> None:
     """Raise ValueError with all `wrong_requests`: for records where they are fields."""
     if wrong := wrong_requests(mechanism):

@@ -49,6 +49,8 @@ class Mechanism(abc.ABC):
     shift_rank: ClassVar[int] = 0
     # how many vectors a head's q and k hold side by side: a layer rotates each separately
     parts: ClassVar[int] = 1
+    # how many of the first channels of q and k a layer may rotate; None: all
+    turnable: ClassVar[int | None] = None
     # learned arrays that all layers of a stack share
     shared_by_layers: ClassVar[tuple[str, ...]] = ()
     # whether an output depends on its query and the keys alone: not on the query's position, nor on

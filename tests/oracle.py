@@ -102,6 +102,20 @@ def talking_heads(q, k, v, seen, logit_mixing, weight_mixing, bias=None):
     return out
 
 
+def latent(q, k, v, seen, key_up, value_up, bias=None):
+    """DeepSeek-V2's equations 9 to 19, token by token: c is cut out of the projection of keys and
+    values, normalised, and expanded to the keys and values of each head."""
+    (S, K, H), (N, _, rest) = k.shape, key_up.shape
+    keys, values = np.zeros((S, N, H)), np.zeros((S, N, v.shape[-1]))
+    for j, n in np.ndindex(S, N):
+        head = n * K // N
+        c = np.concatenate([k[j, head, H - rest :], v[j, head]])
+        c = c / np.sqrt(np.mean(c**2) + 1e-6)
+        keys[j, n] = np.concatenate([k[j, head, : H - rest], c @ key_up[n]])
+        values[j, n] = c @ value_up[n]
+    return softmax(q, keys, values, seen, bias)
+
+
 def additive(q, k, v, seen, w, u, a):
     """out_i = sum_j softmax_j(a . tanh(W q_i + U k_j)) v_j."""
     (T, N, _), K, D = q.shape, k.shape[1], v.shape[2]

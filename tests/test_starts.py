@@ -60,6 +60,7 @@ STARTS = {
     },
     "differential": lambda m: {f"lambda_{x}": normal(0.1) for x in ("q1", "k1", "q2", "k2")},
     "talking_heads": lambda m: {"logit_mixing": lecun(N), "weight_mixing": lecun(N)},
+    "latent": lambda m: dict.fromkeys(("key_up", "value_up"), lecun(H - m.decoupled + D)),
     "synthesizer": lambda m: {
         "w1": lecun(H),
         "b1": np.zeros((N, m.hidden or H)),

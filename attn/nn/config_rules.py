@@ -5,7 +5,7 @@ from typing import Literal, get_args, get_origin
 
 import numpy as np
 
-from attn._requests import wrong_requests
+from attn._requests import turned_too_far, wrong_requests
 from attn._settings import is_integer, is_number
 from attn.biases import Bias
 from attn.masks import Causal
@@ -244,10 +244,11 @@ def _unfit(c, head_dim: int, parts: int) -> str:
     if c.positions not in TURNED or head_dim % parts or part % 2:
         return ""
     try:
-        c.rotary.width(part)
+        turned = c.rotary.width(part)
     except ValueError as error:
         return str(error)
-    return ""
+    attending = [m for m in c.mechanisms if isinstance(m, Mechanism)]
+    return next(filter(None, (turned_too_far(m, turned) for m in attending)), "")
 
 
 def _even(parts: int) -> str:

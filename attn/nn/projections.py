@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 
 from attn._arrays import check_width
 from attn._axes import aligned
+from attn._requests import turned_too_far
 from attn._rotary import check_positions
 from attn._wide import wide
 from attn.masks import Causal
@@ -174,6 +175,8 @@ class Projections(nnx.Module):
         if positions is None:
             return q, k
         parts, H = self.mechanism.parts, self.heads[2]
+        if wrong := turned_too_far(self.mechanism, self.rotary.width(H // parts)):
+            raise ValueError(f"rotary: {wrong}")
         apart = lambda x: x.reshape(*x.shape[:-2], x.shape[-2] * parts, H // parts)
         turned = self.rotary(apart(q), apart(k), positions, xpos_centre=self.xpos_centre)
         return [y.reshape(x.shape) for x, y in zip((q, k), turned)]

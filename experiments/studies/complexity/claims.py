@@ -58,6 +58,7 @@ CLAIMS: dict[str, Claim] = {
             "synthesizer",
             "differential",
             "forgetting",
+            "latent",
         ),
         DENSE,
     ),
