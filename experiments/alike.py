@@ -181,7 +181,7 @@ def _ratios(first: Experiment, quantity: str) -> Callable[[Experiment], float]:
 
 
 def _of_a_call(train: Train) -> int:
-    """How many steps one makes where their number is a multiple."""
+    """How many steps a call makes where so many divide the steps in all."""
     return dataclasses.replace(train, steps=train.eval_every).together
 
 
