@@ -129,7 +129,7 @@ class Attention(Projections):
         bias: Bias | Float[Array, "..."] | None = None,
         positions: Int[Array, "*#B T"] | None = None,
         dropout_key: Array | None = None,
-        first_values: Float[Array, "*B T K H"] | None = None,
+        first_values: Float[Array, "*B S K H"] | None = None,
     ) -> Float[Array, "*B T W"]:
         """The layer's output in `dtype`. With `positions`, q and k are rotated by them. With
         `dropout_key`, a mechanism that has a `dropout_rate` drops weights.
