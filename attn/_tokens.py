@@ -60,6 +60,14 @@ def in_blocks(x: Array, size: int, axis: int) -> Array:
     return jnp.pad(x, ends).reshape(*x.shape[:axis], count, size, *x.shape[axis + 1 :])
 
 
+def filled(x: Array, length: int, axis: int) -> Array:
+    """Axis `axis` cut, or filled up with 0 or False, to `length`."""
+    x = jax.lax.slice_in_dim(x, 0, min(length, x.shape[axis]), axis=axis)
+    ends = [(0, 0)] * x.ndim
+    ends[axis] = (0, length - x.shape[axis])
+    return jnp.pad(x, ends)
+
+
 def even_blocks(T: int, most: int) -> tuple[int, int]:
     """How many blocks of at most `most` make up T, and their length if all are equal."""
     count = -(-T // most)

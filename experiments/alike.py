@@ -129,7 +129,7 @@ def matched(planned: Planned, first: Experiment, quantity: str, name: str) -> tu
     try:
         ratio = _ratios(first, quantity)
         at = lambda n: ratio(planned.having({name: n * unit}).experiment)
-        value, near = solve(at, start=64)
+        value, near = solve(at)
         if quantity == "step_time":
             near = at(value)  # of several noisy ones the nearest is nearer than it is
     except TypeError as error:
@@ -141,9 +141,9 @@ def matched(planned: Planned, first: Experiment, quantity: str, name: str) -> tu
     return value * unit, near - 1
 
 
-def solve(ratio: Callable[[int], float], start: int) -> tuple[int, float]:
+def solve(ratio: Callable[[int], float]) -> tuple[int, float]:
     """The integer at which an increasing ratio is nearest to 1, and the ratio there."""
-    low, high = 1, start
+    low, high = 1, 64
     seen = {n: ratio(n) for n in (low, high)}
     while seen[high] < 1 and high < LARGEST:
         low, high = high, 2 * high
@@ -181,7 +181,7 @@ def _ratios(first: Experiment, quantity: str) -> Callable[[Experiment], float]:
 
 
 def _of_a_call(train: Train) -> int:
-    """How many steps one makes where their number is a multiple."""
+    """How many steps a call makes where so many divide the steps in all."""
     return dataclasses.replace(train, steps=train.eval_every).together
 
 

@@ -15,7 +15,7 @@ from experiments.fairness import Fairness
 from experiments.lock import held, held_soon
 from experiments.redact import redacted
 from experiments.report.data import Cell, summary
-from experiments.rundir import RESULT, moved, read_json
+from experiments.rundir import METRICS, RESULT, moved, read_json
 from experiments.sweep import HASH, Planned
 from experiments.validation import differences
 
@@ -177,7 +177,7 @@ class Cells:
             why = f"its process was killed (memory?), or {self.folder(planned)} is in use"
             error = f"unfinished: {why}; the same command goes on with it"
         try:
-            metrics = tuple(records.read_metrics(self.folder(planned) / "metrics.jsonl"))
+            metrics = tuple(records.read_metrics(self.folder(planned) / METRICS))
         except OSError as cause:  # as a report of it has it: the others' is written
             metrics, result = (), None
             error = error or f"metrics.jsonl cannot be read: {cause.strerror}, so left out"

@@ -98,7 +98,7 @@ def _sweep(names: dict, raw: dict, config: str, overrides: Sequence[str]) -> Swe
 def override(raw: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
     """The values with each `--config.a.b=value` set; what does not fit is left to validation."""
     try:
-        plain = config_dict.ConfigDict(raw).to_dict()
+        values = config_dict.ConfigDict(raw).to_dict()
     except Exception as error:
         raise ConfigError([f"get_config() should return nested dicts: {error}"]) from None
     # records before their fields, which would be lost with the old one
@@ -108,29 +108,29 @@ def override(raw: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
         name, _, text = argument.partition("=")
         name = name.partition(".")[2]
         if record_of(name) != name:
-            set_named(plain, name, text)
+            set_named(values, name, text)
             continue
         if ODD.fullmatch(text) and not NUMBER.fullmatch(text):
-            set_field(plain, name, text)  # a string, which a field of numbers refuses
+            set_field(values, name, text)  # a string, which a field of numbers refuses
             continue
         if text == "None":  # config_flags would write these four letters over a string
-            set_field(plain, name, None)
+            set_field(values, name, None)
             continue
         try:
-            values, parser = config_dict.ConfigDict(plain), flags.FlagValues()
+            config, parser = config_dict.ConfigDict(values), flags.FlagValues()
             config_flags.DEFINE_config_dict(
                 "config",
-                values,
+                config,
                 flag_values=parser,
                 sys_argv=["", argument],
                 lock_config=False,
                 accept_new_attributes=True,
             )
             parser(["", argument])
-            plain = values.to_dict()
+            values = config.to_dict()
         except Exception:
-            set_field(plain, name, _literal(text))
-    return plain
+            set_field(values, name, _literal(text))
+    return values
 
 
 def _literal(text: str) -> Any:

@@ -18,13 +18,13 @@ from experiments.report import Comparison
 from experiments.report.data import Cell, at, together
 from experiments.report.sight import Sight
 from experiments.results_file import MEND, Costs, Said, read
-from experiments.rundir import RESULT
+from experiments.rundir import CONFIG, METRICS, RESULT
 from experiments.sweep import HASH, unlike
 from experiments.validation import flat, from_dict
 from experiments.words import plural
 
 AT_ONCE = 2  # looks: each keeps about one core busy, and holds its matrices in memory
-LEFT = ("config.json", "environment.json", "metrics.jsonl", RESULT)  # by a run, once it is compiled
+LEFT = (CONFIG, "environment.json", METRICS, RESULT)  # by a run, once it is compiled
 
 
 def gathered(workdir: Path) -> Comparison:
@@ -53,7 +53,7 @@ def gathered(workdir: Path) -> Comparison:
     if not (names := [*planned, *added] if planned else without_trials(there, sweep)):
         what = "has trials of a search alone" if there else "is empty"
         raise RunDirectoryError(f"{workdir} holds no comparison: cells {what}")
-    configs = [read_object(folder / name / "config.json") or {} for name in names]
+    configs = [read_object(folder / name / CONFIG) or {} for name in names]
     intact = {n: x for n, x in zip(names, configs) if is_of(n, x)}
     labels = labelled(intact, {name: runs[run] for name, run in run_of.items()})
     labels |= {name: cell.variant for name, cell in planned.items()}
@@ -189,7 +189,7 @@ def _began(environment: dict[str, Any]) -> str | None:
 
 
 def _newest(folder: Path) -> datetime.datetime | None:
-    changed = [path.stat().st_mtime for path in folder.glob("*/metrics.jsonl")]
+    changed = [path.stat().st_mtime for path in folder.glob(f"*/{METRICS}")]
     return datetime.datetime.fromtimestamp(max(changed), datetime.UTC) if changed else None
 
 
@@ -197,7 +197,7 @@ def _cell(folder: Path, label: str, config: dict[str, Any], notes: dict[str, str
     error = failure(folder)
     try:
         began, unread = any((folder / name).exists() for name in LEFT), None
-        metrics = tuple(records.read_metrics(folder / "metrics.jsonl"))
+        metrics = tuple(records.read_metrics(folder / METRICS))
     except OSError as cause:  # a folder without permission too
         began, metrics = True, ()
         unread = f"{Path(cause.filename).name} cannot be read: {cause.strerror}, so left out"

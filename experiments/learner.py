@@ -24,7 +24,7 @@ from experiments.families import sequence_model, shifted, source_mask
 from experiments.measure.cost import Known, build
 from experiments.optimizer import learning_rate, make_optimizer, updates_done
 from experiments.tasks import Batch, Task
-from experiments.tasks.base import batch_of
+from experiments.tasks.base import batch_of, require
 
 T = TypeVar("T")
 
@@ -70,8 +70,10 @@ class Shape:
     def check(self, batch: Batch) -> Batch:
         """The batch. Raises ValueError if it is not as assumed."""
         one = self._one(batch)
-        if (self.full and not one.full) or one.asked > self.asked:
-            raise ValueError(f"a training batch is unlike the held-out data: {one}, {self}")
+        whole = "rows without padding, as all that are held out; or the task's `padded` to be True"
+        require(one.full or not self.full, "lengths", whole, int(batch.lengths.min()))
+        few = f"at most {self.asked} labels that count in a row, or the task's `asked` to say more"
+        require(one.asked <= self.asked, "weights", few, one.asked)
         return batch
 
 

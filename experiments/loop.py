@@ -30,7 +30,7 @@ from experiments.learner import Learner, State, refusing
 from experiments.lock import Held
 from experiments.measure.cost import Known
 from experiments.memory import keep_freed_memory
-from experiments.rundir import RESULT, claimed, read_json, write_config
+from experiments.rundir import METRICS, RESULT, claimed, read_json, write_config
 from experiments.signals import Signals
 from experiments.sinks import Sinks
 from experiments.sources import data_of, sources
@@ -38,7 +38,6 @@ from experiments.start import start
 from experiments.tasks import Batch
 from experiments.validation import to_dict
 
-METRICS = "metrics.jsonl"
 AHEAD = 2  # calls that the device may be behind the host
 FRESH = {
     "best": None,

@@ -1,4 +1,4 @@
-"""The files of a run for people to read: environment, metrics, JSON that is never half written."""
+"""The files of a run for people to read: environment, metrics, results with a seal over them."""
 
 import datetime
 import importlib.metadata

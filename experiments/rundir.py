@@ -12,7 +12,7 @@ from experiments.errors import ConfigError, RunDirectoryError
 from experiments.lock import Held, held
 from experiments.validation import differences, from_dict, to_dict
 
-CONFIG, RESULT = "config.json", "result.json"
+CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
 
 
 @contextlib.contextmanager

@@ -88,8 +88,7 @@ def _chunk(state, q, k, v, seen, control):
     """The `_scanned.Chunk`: C tokens after `state`; C x C x M weights per key head."""
     C = k.shape[-2]
     a, over = isolate(k @ control.astype(k.dtype))  # [*B, K, C, M]
-    low = jnp.finfo(a.dtype).min / 4
-    shown = jnp.where(seen[..., None, :, None], a, low)
+    shown = jnp.where(seen[..., None, :, None], a, -jnp.inf)
     top = lax.cummax(lax.stop_gradient(shown), axis=a.ndim - 2)
     top = jnp.maximum(top, state.top[..., None, :])
     past = conjunction(jnp.tril(jnp.ones((C, C), bool)), seen[..., None, None, :])  # [*B, 1, C, C]

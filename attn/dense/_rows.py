@@ -220,7 +220,7 @@ def whole(s, q, k, v, *, mask, bias, dropout, weigh=masked_softmax) -> Float[Arr
     return apply_weights(w if dropout is None else dropout.of_scores(w), wide(v), seen)
 
 
-def check_arrays(given: dict[str, Array | None], wanted: dict[str, tuple[int, ...]]) -> None:
+def check_given(given: dict[str, Array | None], wanted: dict[str, tuple[int, ...]]) -> None:
     """Raise ValueError unless exactly the wanted arrays are given, in their shapes; TypeError for
     anything but arrays of floats."""
     for name, x in given.items():
@@ -231,5 +231,5 @@ def check_arrays(given: dict[str, Array | None], wanted: dict[str, tuple[int, ..
 
 
 def last_sizes(x: Array | None, count: int) -> tuple[int, ...]:
-    """The sizes of an array's last axes; 0 where it has none, which `check_arrays` reports."""
+    """The sizes of an array's last axes; 0 where it has none, which `check_given` reports."""
     return (*(0,) * count, *getattr(x, "shape", ()))[-count:]

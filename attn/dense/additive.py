@@ -55,7 +55,7 @@ def _form(q, k, query_projection, key_projection, score_vector):
         "score_vector": score_vector,
     }
     shapes = {"query_projection": (N, H, A), "key_projection": (K, H, A), "score_vector": (N, A)}
-    _rows.check_arrays(arrays, shapes)
+    _rows.check_given(arrays, shapes)
     return _Scores(*(x.astype(wide(q).dtype) for x in arrays.values()))
 
 

@@ -109,7 +109,7 @@ def _check_arrays(q, k, score, local, arrays):
     (N, H), K = q.shape[-2:], k.shape[-2]
     (A,) = _rows.last_sizes(arrays["score_vector"], 1) if score == "concat" else (H,)
     (P,) = _rows.last_sizes(arrays["position_vector"], 1) if local == "p" else (H,)
-    _rows.check_arrays(arrays, _learned_shapes(score, local, N, K, H, A, P))
+    _rows.check_given(arrays, _learned_shapes(score, local, N, K, H, A, P))
 
 
 def _learned_shapes(score, local, N, K, H, A, P) -> dict[str, tuple[int, ...]]:

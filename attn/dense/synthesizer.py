@@ -71,7 +71,7 @@ def _form(q, k, *, w1=None, b1=None, w2=None, b2=None, logits=None):
     else:
         R, (A, L) = T, _rows.last_sizes(w2, 2)
         wanted = {"w1": (N, H, A), "b1": (N, A), "w2": (N, A, L), "b2": (N, L)}
-    _rows.check_arrays(arrays, wanted)
+    _rows.check_given(arrays, wanted)
     for name, length, most in (("k", S, L), ("q", T, R)):
         if length > most:
             raise ValueError(

@@ -100,14 +100,12 @@ class Segments(Mask):
     key_ids: Int[JaxArray, "*B S"] | None = array_field(1, default=None)
 
     def __post_init__(self):
+        if self.query_ids is None:
+            raise ValueError("Segments.query_ids: expected integers [..., length], got None")
         if self.key_ids is self.query_ids:
             object.__setattr__(self, "key_ids", None)
-        for name in ("query_ids", "key_ids"):
-            _as_array(self, name, np.integer)
-            ids = getattr(self, name)
-            if ids is None if name == "query_ids" else ids is not None and ids.ndim == 0:
-                what = "an integer array [..., length]"
-                raise ValueError(f"Segments.{name}: expected {what}, got {ids}")
+        _as_array(self, "query_ids", np.integer)
+        _as_array(self, "key_ids", np.integer)
 
     @property
     def ids(self) -> tuple[Int[JaxArray, "*B T"], Int[JaxArray, "*B S"]]:
@@ -177,6 +175,9 @@ def _as_array(term, name, kind):
         want = "booleans" if kind is np.bool_ else "integers"
         hint = "; write Padding(keys=...)" if name == "lengths" and value.dtype == np.bool_ else ""
         raise TypeError(f"{type(term).__name__}.{name}: expected {want}, got {value.dtype}{hint}")
+    if value.ndim == 0 and term.__dataclass_fields__[name].metadata["rank"]:
+        what = "expected an array [..., length]"
+        raise ValueError(f"{type(term).__name__}.{name}: {what}, got {value}")
     # with x64 they are compared in 64 bits
     held = jax.dtypes.canonicalize_dtype(np.int64)
     check_fits(f"{type(term).__name__}.{name}", value, held)

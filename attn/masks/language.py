@@ -145,15 +145,13 @@ class Mask(Record):
         found: dict[type[Mask], Mask] = {}
         rest: Mask = FULL
         for term in self.mask_terms if isinstance(self, And) else (self,):
-            kind = type(term)
-            if kind not in kinds:
+            kind, both = type(term), None
+            if kind in kinds:
+                both = found[kind]._meet(term) if kind in found else term
+            if both is None:
                 rest = rest & term
-            elif kind not in found:
-                found[kind] = term
-            elif (both := found[kind]._meet(term)) is not None:
-                found[kind] = both
             else:
-                rest = rest & term
+                found[kind] = both
         return tuple(found.get(kind) for kind in kinds), rest
 
     def to_json(self) -> str:

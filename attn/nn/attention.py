@@ -129,14 +129,14 @@ class Attention(Projections):
         bias: Bias | Float[Array, "..."] | None = None,
         positions: Int[Array, "*#B T"] | None = None,
         dropout_key: Array | None = None,
-        first_values: Float[Array, "*B T K H"] | None = None,
+        first_values: Float[Array, "*B S K H"] | None = None,
     ) -> Float[Array, "*B T W"]:
         """The layer's output in `dtype`. With `positions`, q and k are rotated by them. With
         `dropout_key`, a mechanism that has a `dropout_rate` drops weights.
 
-        Raises ValueError for shapes that do not fit, for rotary, gates, a short convolution or a
-        token shift in cross-attention, and for xPos without `Causal`; TypeError for positions that
-        are not an array.
+        Raises ValueError for shapes that do not fit, for rotary, gates, a short convolution, a
+        bonus or a token shift in cross-attention, and for xPos without `Causal`; TypeError for
+        positions that are not an array.
         """
         q, k, v, extra = self._project(x, context, positions, mask, first_values)
         own = self._own(q, k, v, extra)
@@ -210,7 +210,7 @@ class Attention(Projections):
         self, context: Float[Array, "*B S W"]
     ) -> tuple[Float[Array, "*B S K H"], Float[Array, "*B S K H"]]:
         """The keys and values of a context, projected once for any number of `recall`s. Raises
-        ValueError for another width, gates, a short convolution or a token shift."""
+        ValueError for another width, gates, a short convolution, a bonus or a token shift."""
         check_width(self.qkv.shape[0], context=context)
         check_context(self.mechanism, positions=None, gates=self._gates(context, None, None))
         (_, K, H), (k, v) = self.heads, self._kv(context)

@@ -108,6 +108,11 @@ def check_context(mechanism: Mechanism, *, positions, gates: dict) -> None:
             f"context: {name} convolves x over time, and a context is another sequence; leave "
             "it out, or set short_conv=0"
         )
+    if mechanism.bonus is not None:
+        raise ValueError(
+            f"context: {name} adds a token's own value, and a context is another sequence; leave "
+            "it out, or set bonus=None"
+        )
     if mechanism.shifts:
         raise ValueError(
             f"context: {name} mixes each token with the one before, and a context is another "

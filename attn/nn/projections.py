@@ -91,7 +91,7 @@ class Projections(nnx.Module):
             q = self._qkv(x, self._columns[0])
             k, v = self._kv(context)
         q, k, v = self._heads(q, k, v, positions)
-        v = self._blended(v, first_values, x, before)
+        v = self._blended(v, first_values, x if context is None else context, before)
         return q, k, v, {**self._learned(), **gates}
 
     def _project_next(self, x, conv, before, positions, first_values):

@@ -32,15 +32,15 @@ def as_heads(x: Shaped[Array, "b K Lg W"], shape: tuple[int, ...]) -> Shaped[Arr
     return jnp.moveaxis(x, 1, 2).reshape(*batch, L, N, W)
 
 
-def in_rows(x: Array, batch: Sequence[int], length: int) -> Array:
-    """A mask's array [*#B, length] as [b, length]."""
-    return jnp.broadcast_to(x, (*batch, length)).reshape(math.prod(batch), length)
+def in_rows(x: Bool[Array, "*B L"]) -> Bool[Array, "b L"]:
+    """x with its batch axes merged."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def there(padding: Padding | None, batch: Sequence[int], T: int, S: int):
     """The `own_tokens` as [b, T] and [b, S]."""
     live, seen = own_tokens(padding, tuple(batch), T, S)
-    return in_rows(live, batch, T), in_rows(seen, batch, S)
+    return in_rows(live), in_rows(seen)
 
 
 def selecting(x: Array) -> Float[Array, "..."]:

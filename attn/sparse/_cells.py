@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from attn._axes import aligned, conjunction
 from attn._core import dots, masked_softmax, mix
 from attn._merge import softmax_part
-from attn._tokens import clean, in_blocks, to_heads
+from attn._tokens import clean, filled, in_blocks, to_heads
 from attn._wide import wide_dtype
 
 # the queries of each cell: their sum or the first of them, how many that is, and NaN or 0
@@ -48,12 +48,6 @@ def first(rows: Rows, n: int) -> tuple[Array, Array, Array]:
     return choose(q), jnp.maximum(count[left], count[right]), choose(poison)
 
 
-def filled(x, n: int, length: int):
-    """x with axis n cut or zero-padded to `length`."""
-    x = lax.slice_in_dim(x, 0, min(length, x.shape[n]), axis=n)
-    return jnp.pad(x, [(0, 0)] * n + [(0, length - x.shape[n])] + [(0, 0)] * (x.ndim - n - 1))
-
-
 def mean(total: Float[Array, "*B C N H"], count: Float[Array, "*B C 1"]):
     return total / jnp.where(count > 0, count, 1)[..., None]
 
@@ -67,7 +61,7 @@ def part(rows: Rows, tokens, shown: dict[int, np.ndarray], block: int, size: int
     P = -(-max(length, tokens[0].shape[n]) // block)
 
     def blocks(x):
-        x = filled(x, n, P * block)
+        x = filled(x, P * block, n)
         return x.reshape(*x.shape[:n], P, block, *x.shape[n + 1 :])
 
     def beside(x):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from attn._tokens import seen_tokens
 from attn.masks import Causal, Padding
 from attn.sparse import _buckets
 
@@ -46,10 +47,7 @@ class Hashed:
             at = jnp.arange(T, dtype=jnp.int32) + (0 if causal is None else causal.offset)
             at = jnp.clip(at, -1, S)
         own = jnp.arange(T, dtype=jnp.int32) if T == S else at
-        seen, live = jnp.ones(S, bool), jnp.ones(T, bool)
-        if padding is not None:
-            seen, live = padding.seen_keys(S), padding.seen_queries(T)
-        seen, live = _buckets.in_rows(seen, batch, S), _buckets.in_rows(live, batch, T)
+        live, seen = map(_buckets.in_rows, seen_tokens(padding, tuple(batch), T, S))
         at, own, live = (jnp.repeat(x, N // K, axis=-1) for x in (at, own, live))
         of_round = functools.partial(_codes, at=at, causal=causal is not None, chunk=chunk)
         over_rounds = jax.vmap(of_round, in_axes=(0, 0, None, None))

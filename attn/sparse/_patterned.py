@@ -64,8 +64,7 @@ class Patterned(Cached):
         """The share of the T x S pairs that are visible without other masks, mean over heads."""
         if 0 in (T, S):
             return 0.0
-        count = lambda mask, rows, columns: mask.pairs(rows, columns)
-        shares = [sum(count(*laid_out(p, T, S)) for p in parts) for parts in self.pieces(T, S)]
+        shares = [sum(Mask.pairs(*laid_out(p, T, S)) for p in parts) for parts in self.pieces(T, S)]
         return float(np.mean(shares)) / (T * S)
 
     def visited(self, T: int, S: int, N: int = 4) -> float:

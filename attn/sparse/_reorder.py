@@ -17,6 +17,7 @@ from attn._places import Places
 from attn.biases import Bias
 from attn.masks import FULL, Mask
 from attn.masks.record import frozen
+from attn.masks.strided import same_block
 
 
 @frozen
@@ -57,8 +58,7 @@ class SameGroup(Mask):
         return look(self.queries.array(), i) == look(self.keys.array(), j)
 
     def tiles(self, i0, i1, j0, j1):
-        (i0, i1), (j0, j1) = _around(self.queries, i0, i1), _around(self.keys, j0, j1)
-        return (i0 <= j1) & (j0 <= i1), (i0 == i1) & (j0 == j1) & (i0 == j0)
+        return same_block(*_around(self.queries, i0, i1), *_around(self.keys, j0, j1), 1)
 
 
 @frozen

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attn._axes import aligned
 from attn._merge import part_weights
+from attn.sparse._buckets import padded
 
 ROWS = 64  # queries in a tile, at most
 TILE = 2**19  # scores of the tiles that are made at once
@@ -33,8 +34,7 @@ def flops(M: int, t: int, G: int, n: int, blocks: int, b: int, H: int, D: int) -
     """Operations of the matrix products of `attend` for these sizes."""
     rows = tile_rows(t * n, blocks)
     tiles, size = most_tiles(t * n, blocks, rows), _at_once(M * G * rows * b)
-    tiles = tiles if tiles <= size else -(-tiles // size) * size
-    return 2 * M * G * (tiles * rows * b * (H + D) + t * n * D)
+    return 2 * M * G * (padded(tiles, size) * rows * b * (H + D) + t * n * D)
 
 
 def most_tiles(pairs: int, blocks: int, rows: int) -> int:

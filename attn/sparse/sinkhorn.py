@@ -15,7 +15,7 @@ from attn._core import apply_weights, isolate, masked_softmax
 from attn._explicit import auto_inside
 from attn._inputs import check_qkv, refuse_rest
 from attn._settings import check_count, is_number
-from attn._tokens import clean, in_blocks, no_output
+from attn._tokens import clean, filled, in_blocks, no_output
 from attn._wide import wide
 from attn.masks import FULL, Causal, Mask, Padding
 from attn.mechanism import Mechanism
@@ -83,11 +83,9 @@ def _attend(m: int, iterations, temperature, q, k, v, live, seen, sorting):
     moved = [isolate(jnp.einsum("bkgqu,bkumh->bkgqmh", matrix, a) / some) for a in (y, z)]
     moved, poison = zip(*moved)
     over = over | jnp.isnan(sum(poison)).any((-2, -1))
-    own = lambda a, axis: _resized(a, Q, axis)
-    pair = lambda a, s: jnp.concatenate(
-        [jnp.broadcast_to(own(a, 2)[:, :, None], s.shape), s], axis=-2
-    )
-    one = jnp.broadcast_to(own(there, 1)[:, None, None], share.shape).astype(share.dtype)
+    own = lambda a, like: jnp.broadcast_to(filled(a, Q, 2)[:, :, None], like.shape)
+    pair = lambda a, s: jnp.concatenate([own(a, s), s], axis=-2)
+    one = own(there[:, None], share).astype(share.dtype)
     shares = jnp.concatenate([one, share], axis=-1)[..., None, :]  # [b, K, g, Q, 1, 2 m]
     asks = cut(live, 1)[:, None, None, :, :, None]
     out, _ = _buckets.small_softmax(x, *map(pair, (y, z), moved), asks & (shares > 0), shares)
@@ -145,14 +143,6 @@ def _clean(x, there, batch):
     """x as [b, L, N, H], 0 where hidden or not finite, and which heads have a non-finite token."""
     x, poison = clean(x.reshape(len(there), *x.shape[len(batch) :]), there)
     return x, jnp.isnan(poison).any(1)
-
-
-def _resized(x, length, axis):
-    """x cut or zero-padded to `length` along `axis`."""
-    x = jax.lax.slice_in_dim(x, 0, min(length, x.shape[axis]), axis=axis)
-    more = [(0, 0)] * x.ndim
-    more[axis] = (0, length - x.shape[axis])
-    return jnp.pad(x, more)
 
 
 def _check_settings(block_size, iterations, temperature):

@@ -239,8 +239,8 @@ def sees_nothing_gives_zero(mechanism: Mechanism) -> None:
 def any_length_works(mechanism: Mechanism) -> None:
     """6. These lengths work: 1, a block, one less and more, two blocks and one more, a prime."""
     names = ("block", "chunk", "block_size")
-    block = next((getattr(mechanism, name) for name in names if hasattr(mechanism, name)), 8)
-    block = min(block[0] if isinstance(block, tuple) else block or 8, 16)
+    block = next(filter(None, (getattr(mechanism, name, None) for name in names)), 8)
+    block = min(block[0] if isinstance(block, tuple) else block, 16)
     run = jax.jit(with_gradients(mechanism))
     with precise():
         for T in sorted({1, block - 1, block, block + 1, 2 * block + 1, 31} - {0}):

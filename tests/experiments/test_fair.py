@@ -42,7 +42,7 @@ def test_a_ratio_is_solved_for_in_few_looks():
         looks.append(n)
         return (n * n + 3 * n + 40) / (777 * 777)
 
-    value, near = solve(ratio, start=64)
+    value, near = solve(ratio)
     assert abs(near - 1) <= 0.002
     assert value in range(770, 780)
     assert len(looks) < 15
@@ -50,7 +50,7 @@ def test_a_ratio_is_solved_for_in_few_looks():
 
 @pytest.mark.parametrize(("ratio", "value"), [(lambda n: 5.0 + n, 1), (lambda n: n / 3, 3)])
 def test_the_ends_of_what_can_be_solved(ratio, value):
-    assert solve(ratio, start=64)[0] == value
+    assert solve(ratio)[0] == value
 
 
 def test_parameters_are_matched_within_two_per_cent(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tiny_experiment import tiny
 
-from experiments.learner import Learner, first_largest, zero_if_finite
+from experiments.learner import Learner, Shape, first_largest, zero_if_finite
 
 INF, NAN = jnp.inf, jnp.nan
 
@@ -35,6 +35,16 @@ def test_what_is_not_finite_is_found(value: float, shape: tuple[int, ...]):
     assert jax.jit(zero_if_finite)(finite) == 0
     spoilt = finite.ravel().at[-1].set(value).reshape(shape)
     assert jnp.isnan(jax.jit(zero_if_finite)(spoilt))
+
+
+def test_a_training_batch_unlike_the_held_out_rows_is_named():
+    """Its padding would be attended to, and its further labels lost."""
+    batch = tiny().task.batch(0, 0, 8)
+    padded = dataclasses.replace(batch, lengths=batch.lengths - 1)
+    with pytest.raises(ValueError, match=r"lengths: expected rows without padding, .*`padded`"):
+        Shape(full=True, asked=2).check(padded)
+    with pytest.raises(ValueError, match=r"weights: expected at most 1 labels .*`asked`.*, got 2"):
+        Shape(full=False, asked=1).check(padded)
 
 
 @pytest.mark.slow

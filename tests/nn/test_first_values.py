@@ -8,8 +8,9 @@ from flax import nnx
 from tiers import at_once
 from toy_mechanism import SOFTMAX, jit, run
 
-from attn import RWKV7, Causal
-from attn.nn import Decoder, EncoderConfig, Seq2Seq, Seq2SeqConfig
+from attn import RWKV7, Causal, Softmax
+from attn.gates import Gate, Named
+from attn.nn import Attention, Decoder, EncoderConfig, Seq2Seq, Seq2SeqConfig
 from attn.nn.mixers import LSTM
 
 RNG = np.random.default_rng(0)
@@ -71,6 +72,20 @@ def test_a_decoder_goes_on_token_by_token(changes):
     for t in (4, 5):
         state, scores = run(model, state, TOKENS[:, t], method="step")
         np.testing.assert_allclose(scores, whole[:, t], **NEAR)
+
+
+class Blending(Softmax):
+    def blending(self, *, num_kv_heads, head_dim):
+        return Gate(shape=(num_kv_heads, head_dim), activation=Named("sigmoid"))
+
+
+def test_the_values_of_a_context_take_shares_by_its_own_tokens():
+    """The tokens that ask, of which there are others and fewer, said how much."""
+    made = Attention(12, num_heads=2, mechanism=Blending(), max_length=6, key=jax.random.key(0))
+    x, first = (jnp.asarray(RNG.normal(size=(2, 6, *w)), jnp.float32) for w in ((12,), (2, 6)))
+    whole = run(made, x, first_values=first)
+    some = run(made, x[:, :4], context=x, first_values=first)
+    np.testing.assert_allclose(some, whole[:, :4], **NEAR)
 
 
 def test_tokens_of_another_batch_are_refused_by_name():

@@ -247,6 +247,10 @@ def test_every_form_of_depth_is_the_same_encoder():
         np.testing.assert_allclose(again, y, rtol=1e-4, atol=1e-5)
 
 
+class Kept(Both):
+    bonus = 0.5
+
+
 def test_mistakes_are_named():
     with pytest.raises(
         ValueError, match="short_conv: expected a number of taps, 0 for none, got -1"
@@ -258,6 +262,8 @@ def test_mistakes_are_named():
         Softmax(output_gate="tanh")
     with pytest.raises(ValueError, match=r"context: Both convolves x over time, .*short_conv=0"):
         layer(Both())(X, context=X)
+    with pytest.raises(ValueError, match=r"context: Kept adds a token's own value, .*bonus=None"):
+        layer(Kept(short_conv=0))(X, context=X)
     with pytest.raises(NotImplementedError, match="not Array here; set short_conv=0"):
         layer(Both())(X, mask=Array(jnp.ones((2, T, T), bool)))
     # without the convolution, both are fine

@@ -21,6 +21,7 @@ from attn.nn import (
     functional,
     with_kv_heads,
 )
+from attn.nn.mixers.fourier import _product
 
 W, T = 4, 9
 RNG = np.random.default_rng(0)
@@ -159,6 +160,14 @@ def test_a_transform_of_float64_is_one(mask):
     for row, y, length in zip(x, out, [T] * 3 if mask == FULL else LENGTHS):
         want = np.fft.fft2(row[:length]).real if length else 0
         np.testing.assert_allclose(y[:length], want, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("n", [9, 46_342, 65_537, 2**20])
+def test_turns_of_a_long_row_are_exact(n):
+    """From 46,342 tokens on, 32 bits do not hold the product of two places."""
+    r = np.array([0, 1, n // 3, n - 2, n - 1], np.int32)
+    found = _product(*(jnp.asarray(x) for x in (r[:, None], r[None], np.int32([[n]]))))
+    np.testing.assert_array_equal(found, [[int(a) * int(b) % n for b in r] for a in r])
 
 
 @every

@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from attn._axes import aligned
 from attn._wide import wide
@@ -45,5 +45,10 @@ def _angles(there: Bool[Array, "*B T"], dtype) -> Float[Array, "*B T T"]:
     rank = jnp.cumsum(there, -1) - 1
     n = jnp.maximum(there.sum(-1), 1)[..., None, None]
     # in whole turns first, exactly: a float would lose the fraction of many turns
-    turns = (rank[..., :, None] * rank[..., None, :]) % n
+    turns = _product(rank[..., :, None], rank[..., None, :], n)
     return 2 * jnp.pi * turns.astype(dtype) / n.astype(dtype)
+
+
+def _product(r: Int[Array, "*#L"], s: Int[Array, "*#L"], n: Int[Array, "*#L"]) -> Int[Array, "*#L"]:
+    """r s modulo n for r and s below n, up to a million, in two parts that 32 bits hold."""
+    return (r * (s // 1024) % n * 1024 + r * (s % 1024)) % n
