@@ -412,7 +412,7 @@ def test_a_commit_is_timed_beside_this_one(monkeypatch, tmp_path):
 
     def times(root, arguments, workdir):
         ran.append((root == provenance.ROOT, (root / "attn/__init__.py").exists(), arguments))
-        key = ("softmax", "float32", 4, 4, 64, 512, "forward")
+        key = ("softmax", "attn", "float32", 4, 4, 64, 512, "forward")
         return {key: 3.0 - len(ran) / 10 if root == provenance.ROOT else 2.0}
 
     monkeypatch.setattr(commits, "_times", times)
@@ -429,6 +429,30 @@ def test_a_commit_is_timed_beside_this_one(monkeypatch, tmp_path):
     assert "2.90, 2.70 │ 2.00, 2.00 │ 1.35 (1.35 to 1.45)" in text.getvalue()
     listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True).stdout
     assert "attn-" not in listed  # nothing is left behind
+
+
+def test_all_of_ours_are_timed_beside_a_commit(monkeypatch, tmp_path):
+    """Of `sparse` only window was shown, of `masks` and `loop` nothing, after minutes."""
+    names = {
+        "masks": ("plain", "padding"),
+        "linearized": ("attn", "gla", "token scan", "fla linear"),
+        "decode": ("attn", "jax.nn", "copy"),
+    }
+    row = lambda name: {"contender": name, "T": 512, "mode": "forward", "minimum": 2.0}
+    found = {suite: {"rows": [*map(row, own)]} for suite, own in names.items()}
+    found["loop"] = {"rows": [], "alone_ms": [3.0, 1.0], "loop_ms": [2.0, 4.0]}
+    (tmp_path / "benchmark.json").write_text(json.dumps({"suites": found}))
+    monkeypatch.setattr(commits, "_python", lambda *_: "")
+    times = commits._times(provenance.ROOT, [], tmp_path)
+    assert {key[:2]: x for key, x in times.items()} == {
+        ("masks", "plain"): 2.0,
+        ("masks", "padding"): 2.0,
+        ("linearized", "attn"): 2.0,
+        ("linearized", "gla"): 2.0,
+        ("decode", "attn"): 2.0,
+        ("loop", "alone"): 1.0,
+        ("loop", "in the loop"): 2.0,
+    }
 
 
 def test_what_is_neither_peer_nor_commit_is_refused(capsys, tmp_path):
