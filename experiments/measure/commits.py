@@ -32,10 +32,11 @@ ASKED = (
 
 
 def commit(name: str) -> str | None:
-    """The full id of what git calls `name` here; None if there is no such commit."""
+    """The full id of what git calls `name` here; None if there is no such commit, or no git."""
     command = ["git", "-C", str(provenance.ROOT), "rev-parse", "--verify", "--quiet"]
-    done = subprocess.run([*command, f"{name}^{{commit}}"], capture_output=True, text=True)
-    return done.stdout.strip() or None
+    with contextlib.suppress(FileNotFoundError):
+        done = subprocess.run([*command, f"{name}^{{commit}}"], capture_output=True, text=True)
+        return done.stdout.strip() or None
 
 
 @contextlib.contextmanager

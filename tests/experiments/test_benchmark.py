@@ -462,6 +462,13 @@ def test_what_is_neither_peer_nor_commit_is_refused(capsys, tmp_path):
         pass
 
 
+def test_a_peer_that_is_mistyped_is_named_where_there_is_no_git(monkeypatch, capsys, tmp_path):
+    """It said "No such file or directory: 'git'" of a name that was meant for a peer."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert benchmark.main(["--suite=softmax", "--against=torhc", f"--workdir={tmp_path}"]) == 2
+    assert "did you mean 'torch'" in capsys.readouterr().err
+
+
 def test_a_name_that_is_no_peer_is_told_what_is_expected(capsys, tmp_path):
     """Whatever it was, it was told "did you mean 'torch'?", which may not be installed."""
     assert benchmark.main(["--suite=content", "--against=nonsuch", f"--workdir={tmp_path}"]) == 2
