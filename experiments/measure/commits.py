@@ -14,12 +14,13 @@ from rich.table import Table
 
 from experiments import provenance
 from experiments.errors import ConfigError, LabError
-from experiments.measure.turns import OURS
+from experiments.measure.suites import suites
+from experiments.report.measurements import COPY, Row
 from experiments.report.table import number
 from experiments.signals import ending
 
 TURNS = 2  # of each; the smallest time counts, and how far they differ is told
-LABELS = ("suite", "dtype", "heads", "kv_heads", "width", "T", "mode")
+LABELS = ("suite", "contender", "dtype", "heads", "kv_heads", "width", "T", "mode")
 Times = dict[tuple, float]
 Turns = dict[tuple, list[float]]  # of each process
 Peers = dict[str, list[str]]  # of each suite
@@ -31,10 +32,11 @@ ASKED = (
 
 
 def commit(name: str) -> str | None:
-    """The full id of what git calls `name` here; None if there is no such commit."""
+    """The full id of what git calls `name` here; None if there is no such commit, or no git."""
     command = ["git", "-C", str(provenance.ROOT), "rev-parse", "--verify", "--quiet"]
-    done = subprocess.run([*command, f"{name}^{{commit}}"], capture_output=True, text=True)
-    return done.stdout.strip() or None
+    with contextlib.suppress(FileNotFoundError):
+        done = subprocess.run([*command, f"{name}^{{commit}}"], capture_output=True, text=True)
+        return done.stdout.strip() or None
 
 
 @contextlib.contextmanager
@@ -91,10 +93,17 @@ def beside(
 
 def _times(root: Path, arguments: Sequence[str], workdir: Path) -> Times:
     _python(root, "-m", "experiments.benchmark", *arguments, f"--workdir={workdir}")
-    suites = json.loads((workdir / "benchmark.json").read_text())["suites"]
-    rows: list[dict[str, Any]] = [r | {"suite": n} for n, s in suites.items() for r in s["rows"]]
-    ours = [row for row in rows if row["contender"] == OURS and "minimum" in row]
+    found = json.loads((workdir / "benchmark.json").read_text())["suites"]
+    rows = [r | {"suite": n} for n, s in found.items() for r in (*s["rows"], *_of_loop(s))]
+    peers = (COPY, *{peer for suite in suites().values() for peer in suite.against})
+    ours = [r for r in rows if "minimum" in r and not r["contender"].startswith(peers)]
     return {tuple(row.get(label) for label in LABELS): row["minimum"] for row in ours}
+
+
+def _of_loop(suite: dict[str, Any]) -> list[Row]:
+    """What the suite of the train loop has in place of rows."""
+    what = {"alone": "alone_ms", "in the loop": "loop_ms"}
+    return [{"contender": n, "minimum": min(suite[k])} for n, k in what.items() if k in suite]
 
 
 def _python(root: Path, *arguments: str) -> str:

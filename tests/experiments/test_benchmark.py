@@ -412,7 +412,7 @@ def test_a_commit_is_timed_beside_this_one(monkeypatch, tmp_path):
 
     def times(root, arguments, workdir):
         ran.append((root == provenance.ROOT, (root / "attn/__init__.py").exists(), arguments))
-        key = ("softmax", "float32", 4, 4, 64, 512, "forward")
+        key = ("softmax", "attn", "float32", 4, 4, 64, 512, "forward")
         return {key: 3.0 - len(ran) / 10 if root == provenance.ROOT else 2.0}
 
     monkeypatch.setattr(commits, "_times", times)
@@ -431,11 +431,42 @@ def test_a_commit_is_timed_beside_this_one(monkeypatch, tmp_path):
     assert "attn-" not in listed  # nothing is left behind
 
 
+def test_all_of_ours_are_timed_beside_a_commit(monkeypatch, tmp_path):
+    """Of `sparse` only window was shown, of `masks` and `loop` nothing, after minutes."""
+    names = {
+        "masks": ("plain", "padding"),
+        "linearized": ("attn", "gla", "token scan", "fla linear"),
+        "decode": ("attn", "jax.nn", "copy"),
+    }
+    row = lambda name: {"contender": name, "T": 512, "mode": "forward", "minimum": 2.0}
+    found = {suite: {"rows": [*map(row, own)]} for suite, own in names.items()}
+    found["loop"] = {"rows": [], "alone_ms": [3.0, 1.0], "loop_ms": [2.0, 4.0]}
+    (tmp_path / "benchmark.json").write_text(json.dumps({"suites": found}))
+    monkeypatch.setattr(commits, "_python", lambda *_: "")
+    times = commits._times(provenance.ROOT, [], tmp_path)
+    assert {key[:2]: x for key, x in times.items()} == {
+        ("masks", "plain"): 2.0,
+        ("masks", "padding"): 2.0,
+        ("linearized", "attn"): 2.0,
+        ("linearized", "gla"): 2.0,
+        ("decode", "attn"): 2.0,
+        ("loop", "alone"): 1.0,
+        ("loop", "in the loop"): 2.0,
+    }
+
+
 def test_what_is_neither_peer_nor_commit_is_refused(capsys, tmp_path):
     assert benchmark.main(["--suite=softmax", "--against=torhc", f"--workdir={tmp_path}"]) == 2
     assert "did you mean 'torch'" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="neither a peer nor a commit"), commits.checkout("nono"):
         pass
+
+
+def test_a_peer_that_is_mistyped_is_named_where_there_is_no_git(monkeypatch, capsys, tmp_path):
+    """It said "No such file or directory: 'git'" of a name that was meant for a peer."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert benchmark.main(["--suite=softmax", "--against=torhc", f"--workdir={tmp_path}"]) == 2
+    assert "did you mean 'torch'" in capsys.readouterr().err
 
 
 def test_a_name_that_is_no_peer_is_told_what_is_expected(capsys, tmp_path):
