@@ -53,14 +53,30 @@ def weights(form, q, k, gates, learned, mask: Mask) -> Float[Array, "*B N T S"]:
         key = t.k if t.remove is None else t.remove
         removed = jnp.where(strictly, scores(erase, key, place, before), 0)
         reads = jnp.where(conjunction(seen, j <= i), scores(t.q, key, at, apart), 0)
-        eye = jnp.broadcast_to(jnp.eye(S, dtype=w.dtype), removed.shape)
-        w = w - reads @ jax.scipy.linalg.solve_triangular(eye + removed, written, lower=True)
+        w = w - reads @ _solved(removed, written)
     if form.adds_own:
         own = lambda x: jnp.take(x, jnp.clip(at, 0, S - 1), axis=len(batch))
         arrays = {name: own(x) if name in gates else x for name, x in arrays.items()}
         alone = jnp.swapaxes(form.own(q, own(k), **arrays), -1, -2)[..., None]
         w = w + jnp.where(conjunction(seen, j == i), alone, 0)
     return w
+
+
+def _solved(e: Float[Array, "*B S S"], b: Float[Array, "*B S S"]) -> Float[Array, "*B S S"]:
+    """(I + e)^-1 b of a strictly lower e, row by row. (A triangular solve of matrices that are
+    large enough for the threads of its BLAS can hang XLA's CPU threads.)"""
+
+    def solve(e, b):
+        row = lambda i, x: x.at[..., i, :].set(b[..., i, :] - (e[..., i, None, :] @ x)[..., 0, :])
+        return jax.lax.fori_loop(0, b.shape[-2], row, jnp.zeros_like(b))
+
+    turned = jnp.flip(e.mT, (-2, -1))  # strictly lower too
+    return jax.lax.custom_linear_solve(
+        lambda x: x + e @ x,
+        b,
+        lambda _, b: solve(e, b),
+        lambda _, b: jnp.flip(solve(turned, jnp.flip(b, -2)), -2),
+    )
 
 
 def _scores(t, rows, keys, at, together, apart, *, back=False):
