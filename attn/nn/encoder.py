@@ -122,9 +122,11 @@ class Encoder(nnx.Module):
         """|d y_i / d x_j| (Frobenius) for i in `rows`: how much the input of the head at i depends
         on the input of the first layer at j. Pulls back `probes` orthonormal directions of y_i, so
         exact for widths up to `probes`, unbiased in its square beyond; R x probes backward passes.
-        Raises as a call does, and ValueError for rows outside 0 to L - 1, probes below 1 and more
-        than one sequence."""
+        Raises as a call does, and ValueError for rows outside 0 to L - 1 or not [R], probes below 1
+        and more than one sequence."""
         check_integers("rows", rows)
+        if rows.ndim != 1:
+            raise ValueError(f"rows: expected shape ['R'], got {list(rows.shape)}")
         check_count("probes", probes)
         axes = ["T"] if self.config.token_width is None else ["T", "F"]
         if jnp.ndim(tokens) != len(axes):
