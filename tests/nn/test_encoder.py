@@ -426,6 +426,12 @@ def test_rows_that_are_not_there_have_no_receptive_field():
             encoder.receptive_field(TOKENS[0], wrong)
 
 
+def test_a_dual_encoder_has_a_receptive_field_of_one_sequence():
+    encoder = build(head="dual")
+    field = lambda tokens: encoder.receptive_field(tokens, jnp.array([1]), probes=2)
+    assert jax.eval_shape(field, TOKENS[0]).shape == (1, 6)
+
+
 @pytest.mark.slow
 def test_all_of_t5s_buckets_are_for_the_past_where_the_mask_is_causal():
     """Distances of 0 to 15 have a bucket each then; in both directions those of 0 to 7."""
