@@ -29,14 +29,19 @@ def from_bert(
     `changes` are fields of `EncoderConfig`: another `mechanism`, `pooling` (not "cls", since BERT's
     CLS is a token of its own), or an activation other than "gelu_exact".
 
-    Raises a ValueError that names every array that is missing, unknown, of another shape or not of
-    floats (quantised), TypeError for a state that is not a dict, such as the model.
+    Raises a ValueError that names every array that is missing, unknown, of another shape, not of
+    floats (quantised) or there under two names, TypeError for a state that is not a dict, such
+    as the model.
     """
     if not isinstance(state, Mapping):
         what = "expected a dict of arrays, as model.state_dict() is"
         raise TypeError(f"state: {what}, got {type(state).__name__}")
     part = [name for name in state if name.startswith("bert.")] or state
     given = {_name(name): state[name] for name in part}
+    if len(given) < len(part):
+        names = [_name(name) for name in part]
+        twice = ", ".join(sorted(name for name in given if names.count(name) > 1))
+        raise ValueError(f"state: holds {twice} under two names; leave one out")
     given = {name: x for name, x in given.items() if not LEFT_OUT.match(name)}
     config = _config(given, heads=heads, classes=classes, **changes)
     wanted = _shapes(config)

@@ -1,5 +1,6 @@
 """A bidirectional encoder around any mechanism: embed, layers, head."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -122,9 +123,11 @@ class Encoder(nnx.Module):
         """|d y_i / d x_j| (Frobenius) for i in `rows`: how much the input of the head at i depends
         on the input of the first layer at j. Pulls back `probes` orthonormal directions of y_i, so
         exact for widths up to `probes`, unbiased in its square beyond; R x probes backward passes.
-        Raises as a call does, and ValueError for rows outside 0 to L - 1, probes below 1 and more
-        than one sequence."""
+        Raises as a call does, and ValueError for rows outside 0 to L - 1 or not [R], probes below 1
+        and more than one sequence (for "dual" too, which reads each by itself)."""
         check_integers("rows", rows)
+        if rows.ndim != 1:
+            raise ValueError(f"rows: expected shape ['R'], got {list(rows.shape)}")
         check_count("probes", probes)
         axes = ["T"] if self.config.token_width is None else ["T", "F"]
         if jnp.ndim(tokens) != len(axes):
@@ -135,7 +138,10 @@ class Encoder(nnx.Module):
         # each probe has a copy of the input: XLA 0.10.2 on a CPU gets a jitted pullback of layer
         # norms wrong when it is vmapped over many cotangents of one input
         repeated = lambda x: x if x is None else jnp.broadcast_to(x, (count, *jnp.shape(x)))
-        tokens, _, mask = prepare(self.config, repeated(tokens), mask, repeated(lengths))
+        alone = self.config
+        if alone.head == "dual":
+            alone = dataclasses.replace(alone, head="classification")
+        tokens, _, mask = prepare(alone, repeated(tokens), mask, repeated(lengths))
         stack = lambda x: self.normed(self.stack(x, dropout_key=None, **self._context(x, mask)))
         x = self.embedding(tokens, dropout_key=None)
         *_, L, width = x.shape

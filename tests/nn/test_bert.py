@@ -70,6 +70,12 @@ def test_older_names_and_what_an_encoder_does_not_have():
     np.testing.assert_array_equal(block.mlp_norm.scale[...], state[name])
 
 
+def test_an_array_under_its_older_and_its_newer_name_is_refused():
+    state = state_of(**{"embeddings.LayerNorm.weight": np.ones(4)})
+    with pytest.raises(ValueError, match=r"holds embeddings\.LayerNorm\.weight under two names"):
+        ours(state)
+
+
 def test_every_mistake_in_a_state_is_named_at_once():
     state = state_of(**{"encoder.layer.0.adapter.weight": np.ones(3)})
     del state["bert.embeddings.LayerNorm.beta"]

@@ -421,6 +421,15 @@ def test_rows_that_are_not_there_have_no_receptive_field():
     # 4 rows of 6 tokens with 4 probes broadcast to [R, B, W]
     with pytest.raises(ValueError, match=r"tokens: expected one sequence \['T'\], .* got \[4, 6\]"):
         encoder.receptive_field(jnp.tile(TOKENS[:1], (4, 1)), jnp.array([0]), probes=4)
+    for wrong in (jnp.int32(0), jnp.zeros((2, 2), jnp.int32)):
+        with pytest.raises(ValueError, match=r"rows: expected shape \['R'\], got "):
+            encoder.receptive_field(TOKENS[0], wrong)
+
+
+def test_a_dual_encoder_has_a_receptive_field_of_one_sequence():
+    encoder = build(head="dual")
+    field = lambda tokens: encoder.receptive_field(tokens, jnp.array([1]), probes=2)
+    assert jax.eval_shape(field, TOKENS[0]).shape == (1, 6)
 
 
 @pytest.mark.slow
