@@ -213,6 +213,12 @@ def _same(eqn, known, unknown):
     return 0, 0, known
 
 
+def _linear_solve(eqn, known, unknown):
+    """Of its four functions, the one that solves."""
+    solve = eqn.params["jaxprs"].solve
+    return _walk(solve, [None] * len(solve.jaxpr.invars), unknown)
+
+
 RULES = {
     "dot_general": _dot,
     "conv_general_dilated": _conv,
@@ -220,6 +226,7 @@ RULES = {
     "while": _while,
     "cond": _cond,
     "shard_map": _shard_map,
+    "custom_linear_solve": _linear_solve,
     # they say over which devices a value varies, and exist under shard_map only
     "pvary": _same,
     "pcast": _same,

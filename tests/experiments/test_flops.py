@@ -188,3 +188,6 @@ def test_steps_are_those_that_wait_for_each_other():
     )
     lower = lambda x: jax.scipy.linalg.solve_triangular(x, x, lower=True)
     assert count(lower, x).steps == 4
+    rows = lambda f, b: lax.fori_loop(0, 3, lambda _, y: f(y), b)
+    found = count(lambda x: lax.custom_linear_solve(lambda y: x @ y, x, rows, symmetric=True), x)
+    assert (found.steps, found.flops) == (3, 3 * 2 * 4**3)
