@@ -67,7 +67,8 @@ def _config(given, *, heads, classes, **changes) -> EncoderConfig:
     tables = [f"embeddings.{name}_embeddings.weight" for name in ("word", "position")]
     tables.append("encoder.layer.0.intermediate.dense.weight")
     if absent := [x for x in tables if len(getattr(given.get(x), "shape", ())) != 2]:
-        raise ValueError(f"state: expected a BERT's, got none of the matrices {', '.join(absent)}")
+        got = f"got none of the matrices {', '.join(absent)}"
+        raise ValueError(f"state: expected a BERT's, {got}; of prefixes only 'bert.' may be left")
     (vocab_size, width), (max_length, _), (mlp_width, _) = (given[x].shape for x in tables)
     layers = {m[1] for name in given if (m := re.match(r"encoder\.layer\.(\d+)\.", name))}
     fixed = dict(vocab_size=vocab_size, width=width, max_length=max_length, mlp_width=mlp_width)
