@@ -99,6 +99,7 @@ def test_mistakes_are_named():
     for name, wrong, expected in (
         ("key_up", jnp.ones((4, 12, 9)), r"\[4, 14, 8\], got \[4, 12, 9\]"),
         ("key_up", jnp.ones((4, 12, 0)), r"\[4, 7, 1\], got \[4, 12, 0\]"),
+        ("key_up", jnp.float32(1), r"\[4, 7, 1\], got \[\]"),
         ("value_up", jnp.ones((4, 12, 5)), r"\[4, 12, 6\], got \[4, 12, 5\]"),
         ("value_up", jnp.ones((12, 6)), r"\[4, 12, 6\], got \[12, 6\]"),
     ):
