@@ -35,7 +35,7 @@ def turned_too_far(mechanism: Mechanism, turned: int) -> str:
     if most is None or turned <= most:
         return ""
     what = f"expected rotary.fraction to turn at most the first {most} channels of each head"
-    return f"{what}, which {mechanism.name} keeps as they are, got {turned}"
+    return f"{what}, which {mechanism!r} keeps as they are, got {turned}"
 
 
 def check_requests(mechanism: Mechanism) -> None:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from attn._arrays import check_floats, is_array
 from attn._axes import aligned
 from attn._settings import check_count, is_integer, is_number
+from attn._wide import wide_dtype
 
 SCALINGS = ("none", "linear", "ntk", "yarn")
 XPOS_LENGTH, XPOS_GAMMA = 512.0, 0.4  # of the paper's code
@@ -47,7 +48,8 @@ def rotary(
     if turned > x.shape[-1]:
         raise ValueError(f"rates: expected at most {x.shape[-1] // 2}, got {len(rates)}")
     _check_scale(scale, [*x.shape[:-2], 1, len(rates)])
-    wide = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
+    x = jnp.asarray(x)
+    wide = wide_dtype(x.dtype)
     positions, rates = positions.astype(wide), jnp.asarray(rates, wide)
     x, positions, rates = aligned(x, positions[..., None, None], rates)
     angle = positions * rates  # [*B, T, 1, R/2]

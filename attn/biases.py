@@ -223,7 +223,7 @@ class ArrayBias(Bias):
     def check(self, batch, N, T, S):
         shape, want = jnp.shape(self.values), (*batch, N, T, S)
         if len(shape) != len(want) or any(a not in (1, b) for a, b in zip(shape, want)):
-            raise ValueError(f"bias: expected a shape that broadcasts to {want}, got {shape}")
+            raise ValueError(f"bias: expected all axes of {want}, each whole or 1, got {shape}")
 
     def at(self, i, j):
         T, S = self.values.shape[-2:]

@@ -147,6 +147,9 @@ def test_bad_bias_is_named():
     ):
         with pytest.raises(error, match=r"bias|slopes"):
             attn.dot_product_attention(q, k, v, bias=bias)
+    # though NumPy would broadcast it
+    with pytest.raises(ValueError, match=r"all axes of \(2, 4, 19, 19\), .* got \(4, 19, 19\)$"):
+        attn.dot_product_attention(q, k, v, bias=jnp.ones((4, 19, 19)))
 
 
 def test_unsigned_indices_do_not_wrap_around():

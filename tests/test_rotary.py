@@ -82,6 +82,12 @@ def test_angles_of_float64_are_float64():
     np.testing.assert_allclose(got, turned(Q[:1], t, Rotary()), rtol=0, atol=1e-10)
 
 
+@pytest.mark.filterwarnings("error")
+def test_an_array_of_numpys_float64_is_taken_as_jax_takes_it():
+    x = np.ones((5, 1, 8))
+    np.testing.assert_array_equal(rotary(x, np.arange(5)), rotary(jnp.asarray(x), np.arange(5)))
+
+
 def test_the_plain_record_is_the_plain_function():
     x, t = jnp.asarray(Q, jnp.float32), jnp.arange(23)
     np.testing.assert_allclose(Rotary(base=77.0)(x, x, t)[0], rotary(x, t, base=77.0), atol=1e-6)

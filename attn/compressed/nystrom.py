@@ -199,7 +199,7 @@ class Nystrom(Mechanism):
         refuse_rest("nystrom", rest, bias, HONOURS)
         (*batch, T, N, H), (S, K) = q.shape, k.shape[-3:-1]
         if 0 in (*batch, T, S):
-            return jnp.zeros((*batch, T, N, v.shape[-1]), wide(q).dtype)
+            return no_output(wide(q), v)
         asks, seen = seen_tokens(padding, tuple(batch), T, S)
         q, k = clean(q, asks)[0], clean(k, seen)[0]
         means = _Means(asks, seen, self.landmarks, q.dtype)

@@ -77,7 +77,7 @@ def _latents(q, k, v, key_up, value_up):
     """k_R [*B, S, K, R], the latents c [*B, S, K, rank] and the poison of both [*B, S, K, 1]."""
     N, H, D = *q.shape[-2:], v.shape[-1]
     check_floats(key_up=key_up, value_up=value_up)
-    rest = min(max(1, *key_up.shape[-1:]), H)
+    rest = min(max((1, *key_up.shape[-1:])), H)
     shapes = {"key_up": (N, rest + D, rest), "value_up": (N, rest + D, D)}
     check_shapes({"key_up": key_up, "value_up": value_up}, shapes)
     kv, poison = isolate(jnp.concatenate([wide(k), wide(v)], -1))

@@ -137,8 +137,7 @@ def _share(k, ids):
     """The share of each key in the softmax over its document."""
     if ids is None:
         return jax.nn.softmax(k, axis=-3)
-    turned = lambda x, axis: jnp.flip(x, axis)
-    after = turned(_earlier(turned(k, -3), turned(ids, -1)), -3)
+    after = jnp.flip(_earlier(jnp.flip(k, -3), jnp.flip(ids, -1)), -3)
     return jax.nn.sigmoid(k - jnp.logaddexp(_earlier(k, ids), after))
 
 

@@ -47,13 +47,13 @@ def linear_attention(
 
 
 def _check_map(phi: FeatureMap, q) -> None:
-    if phi in FEATURE_MAPS.values():
-        return
     if not callable(phi):
         raise TypeError(
             f"feature_map: expected a function of attn.linearized.feature_maps, or your "
             f"own, got {phi!r}; names are for attn.Linear"
         )
+    if phi in FEATURE_MAPS.values():
+        return
     made = jax.eval_shape(phi, wide(q))
     if not isinstance(made, tuple) or len(made) != 2:
         raise TypeError("feature_map: expected it to return (features, log_weight or None)")

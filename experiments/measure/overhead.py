@@ -19,14 +19,14 @@ from experiments.validation import from_dict
 STEPS = 300
 
 
-def experiment(attention: str = "softmax", steps: int = STEPS) -> Experiment:
+def experiment() -> Experiment:
     """Digits as in configs/digits.py, scored and saved at the end only."""
     return from_dict(
         {
             "task": task("digits"),
-            "model": {"attention": attention, "positions": "learned"},
+            "model": {"attention": "softmax", "positions": "learned"},
             "optimizer": {"learning_rate": 2e-3, "warmup_steps": 50, "weight_decay": 0.05},
-            "train": {"steps": steps, "batch_size": 64, "eval_every": steps, "save_every": steps},
+            "train": {"steps": STEPS, "batch_size": 64, "eval_every": STEPS, "save_every": STEPS},
         }
     )
 

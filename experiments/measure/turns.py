@@ -97,7 +97,7 @@ def _measure(group: Group, options: Options, rounds: int | None) -> list[Row]:
     )
     for name, timing in timed.items():
         one = group.contenders[name]
-        times = {k: v / (one.per if k != "rounds" else 1) for k, v in vars(timing).items()}
+        times = vars(timing.of_one(one.per))
         costs = {f.name: getattr(ready[name], f.name) for f in dataclasses.fields(Ready)[2:]}
         rate = lambda amount: None if amount is None else 1e3 * amount / times["minimum"]
         rows[name] |= times | costs | {"work": one.work, "bytes_per_second": rate(one.moved)}

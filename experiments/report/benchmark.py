@@ -81,8 +81,8 @@ def markdown(found: dict[str, Suite], environment: dict[str, Any]) -> str:
         out += ["", f"## {suite['title']}", "", suite.get("note", ""), ""]
         for name, rows in _sections(suite["rows"]):
             out += [f"### {name}", ""] if name else []
-            if found := summary(rows):
-                out += table(found.headings, found.cells)
+            if ratios := summary(rows):
+                out += table(ratios.headings, ratios.cells)
             out += [f"* {text}" for text in _sentences(rows)] + [""]
             for group in groups(rows):
                 head, texts = details(group)

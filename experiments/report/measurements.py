@@ -1,4 +1,4 @@
-"""The rows of a benchmark as tables: one for each shape and mode, one of ratios over lengths."""
+"""The rows of a benchmark as tables, one for each shape and mode."""
 
 import dataclasses
 import itertools

@@ -79,12 +79,11 @@ def sharing(rows: Sequence[Row]) -> list[str]:
     for key in dict.fromkeys(map(shape, decoded)):
         some = {r["kv_heads"]: r["minimum"] for r in decoded if shape(r) == key}
         most = max(some)
-        times = [f"{K} {some[most] / x:.2g}x" for K, x in sorted(some.items())[::-1] if K != most]
+        fewer = sorted(some.keys() - {most}, reverse=True)
+        times = [f"{some[most] / some[K]:.2g}x with {K}" for K in fewer]
         if times and key[0] != COPY:
             name, dtype, width, T, N = key
             where = f"{dtype}, width {width}, T = {T:,}"
-            out.append(
-                f"{name}, {N} heads, {where}: faster than with {most} key heads by "
-                f"{', '.join(f'{x} with {k}' for k, x in map(str.split, times))}."
-            )
+            told = f"{name}, {N} heads, {where}: faster than with {most} key heads by "
+            out.append(f"{told}{', '.join(times)}.")
     return out

@@ -232,11 +232,11 @@ def require_int(name: str, value: object, low: int, high: int = 2**31 - 1) -> No
     require(ok, name, f"an integer in {low}..{high}", value)
 
 
-def _require_below(name: str, values: Int[np.ndarray, "..."], most: int) -> None:
+def _require_below(name: str, values: Int[np.ndarray, "..."], end: int) -> None:
     low, high = values.min(), values.max()
-    if values.dtype.kind not in "iu" or low < 0 or high >= most:  # words take longer than looking
+    if values.dtype.kind not in "iu" or low < 0 or high >= end:  # words take longer than looking
         got = f"{values.dtype} from {low} to {high}"
-        raise ValueError(f"{name}: expected integers in 0..{most - 1}, got {got}")
+        raise ValueError(f"{name}: expected integers in 0..{end - 1}, got {got}")
 
 
 def require_different(

@@ -84,7 +84,7 @@ def test_turning_what_goes_into_the_latent_is_refused():
     x, at = jnp.ones((2, 9, 32)), jnp.arange(9)
     with pytest.raises(ValueError, match=r"^rotary: expected .* first 0 channels .* got 8$"):
         layer(0)(x, positions=at)
-    with pytest.raises(ValueError, match=r"^rotary: expected .* first 2 channels .* got 4$"):
+    with pytest.raises(ValueError, match=r"^rotary: expected .* first 2 .* decoupled=2, .* got 4$"):
         layer(2, fraction=0.5)(x, positions=at)
     config = functools.partial(
         EncoderConfig, vocab_size=5, max_length=9, classes=3, layers=2, width=32, heads=4
@@ -99,6 +99,7 @@ def test_mistakes_are_named():
     for name, wrong, expected in (
         ("key_up", jnp.ones((4, 12, 9)), r"\[4, 14, 8\], got \[4, 12, 9\]"),
         ("key_up", jnp.ones((4, 12, 0)), r"\[4, 7, 1\], got \[4, 12, 0\]"),
+        ("key_up", jnp.float32(1), r"\[4, 7, 1\], got \[\]"),
         ("value_up", jnp.ones((4, 12, 5)), r"\[4, 12, 6\], got \[4, 12, 5\]"),
         ("value_up", jnp.ones((12, 6)), r"\[4, 12, 6\], got \[12, 6\]"),
     ):

@@ -94,7 +94,7 @@ def test_a_map_of_ones_own():
     call = lambda phi: attn.linear_attention(q, k, v, mask=Causal(), feature_map=phi)
     positive = lambda x: (jax.nn.softplus(x), None)
     assert np.isfinite(call(positive)).all()
-    for wrong in ("elu", None, jax.nn.relu):
+    for wrong in ("elu", None, jax.nn.relu, np.eye(8)):
         with pytest.raises(TypeError, match="feature_map: expected"):
             call(wrong)
     learned = lambda w: call(lambda x: (jax.nn.softplus(x @ w), None)).sum()
