@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn import _cache
-from attn._arrays import check_floats, check_shapes
+from attn._arrays import check_shapes
 from attn._cached import Cached
 from attn._core import dense_attention, isolate
 from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
@@ -20,6 +20,7 @@ from attn._inputs import check_qkv, check_state
 from attn._settings import check_block, check_count
 from attn._wide import over_root, wide
 from attn.biases import Bias
+from attn.dense._rows import last_sizes
 from attn.kernels.call import Call
 from attn.kernels.dispatch import keep_names, run
 from attn.masks import FULL, TERMS, Mask
@@ -76,8 +77,7 @@ def _rebuilt(q, k, v, key_up, value_up):
 def _latents(q, k, v, key_up, value_up):
     """k_R [*B, S, K, R], the latents c [*B, S, K, rank] and the poison of both [*B, S, K, 1]."""
     N, H, D = *q.shape[-2:], v.shape[-1]
-    check_floats(key_up=key_up, value_up=value_up)
-    rest = min(max((1, *key_up.shape[-1:])), H)
+    rest = min(max(1, *last_sizes(key_up, 1)), H)
     shapes = {"key_up": (N, rest + D, rest), "value_up": (N, rest + D, D)}
     check_shapes({"key_up": key_up, "value_up": value_up}, shapes)
     kv, poison = isolate(jnp.concatenate([wide(k), wide(v)], -1))
