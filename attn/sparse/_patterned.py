@@ -64,7 +64,8 @@ class Patterned(Cached):
         """The share of the T x S pairs that are visible without other masks, mean over heads."""
         if 0 in (T, S):
             return 0.0
-        shares = [sum(Mask.pairs(*laid_out(p, T, S)) for p in parts) for parts in self.pieces(T, S)]
+        laid = ([laid_out(part, T, S) for part in parts] for parts in self.pieces(T, S))
+        shares = [sum(mask.pairs(*sizes) for mask, *sizes in parts) for parts in laid]
         return float(np.mean(shares)) / (T * S)
 
     def visited(self, T: int, S: int, N: int = 4) -> float:
