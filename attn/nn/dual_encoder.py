@@ -1,7 +1,5 @@
 """Two sequences read separately by one encoder, and the scores of the pair."""
 
-import dataclasses
-
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
@@ -11,7 +9,7 @@ from attn.masks import FULL, Mask
 from attn.nn.config import EncoderConfig, check_config
 from attn.nn.encoder import Encoder
 from attn.nn.head import pair, pool
-from attn.nn.inputs import prepare
+from attn.nn.inputs import alone, prepare
 
 
 class DualEncoder(nnx.Module):
@@ -48,9 +46,8 @@ class DualEncoder(nnx.Module):
         lengths: Int[Array, "*B"] | None = None,
     ) -> Float[Array, "*B W"]:
         """The pooled features of each sequence, without dropout."""
-        alone = dataclasses.replace(self.config, head="classification")
-        tokens, real, mask = prepare(alone, tokens, mask, lengths)
-        return pool(self.encoder.layers(tokens, mask, None), real, alone.pooling)
+        tokens, real, mask = prepare(alone(self.config), tokens, mask, lengths)
+        return pool(self.encoder.layers(tokens, mask, None), real, self.config.pooling)
 
     def score(self, a: Float[Array, "*B W"], b: Float[Array, "*B W"]) -> Float[Array, "*B classes"]:
         """Scores of pairs of vectors, whose leading axes broadcast. Raises ValueError for other

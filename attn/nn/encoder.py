@@ -1,6 +1,5 @@
 """A bidirectional encoder around any mechanism: embed, layers, head."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from attn.nn.config import EncoderConfig, check_config
 from attn.nn.config_rules import TURNED
 from attn.nn.embedding import Embedding
 from attn.nn.head import Head
-from attn.nn.inputs import check_numbers, prepare
+from attn.nn.inputs import alone, check_numbers, prepare
 from attn.nn.keys import fold
 from attn.nn.norm import norm_of
 from attn.nn.score_bias import relative_table, score_bias
@@ -138,10 +137,7 @@ class Encoder(nnx.Module):
         # each probe has a copy of the input: XLA 0.10.2 on a CPU gets a jitted pullback of layer
         # norms wrong when it is vmapped over many cotangents of one input
         repeated = lambda x: x if x is None else jnp.broadcast_to(x, (count, *jnp.shape(x)))
-        alone = self.config
-        if alone.head == "dual":
-            alone = dataclasses.replace(alone, head="classification")
-        tokens, _, mask = prepare(alone, repeated(tokens), mask, repeated(lengths))
+        tokens, _, mask = prepare(alone(self.config), repeated(tokens), mask, repeated(lengths))
         stack = lambda x: self.normed(self.stack(x, dropout_key=None, **self._context(x, mask)))
         x = self.embedding(tokens, dropout_key=None)
         *_, L, width = x.shape

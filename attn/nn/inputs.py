@@ -1,5 +1,7 @@
 """The checks of an encoder's inputs at call time: what it does not accept is refused by name."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -10,6 +12,11 @@ from attn._inputs import check_mask
 from attn._integers import check_fits, check_integers, check_lengths
 from attn.masks import Mask, Padding
 from attn.nn.config import EncoderConfig
+
+
+def alone(config: EncoderConfig) -> EncoderConfig:
+    """For reading one sequence by itself: "dual" is the head of pairs."""
+    return dataclasses.replace(config, head="classification") if config.head == "dual" else config
 
 
 def prepare(
