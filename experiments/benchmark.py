@@ -30,7 +30,7 @@ from experiments.errors import ConfigError, RunDirectoryError
 from experiments.lock import held
 from experiments.measure import commits, machine
 from experiments.measure.options import Options, define, parse
-from experiments.measure.suites import Suite, suites
+from experiments.measure.suites import Suite, all_peers, suites
 from experiments.report import benchmark as benchmark_page
 from experiments.report.measurements import Row, terminal, title
 from experiments.rundir import read_json
@@ -77,11 +77,10 @@ def _define(values: flags.FlagValues) -> None:
 
 
 def _run(values: flags.FlagValues) -> None:
-    known = suites()
-    peers = sorted({peer for suite in known.values() for peer in suite.against})
-    refs = [name for name in values.against if name not in peers and commits.commit(name)]
+    known, every = suites(), all_peers()
+    refs = [name for name in values.against if name not in every and commits.commit(name)]
     values.against = [name for name in values.against if name not in refs]
-    options = parse(values, [*known, LOOP], peers)
+    options = parse(values, [*known, LOOP], every)
     _check_peers(options.against, {x: known[x].against for x in values.suite if x in known})
     console = Console()
     load, cores = os.getloadavg()[0], os.cpu_count() or 1

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from experiments import provenance
 from experiments.errors import ConfigError, LabError
-from experiments.measure.suites import suites
+from experiments.measure.suites import all_peers
 from experiments.report.measurements import COPY, Row
 from experiments.report.table import number
 from experiments.signals import ending
@@ -95,8 +95,8 @@ def _times(root: Path, arguments: Sequence[str], workdir: Path) -> Times:
     _python(root, "-m", "experiments.benchmark", *arguments, f"--workdir={workdir}")
     found = json.loads((workdir / "benchmark.json").read_text())["suites"]
     rows = [r | {"suite": n} for n, s in found.items() for r in (*s["rows"], *_of_loop(s))]
-    peers = (COPY, *{peer for suite in suites().values() for peer in suite.against})
-    ours = [r for r in rows if "minimum" in r and not r["contender"].startswith(peers)]
+    theirs = (COPY, *all_peers())
+    ours = [r for r in rows if "minimum" in r and not r["contender"].startswith(theirs)]
     return {tuple(row.get(label) for label in LABELS): row["minimum"] for row in ours}
 
 

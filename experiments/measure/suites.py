@@ -65,6 +65,11 @@ class Suite(Protocol):
     def rows(self, options: Options) -> Iterator[list[Row]]: ...
 
 
+def all_peers() -> list[str]:
+    """The names of all that any suite is timed against."""
+    return sorted({peer for suite in suites().values() for peer in suite.against})
+
+
 def suites() -> dict[str, Suite]:
     dense = {"jax.nn": 4096, "flax.linen": 4096, "flax.nnx": 4096}
     fused = {"cudnn": 65536}
