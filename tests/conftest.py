@@ -5,6 +5,7 @@ import contextlib
 import gc
 import itertools
 import time
+from pathlib import Path
 
 import jax
 import pytest
@@ -118,19 +119,28 @@ def replaced(monkeypatch):
 
 TESTS = itertools.count()
 LOWERED = ((pxla, "_cached_lowering_to_hlo"), (pjit, "_pjit_lower"))  # as jax 0.10 calls them
+MAPS = Path("/proc/self/maps")
+MANY = 30_000  # of the 65,530 mappings of memory that Linux grants a process
 
 
 @pytest.fixture(autouse=True)
 def _kept_light():
+    yield
+    done = next(TESTS)
+    if done % 50 == 0:
+        forget_texts()
+    if done % 25 == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > MANY:
+        jax.clear_caches()  # each program takes some: a worker of CI died for want of them
+
+
+def forget_texts():
     """jax keeps the text of each program beside what it compiled it to, each in a context of its
     own, and each context that lives makes the next dearer: after 560 tests, to lower a program took
     three times as long, in a process of 4 GB. Nobody asks for the text again. (jax.clear_caches
     would have all of jax.numpy compiled again.) Nor need Python look through all that is left for
     garbage, over and over: jax.checking_leaks has it do so at each trace."""
-    yield
-    if next(TESTS) % 50 == 0:
-        for module, name in LOWERED:
-            if cache := getattr(module, name, None):
-                cache.cache_clear()
-        gc.collect()
-        gc.freeze()
+    for module, name in LOWERED:
+        if cache := getattr(module, name, None):
+            cache.cache_clear()
+    gc.collect()
+    gc.freeze()
