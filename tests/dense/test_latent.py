@@ -115,3 +115,61 @@ def test_mistakes_are_named():
         layer(8)
     with pytest.raises(NotImplementedError, match=r"Latent has no T x S matrix to show"):
         Latent().weights(q, k, **learned)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_with_their_weights_a_layer_is_hugging_faces(interleaved):
+    """deepseek_v3 of `transformers`, its queries not compressed; its gain goes into key_up and
+    value_up, its rotated channels come last, and interleaved ones are taken apart first."""
+    torch = pytest.importorskip("torch", reason="torch is not installed (an optional extra)")
+    hf = pytest.importorskip("transformers", reason="transformers is not installed")
+    theirs = pytest.importorskip("transformers.models.deepseek_v3.modeling_deepseek_v3")
+    width, N, R, rest, D, rank = 20, 3, 4, 6, 10, 16
+    sizes = dict(qk_rope_head_dim=R, qk_nope_head_dim=rest, v_head_dim=D, kv_lora_rank=rank)
+    config = hf.DeepseekV3Config(
+        hidden_size=width,
+        num_attention_heads=N,
+        num_key_value_heads=N,
+        q_lora_rank=None,
+        rope_interleave=interleaved,
+        attn_implementation="eager",
+        **sizes,
+    )
+    torch.manual_seed(0)
+    peer = theirs.DeepseekV3Attention(config, 0).eval()
+    x = np.random.default_rng(5).normal(size=(2, T, width)).astype(np.float32)
+    with torch.no_grad():
+        for param in peer.parameters():
+            param.normal_(0.0, 0.4)
+        given = torch.tensor(x)
+        turns = theirs.DeepseekV3RotaryEmbedding(config)(given, torch.arange(T)[None])
+        future = torch.full((T, T), -torch.inf).triu(1)[None, None]
+        want = peer(given, turns, future)[0].numpy()
+
+    state = {name: p.detach().numpy() for name, p in peer.named_parameters()}
+    turned = np.r_[0:R:2, 1:R:2] if interleaved else np.arange(R)
+    q = state["q_proj.weight"].reshape(N, rest + R, width)
+    q = np.concatenate([q[:, rest:][:, turned], q[:, :rest]], 1).reshape(-1, width)
+    kv = state["kv_a_proj_with_mqa.weight"]
+    kv = np.concatenate([kv[rank:][turned], kv[:rank]])
+    up = (state["kv_b_proj.weight"] * state["kv_a_layernorm.weight"]).reshape(N, rest + D, rank)
+    ours = Attention(
+        width,
+        num_heads=N,
+        num_kv_heads=1,
+        head_dim=R + rest,
+        mechanism=Latent(decoupled=R),
+        rotary=Rotary(fraction=R / (R + rest)),
+        max_length=T,
+        key=jax.random.key(0),
+    )
+    ours.qkv[...] = jnp.asarray(np.concatenate([q, kv]).T)
+    ours.out[...] = jnp.asarray(state["o_proj.weight"].T)
+    ours.learned.key_up[...] = jnp.asarray(up[:, :rest].swapaxes(1, 2))
+    ours.learned.value_up[...] = jnp.asarray(up[:, rest:].swapaxes(1, 2))
+    x = jnp.asarray(x)
+    got = ours(x, mask=Causal(), positions=jnp.arange(T))
+    np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
+    state, first = ours.prefill(x[:, :-1], positions=jnp.arange(T - 1), max_length=T)
+    last = ours.step(state, x[:, -1:], positions=jnp.arange(T - 1, T))[1]
+    np.testing.assert_allclose(jnp.concatenate([first, last], 1), want, rtol=2e-4, atol=2e-5)
