@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import disk, records
-from experiments.config import Experiment, Train
+from experiments.config import Experiment
 from experiments.errors import ConfigError, RunDirectoryError
 from experiments.fairness import Fairness
 from experiments.lock import held_soon
@@ -103,6 +103,8 @@ def _fields(
         notes["matched"] = f"{name.rpartition('.')[2]}={value}, {off:+.1%}{far}"
     for kind, amount in rules.budget.items():
         made = planned.having(fields).experiment
+        if kind == "seconds":
+            made, first = _of_whole_calls(made), _of_whole_calls(first)
         if kind == "seconds" and of_first:  # as many as take as long in turns
             steps = of_first["fields"]["train.steps"] / _ratios(first, "step_time")(made)
             beyond = of_first["notes"]["steps"].endswith(OVER)
@@ -110,7 +112,7 @@ def _fields(
             steps, beyond = amount / _of_a_step(made, kind), False
         over = OVER if beyond or steps < 1 else ""
         steps = max(1, int(steps))
-        if kind != "steps" and steps > (call := _of_a_call(made.train)):
+        if kind != "steps" and steps > (call := _of_whole_calls(made).train.together):
             steps -= steps % call  # else variants would make more or fewer of them in one
         fields["train.steps"], notes["steps"] = steps, f"{steps:,}{over}"
     return {"fields": fields, "notes": notes}
@@ -180,9 +182,10 @@ def _ratios(first: Experiment, quantity: str) -> Callable[[Experiment], float]:
     return lambda experiment: measure(experiment) / reference
 
 
-def _of_a_call(train: Train) -> int:
-    """How many steps a call makes where so many divide the steps in all."""
-    return dataclasses.replace(train, steps=train.eval_every).together
+def _of_whole_calls(experiment: Experiment) -> Experiment:
+    """The experiment with steps that do not make its calls shorter."""
+    train = dataclasses.replace(experiment.train, steps=experiment.train.eval_every)
+    return dataclasses.replace(experiment, train=train)
 
 
 def _of_a_step(experiment: Experiment, kind: str) -> float:

@@ -244,6 +244,17 @@ def test_a_field_that_cannot_be_solved_is_said_to_be_matchs(tmp_path):
         alike(planned("softmax", "lstm"), Fairness(match="state_bytes"), tmp_path)
 
 
+def test_a_width_that_a_mechanism_refuses_is_one_mistake(tmp_path):
+    """Of `latent` with decoupled channels a traceback was shown."""
+    latent = tiny(model={"attention": {"name": "latent", "decoupled": 2}})
+    with pytest.raises(ConfigError, match=r"match solves model.head_dim .*\n  decoupled: expected"):
+        alike(
+            [*planned("softmax"), Planned("latent", latent)],
+            Fairness(match="state_bytes"),
+            tmp_path,
+        )
+
+
 def test_widths_that_are_solved_are_of_whole_parts(tmp_path):
     sweep = planned("softmax", "differential")
     found = [p.experiment for p in alike(sweep, Fairness(match="state_bytes"), tmp_path)]
@@ -313,6 +324,19 @@ def test_seconds_pay_for_steps_that_were_timed_in_turns(tmp_path, monkeypatch):
     monkeypatch.delattr(quantities, "milliseconds")
     again = alike(sweep, Fairness(budget={"seconds": 1.0}), tmp_path)
     assert [p.experiment for p in again] == [p.experiment for p in found]
+
+
+def test_steps_are_timed_in_calls_as_long_as_those_that_they_pay_for(tmp_path, monkeypatch):
+    """The config's own number of steps, which the budget replaces, made timed calls shorter."""
+    timed = []
+    monkeypatch.setattr(quantities, "Step", lambda experiment: experiment.train.together)
+    monkeypatch.setattr(quantities, "milliseconds", lambda *n: timed.extend(n) or [1.0] * len(n))
+    train = {"steps": 7, "eval_every": 8, "save_every": 8, "steps_per_call": 4}
+    sweep = planned("softmax", "linear", train=train)
+    found = alike(sweep, Fairness(budget={"seconds": 1.0}), tmp_path)
+    assert timed == [4, 4, 4]
+    assert [p.experiment.train.steps for p in found] == [1000, 1000]
+    assert [p.experiment.train.together for p in found] == [4, 4]
 
 
 def test_what_takes_as_long_as_a_step_beyond_the_budget_is_beyond_it_too(tmp_path, monkeypatch):
