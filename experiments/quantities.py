@@ -133,9 +133,10 @@ def layers(experiment: Experiment) -> list[Layer]:
 def state_bytes(experiment: Experiment) -> int | None:
     """Bytes that the layers keep of one sequence, of the task's length, to decode it: keys, sums,
     the last tokens of a convolution. None if one does not decode, or not to what it is trained as,
-    or if the encoder is not what decodes."""
-    sequence = experiment.posed.head == "sequence"
-    return None if sequence else _state_bytes(_encoder(experiment))
+    or if the encoder is not what decodes. Raises ConfigError for what the model refuses."""
+    if experiment.posed.head == "sequence":
+        return None
+    return refusing("the model", lambda: _state_bytes(_encoder(experiment)))
 
 
 def no_state(experiment: Experiment) -> str:
