@@ -1,5 +1,7 @@
 """Files of data that a user fetched: what is missing or broken is named in one line."""
 
+import fnmatch
+import os
 from pathlib import Path
 
 from experiments.errors import DataError
@@ -28,6 +30,18 @@ def present(path: Path, *, origin: str) -> Path:
     if not path.stat().st_size:
         raise DataError(f"{path}: expected data, but the file is empty; fetch it again ({origin})")
     return path
+
+
+def matching(path: Path, pattern: str) -> list[Path]:
+    """The files of a folder with such names, sorted; none if it does not exist. Raises DataError
+    for a folder that cannot be read, which Path.glob takes for an empty one."""
+    try:
+        names = os.listdir(path)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DataError(f"{path}: expected a folder that can be read: {error.strerror}") from None
+    return sorted(path / name for name in fnmatch.filter(names, pattern))
 
 
 def inside(root: Path, name: str, *, where: str) -> Path:

@@ -9,7 +9,7 @@ from jaxtyping import Int32, UInt8
 
 from experiments.errors import DataError
 from experiments.tasks.base import rng
-from experiments.tasks.files import folder, inside, present
+from experiments.tasks.files import folder, inside, matching, present
 
 FOLDERS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
 ORIGIN = (
@@ -30,7 +30,7 @@ def read(data_dir: str, size: int, dashes: int) -> dict[str, Labelled]:
     name = FOLDERS[dashes]
     holding = f"{name}/metadata/*.npy and {name}/imgs/*/sample_*.png of pathfinder{size}"
     root = folder(data_dir, holding=holding, origin=ORIGIN) / name
-    tables = sorted(root.glob("metadata/*.npy"))
+    tables = matching(root / "metadata", "*.npy")
     if not tables:
         raise DataError(f"{root}/metadata: expected text files *.npy, there are none ({ORIGIN})")
     named = [entry for table in tables for entry in _lines(root, table)]

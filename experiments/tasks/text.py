@@ -13,7 +13,7 @@ from experiments.errors import DataError
 from experiments.tasks.base import require, require_int, rng
 from experiments.tasks.byte_rows import VOCABULARY, Texts
 from experiments.tasks.fetched import Fetched
-from experiments.tasks.files import counted, folder, present
+from experiments.tasks.files import counted, folder, matching, present
 from experiments.tasks.tsv import lines
 
 ORIGIN = "aclImdb of https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz, unpacked"
@@ -102,7 +102,7 @@ def read(data_dir: str, part: str, max_length: int, count: int) -> Reviews:
 
 def _files(folder: Path) -> dict[str, list[bytes]]:
     """The texts of each class, by where they are."""
-    files = {str(folder / name): sorted((folder / name).glob("*.txt")) for name in CLASSES}
+    files = {str(folder / name): matching(folder / name, "*.txt") for name in CLASSES}
     whole = lambda path: present(path, origin=ORIGIN).read_bytes()
     return {where: [whole(path) for path in paths] for where, paths in files.items()}
 

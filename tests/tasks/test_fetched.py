@@ -227,6 +227,15 @@ def test_half_an_archive_of_reviews_is_refused(part, tmp_path):
         Text(data_dir=str(tmp_path), max_length=30, **REVIEW_SIZES).content()
 
 
+def test_a_folder_of_reviews_that_cannot_be_read_is_named(tmp_path):
+    """Its reviews were told as missing: expected 130, got 0."""
+    folder = reviews(tmp_path) / "train/pos"
+    folder.rename(tmp_path / "elsewhere")
+    folder.write_text("")
+    with pytest.raises(DataError, match=r"train/pos: expected a folder .*: Not a directory"):
+        Text(data_dir=str(tmp_path), max_length=30, **REVIEW_SIZES).content()
+
+
 @pytest.mark.parametrize("fields", [{"train": 22_501}, {"test": 3}, {"train": 0}])
 def test_sizes_that_have_no_half_are_refused(fields):
     with pytest.raises(ValueError, match=f"^{next(iter(fields))}: expected an .*, got "):

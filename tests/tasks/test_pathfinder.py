@@ -257,6 +257,14 @@ def test_broken_files_are_named(folder, file, data, problem):
         Pathfinder(dashes=6, data_dir=str(folder)).baselines()
 
 
+def test_a_folder_of_labels_that_cannot_be_read_is_named(folder):
+    labels = folder / "curv_baseline/metadata"
+    labels.rename(folder / "elsewhere")
+    labels.write_text("")
+    with pytest.raises(DataError, match=r"metadata: expected a folder .*: Not a directory"):
+        Pathfinder(dashes=6, data_dir=str(folder)).baselines()
+
+
 def test_images_cut_off_or_of_another_size_are_named(folder):
     path = folder / "curv_baseline/imgs/1/sample_2.png"
     whole = path.read_bytes()
