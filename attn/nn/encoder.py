@@ -142,6 +142,8 @@ class Encoder(nnx.Module):
         x = self.embedding(tokens, dropout_key=None)
         *_, L, width = x.shape
         check_range("rows", rows, 0, L - 1)
+        if L == 0:
+            return jnp.zeros((0, 0), jnp.float32)
         y, pullback = jax.vjp(stack, x)
         directions = jax.random.orthogonal(fold(jax.random.key(0), "probes"), width)[:count]
         directions = (directions * (width / count) ** 0.5).astype(y.dtype)

@@ -411,6 +411,8 @@ def test_rows_that_are_not_there_have_no_receptive_field():
     encoder = build(pooling="cls")
     field = jax.jit(lambda tokens: encoder.receptive_field(tokens, np.array([0, 6]), probes=2))
     assert (field(TOKENS[0]).max(1) > 0).all()
+    none = jnp.zeros(0, int)
+    assert build().receptive_field(none, none).shape == (0, 0)
     for wrong in (7, -1):
         with pytest.raises(ValueError, match=f"rows: expected integers from 0 to 6, got {wrong}"):
             encoder.receptive_field(TOKENS[0], jnp.array([0, wrong]))
