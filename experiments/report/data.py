@@ -66,15 +66,15 @@ def at(values: Any, key: str) -> Any:
 
 
 def together(several: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Values of several, by a label: what is not the same for all that have any is named after its
-    own."""
+    """Values of several, by a label: what is not the same for all that have any is named after
+    those that have it."""
     several = {label: one for label, one in several.items() if one}
-    same = lambda name, value: all(one.get(name) == value for one in several.values())
-    return {
-        name if same(name, value) else f"{name} ({label})": value
-        for label, one in several.items()
-        for name, value in one.items()
-    }
+    found = {}
+    for one in several.values():
+        for name, value in one.items():
+            own = [label for label, x in several.items() if name in x and x[name] == value]
+            found[name if len(own) == len(several) else f"{name} ({', '.join(own)})"] = value
+    return found
 
 
 def variants(

@@ -648,6 +648,7 @@ def test_baselines_of_other_tasks_keep_their_names_apart(tmp_path):
     # one of which no run has finished has none, and makes no others differ
     none = dataclasses.replace(a, baselines={})
     assert merged({"a": a, "none": none, "c": a}).baselines == {"chance": 0.1}
+    assert merged({"a": a, "b": b, "c": a}).baselines["chance (a, c)"] == 0.1
 
 
 def test_an_environment_that_is_the_same_is_told_once(tmp_path):
