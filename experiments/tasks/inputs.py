@@ -11,15 +11,15 @@ from jaxtyping import Bool, Int
 from experiments.tasks.base import Batch, Task, check_draw, require, rng
 
 Objective = Literal["label", "masked", "causal"]
-MASK = 0  # the id of padding, which stands for nothing else within a row's length
+MASK = 0  # the id of padding; where a row has it too (`Recall` without noise), there is nothing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inputs(Task):
     """The tokens of `task`: "causal" asks for each from those before it; "masked" asks for a share
-    of `rate` of each row's, of which 8 in 10 are hidden, one is another token and one is left as
-    it is (Devlin et al. 2018, arXiv:1810.04805). The vocabulary is that of the task, so what a
-    model learns here fits the model of the task."""
+    of `rate` of each row's, but for a 0, which is none: of these 8 in 10 are hidden, one is another
+    token and one is left as it is (Devlin et al. 2018, arXiv:1810.04805). The vocabulary is that of
+    the task, so what a model learns here fits the model of the task."""
 
     head: ClassVar[str] = "token"
     task: Task
@@ -92,7 +92,8 @@ class Inputs(Task):
             rows = len(tokens) // len(streams)
             noise = [random.random((2, rows, width)) for random in streams]
             order, kind = np.concatenate(noise, axis=1)
-            asked = _chosen(order, real, self.rate)
+            # a 0 would be asked for where it is shown
+            asked = _chosen(order, real & (tokens != MASK), self.rate)
             draw = lambda random: random.integers(1, self.vocab_size, (rows, width))
             other = np.concatenate([draw(random) for random in streams])
             tokens = np.where(asked & (kind < 0.8), MASK, tokens)

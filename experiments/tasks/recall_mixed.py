@@ -58,6 +58,10 @@ class RecallMixed(Drawn):
         return max(self.lengths)
 
     @property
+    def padded(self) -> bool:
+        return min(self.lengths) < self.train_length
+
+    @property
     def slices(self) -> tuple[str, ...]:
         held = zip(self.held_lengths, self.held_pairs)
         return tuple(f"{counted(kv)} in {length}" for length, kv in held)

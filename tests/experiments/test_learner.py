@@ -9,6 +9,7 @@ import pytest
 from tiny_experiment import tiny
 
 from experiments.learner import Learner, Shape, first_largest, zero_if_finite
+from experiments.tasks import RecallMixed
 
 INF, NAN = jnp.inf, jnp.nan
 
@@ -45,6 +46,14 @@ def test_a_training_batch_unlike_the_held_out_rows_is_named():
         Shape(full=True, asked=2).check(padded)
     with pytest.raises(ValueError, match=r"weights: expected at most 1 labels .*`asked`.*, got 2"):
         Shape(full=False, asked=1).check(padded)
+
+
+def test_training_rows_may_be_shorter_than_all_that_are_held_out():
+    sizes = dict(lengths=(16, 32), pairs=(2, 2), shares=(1, 1), held_lengths=(32,), held_pairs=(2,))
+    task = RecallMixed(vocab_size=64, validation=8, test=8, **sizes)
+    batch = task.batch(0, 0, 8)
+    assert set(batch.lengths) == {16, 32}
+    assert Shape.of(task, 8).check(batch) is batch
 
 
 @pytest.mark.slow

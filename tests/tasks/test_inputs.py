@@ -8,7 +8,7 @@ import pytest
 
 from experiments.config import Model
 from experiments.errors import ConfigError
-from experiments.tasks import Bytes, Digits, Induction, Inputs, ListOps, Text
+from experiments.tasks import Bytes, Digits, Induction, Inputs, ListOps, Recall, Text
 from experiments.tasks.base import majority
 from experiments.validation import from_dict
 
@@ -58,6 +58,14 @@ def test_training_rows_may_be_narrower(objective):
     assert batch.tokens.shape == batch.labels.shape == batch.weights.shape == (8, 9)
     (held,) = inputs.evaluation("validation", 40)
     assert inputs.checked(held, 40).tokens.shape == (40, 20)
+
+
+def test_nothing_between_the_tokens_of_a_row_is_not_asked():
+    recall = Recall(vocab_size=64, noise=False, validation=40, test=3)
+    batch, raw = posed("masked", recall, 0.5).batch(0, 0, 8), recall.batch(0, 0, 8)
+    asked = batch.weights > 0
+    assert (raw.tokens[asked] > 0).all()
+    np.testing.assert_array_equal(asked.sum(1), np.round(0.5 * (raw.tokens > 0).sum(1)))
 
 
 def test_held_out_rows_are_hidden_alike_in_any_batch():
