@@ -73,7 +73,7 @@ def backward(t: Tiling, q, k, v, out, top, total, do, d_lse, mask, bias, dropout
     starts, width, queries, cut = _geometry(t, mask)
     # in blocks, as the loop uses them: it would recompute them for each score
     tops = t.rows_to_blocks(going_back(top, total, do.swapaxes(1, 2), d_lse), jnp.inf)
-    q, sent = queries(q), queries(sending(total, do, d_lse))
+    q, sent = queries(q), queries(sending(t, q, k, total, do, d_lse))
     d_lses, do = t.rows_to_blocks(d_lse), queries(do)
     dropout = _padded(queries, dropout)
     poison = _poison(q, k, v)

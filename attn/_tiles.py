@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Shaped
 from attn._axes import conjunction
 from attn._core import isolate, marked
 from attn._dropout import Dropout, keep
-from attn._wide import inverse
+from attn._wide import inverse, wide
 
 LOG2E = math.log2(math.e)
 
@@ -158,21 +158,32 @@ def going_in(t: Tiling, q, k, v):
 def coming_back(t: Tiling, q, k, v, total, do, d_lse):
     """Inputs of the backward pass: q scaled and in base 2, and zeros where anything is not
     finite."""
-    q, k, v = (isolate(x.astype(q.dtype))[0] for x in (wanted(q, total, do, d_lse), k, v))
+    q = wanted(t, q, k, total, do, d_lse)
+    q, k, v = (isolate(x.astype(q.dtype))[0] for x in (q, k, v))
     return q * (t.scale * LOG2E), k, v
 
 
-def wanted(q, total, do, d_lse):
+def wanted(t: Tiling, q, k, total, do, d_lse):
     """q [R, T, N, H], 0 in the rows that are not `sending`."""
-    return jnp.where(sending(total, do, d_lse), q, 0)
+    return jnp.where(sending(t, q, k, total, do, d_lse), q, 0)
 
 
-def sending(total, do, d_lse):
+def sending(t: Tiling, q, k, total, do, d_lse):
     """Whether a row sends a number back, [R, T, N, 1]. Not if its sum [R, N, T] is NaN: a score
     that overflowed would do so again, inf - inf against a top of inf. Nor if it is unused, of
-    gradient 0: a score that was -inf, added up in another order, may be NaN."""
+    gradient 0, and large: a score that was -inf, added up in another order, may be NaN. (Other
+    unused rows have second derivatives.)"""
     # heads first, as for `going_back`: XLA finds what rows are asked once for both
-    return (~jnp.isnan(total) & _asked(do.swapaxes(1, 2), d_lse)).mT[..., None]
+    asked = _asked(do.swapaxes(1, 2), d_lse).mT[..., None]
+    return ~jnp.isnan(total).mT[..., None] & (asked | _small(t, q, k))
+
+
+def _small(t: Tiling, q, k):
+    """Whether no score of a row, nor a sum on the way to it, can overflow, [R, T, N, 1]."""
+    largest = jnp.where(jnp.isfinite(k), jnp.abs(k), 0).max(initial=0).astype(wide(q).dtype)
+    factor = q.shape[-1] * max(1.0, abs(t.scale)) * LOG2E
+    top = jnp.abs(wide(q)).max(-1, keepdims=True, initial=0)
+    return top * largest * factor < huge(largest.dtype) / 2
 
 
 def _asked(do, d_lse):

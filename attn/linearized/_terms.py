@@ -137,7 +137,7 @@ class Read:
         if self.weight is None:
             return d_out, None
         share = jnp.where(self.weight == 0, 0, 1 / _or_one(self.weight))
-        d_weight = jnp.where(d_out == 0, 0, d_out * out).sum(-1)
+        d_weight = (d_out * jnp.where((d_out == 0) & ~jnp.isfinite(out), 0, out)).sum(-1)
         return divide(d_out, self.weight), -d_weight * share
 
 

@@ -104,6 +104,22 @@ def test_each_bias_equals_the_materialized(name, learned):
 
 
 @pytest.mark.slow
+def test_rows_that_are_not_used_have_second_derivatives():
+    q, k, v, _ = inputs(attn.Softmax(), T=45, S=45)
+    made = []
+    for name in ("materialized", "blockwise"):
+        attend = functools.partial(attn.dot_product_attention, implementation=name)
+
+        def loss(*x, attend=attend):  # 0, and so is its gradient; but not the gradient's own
+            out = attend(*x)
+            return jnp.square(out - jax.lax.stop_gradient(out)).sum()
+
+        slopes = jax.grad(loss, argnums=(0, 1, 2))
+        made.append(jax.jit(lambda *x, slopes=slopes: jax.jvp(slopes, x, x)[1])(q, k, v))
+    assert_near(*made, room=1e-5)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [Causal(), Window(9, 4) & Padding(jnp.array([13, 45]))], ids=str)
 def test_dropout_and_cap_equal_the_materialized(mask):
     q, k, v, _ = inputs(attn.Softmax(), T=45, S=45)
