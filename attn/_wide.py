@@ -40,6 +40,14 @@ def finite(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.where(jnp.isfinite(x), x, 0)
 
 
+def log_add(x: Float[Array, "..."], y: Float[Array, "..."] | float) -> Float[Array, "..."]:
+    """log(exp(x) + exp(y)). In a scan jax 0.10 gets the second derivative of its own logaddexp, and
+    so of its softplus, wrong where x = y: there its maximum and its absolute value have none."""
+    above = x > y
+    top, other = jnp.where(above, x, y), jnp.where(above, y, x)
+    return top + jnp.log1p(jnp.exp(other - top))
+
+
 def largest(x: Float[Array, "*L H"]) -> Float[Array, "*L 1"]:
     """What to divide each row by: its largest magnitude, without gradient, capped so that its
     inverse is not 0: XLA multiplies by the inverse, which for 1e38 is 0 on a CPU."""

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float
 
 from attn._axes import aligned
 from attn._core import dots, isolate
-from attn._wide import wide, wide_dtype
+from attn._wide import log_add, wide, wide_dtype
 from attn.compressed._scanned import over_slots
 
 LOG_2 = math.log(2)
@@ -92,4 +92,4 @@ def _packing(
     """a of each token, and the poison of those whose scores overflow."""
     s = jnp.einsum("...sh,...lh->...sl", k, packed.astype(k.dtype) * k.shape[-1] ** -0.5)
     s, over = isolate(s)  # before the softplus: 0 times its derivative would be NaN
-    return jax.nn.softplus(s * LOG_2) / LOG_2, over
+    return log_add(s * LOG_2, 0.0) / LOG_2, over

@@ -14,7 +14,7 @@ from attn._core import isolate, masked_softmax, seen_array
 from attn._explicit import auto_inside
 from attn._inputs import check_state
 from attn._tokens import no_output
-from attn._wide import wide
+from attn._wide import log_add, wide
 from attn.linearized import _attend, _dense
 from attn.linearized._family import Linearized
 from attn.linearized._terms import State, Terms, low
@@ -108,11 +108,11 @@ class Efficient(Linearized):
         if q.shape[-3] == 0:
             return state, no_output(q, v)
         k, poison = _logits(k, jnp.ones(k.shape[-3], bool))
-        before = jnp.logaddexp(_earlier(k, None), state.total[..., None, :, :])
+        before = log_add(_earlier(k, None), state.total[..., None, :, :])
         share, log_decay = _gate(k, before)
         gates = {"log_decay": log_decay}
         sums, out = _attend.follow(self, state.sums, wide(q), share + poison, v, gates, {})
-        total = jnp.logaddexp(before, k)[..., -1, :, :]
+        total = log_add(before, k)[..., -1, :, :]
         return Running(sums, total), out.astype(jnp.result_type(q))
 
     @classmethod
@@ -130,7 +130,7 @@ def _logits(k, shown: Bool[Array, "*#B S"]):
 
 def _gate(k, before):
     """(1 - g, log g): the shares of a key and of what was before it in the log-sum-exp of both."""
-    return jax.nn.sigmoid(k - before), -jax.nn.softplus(k - before)
+    return jax.nn.sigmoid(k - before), -log_add(k - before, 0.0)
 
 
 def _share(k, ids):
@@ -138,7 +138,7 @@ def _share(k, ids):
     if ids is None:
         return jax.nn.softmax(k, axis=-3)
     after = jnp.flip(_earlier(jnp.flip(k, -3), jnp.flip(ids, -1)), -3)
-    return jax.nn.sigmoid(k - jnp.logaddexp(_earlier(k, ids), after))
+    return jax.nn.sigmoid(k - log_add(_earlier(k, ids), after))
 
 
 def _earlier(k: Float[Array, "*B S K H"], ids) -> Float[Array, "*B S K H"]:
@@ -174,7 +174,7 @@ def _running(
 
     def join(before, now):
         begun = before[0] | now[0]
-        total = jnp.where(now[0], now[1], jnp.logaddexp(before[1], now[1]))
+        total = jnp.where(now[0], now[1], log_add(before[1], now[1]))
         return (begun, total), (begun, total)
 
     nothing = jnp.zeros_like(begins[0]), jnp.full_like(x[0], low(x.dtype))
@@ -182,7 +182,7 @@ def _running(
     nothing = jax.tree.map(lambda y: y[0], nothing)
     _, (_, ends) = lax.scan(join, nothing, (begun[-1], total[-1]))
     before = jnp.concatenate([nothing[1][None], ends[:-1]])
-    total = jnp.where(begun, total, jnp.logaddexp(total, before[None]))
+    total = jnp.where(begun, total, log_add(total, before[None]))
     total = jnp.swapaxes(total, 0, 1).reshape(run * total.shape[1], *total.shape[2:])
     return jnp.moveaxis(total[:S], 0, -3)
 
