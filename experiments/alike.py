@@ -144,7 +144,8 @@ def matched(planned: Planned, first: Experiment, quantity: str, name: str) -> tu
 
 
 def solve(ratio: Callable[[int], float]) -> tuple[int, float]:
-    """The integer at which an increasing ratio is nearest to 1, and the ratio there."""
+    """The integer at which an increasing ratio is nearest to 1, and the ratio there. Raises
+    TypeError for one that never changes."""
     low, high = 1, 64
     seen = {n: ratio(n) for n in (low, high)}
     while seen[high] < 1 and high < LARGEST:
@@ -157,6 +158,8 @@ def solve(ratio: Callable[[int], float]) -> tuple[int, float]:
         seen[middle] = ratio(middle)
         low, high = (middle, high) if seen[middle] < 1 else (low, middle)
         halve = not halve
+    if len({*seen.values()}) == 1:  # the least value would be taken: a learning rate of 1
+        raise TypeError("it is the same with any; name another as 'match' in its dict in sweep()")
     best = min(seen, key=lambda n: abs(seen[n] - 1))
     return best, seen[best]
 
