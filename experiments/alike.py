@@ -89,6 +89,9 @@ def _fields(
     """What is changed in a variant, and what a table says of it; `of_first` is that of the first
     variant, None for itself."""
     fields, notes = {}, {}
+    if rules.budget.keys() - {"steps"}:  # it sets steps of whole calls, and such are timed
+        planned = dataclasses.replace(planned, experiment=_in_whole_calls(planned.experiment))
+        first = _in_whole_calls(first)
     if rules.match != "none" and first.posed.head in ("classification", "dual"):
         # what is solved may be the width of its hidden layer too, and a head of three units learns
         # nothing whatever is before it
@@ -103,8 +106,6 @@ def _fields(
         notes["matched"] = f"{name.rpartition('.')[2]}={value}, {off:+.1%}{far}"
     for kind, amount in rules.budget.items():
         made = planned.having(fields).experiment
-        if kind == "seconds":
-            made, first = _of_whole_calls(made), _of_whole_calls(first)
         if kind == "seconds" and of_first:  # as many as take as long in turns
             steps = of_first["fields"]["train.steps"] / _ratios(first, "step_time")(made)
             beyond = of_first["notes"]["steps"].endswith(OVER)
@@ -112,7 +113,7 @@ def _fields(
             steps, beyond = amount / _of_a_step(made, kind), False
         over = OVER if beyond or steps < 1 else ""
         steps = max(1, int(steps))
-        if kind != "steps" and steps > (call := _of_whole_calls(made).train.together):
+        if kind != "steps" and steps > (call := made.train.together):
             steps -= steps % call  # else variants would make more or fewer of them in one
         fields["train.steps"], notes["steps"] = steps, f"{steps:,}{over}"
     return {"fields": fields, "notes": notes}
@@ -185,8 +186,8 @@ def _ratios(first: Experiment, quantity: str) -> Callable[[Experiment], float]:
     return lambda experiment: measure(experiment) / reference
 
 
-def _of_whole_calls(experiment: Experiment) -> Experiment:
-    """The experiment with steps that do not make its calls shorter."""
+def _in_whole_calls(experiment: Experiment) -> Experiment:
+    """With as many steps as lie between evaluations, of which a call makes the most it can."""
     train = dataclasses.replace(experiment.train, steps=experiment.train.eval_every)
     return dataclasses.replace(experiment, train=train)
 

@@ -317,6 +317,23 @@ def test_a_budget_of_less_than_a_step_is_told(tmp_path):
     assert found.notes == {"steps": "1 (more than the budget)"}
 
 
+@pytest.mark.parametrize("match", ["none", "step_time"])
+def test_seconds_pay_for_steps_that_were_timed_as_they_are_trained(match, tmp_path, monkeypatch):
+    """Of 37 steps, which the budget replaces, a call makes one: a step was timed without others."""
+    timed = []
+
+    def step(experiment):
+        timed.append(experiment.train.together)
+        return experiment.model.mlp_width
+
+    monkeypatch.setattr(quantities, "Step", step)
+    monkeypatch.setattr(quantities, "milliseconds", lambda *widths: [float(n) for n in widths])
+    train = {"steps": 37, "eval_every": 8, "save_every": 16, "steps_per_call": 4}
+    sweep = planned("softmax", "linear", train=train)
+    found = alike(sweep, Fairness(match=match, budget={"seconds": 1.0}), tmp_path)
+    assert {p.experiment.train.together for p in found} == {4} == {*timed}
+
+
 def test_seconds_pay_for_steps_that_were_timed_in_turns(tmp_path, monkeypatch):
     """Each variant was timed alone, so that what else ran meanwhile settled how long it trained."""
     slowed = iter([1.0, 3.0, 2.0])
@@ -334,19 +351,6 @@ def test_seconds_pay_for_steps_that_were_timed_in_turns(tmp_path, monkeypatch):
     monkeypatch.delattr(quantities, "milliseconds")
     again = alike(sweep, Fairness(budget={"seconds": 1.0}), tmp_path)
     assert [p.experiment for p in again] == [p.experiment for p in found]
-
-
-def test_steps_are_timed_in_calls_as_long_as_those_that_they_pay_for(tmp_path, monkeypatch):
-    """The config's own number of steps, which the budget replaces, made timed calls shorter."""
-    timed = []
-    monkeypatch.setattr(quantities, "Step", lambda experiment: experiment.train.together)
-    monkeypatch.setattr(quantities, "milliseconds", lambda *n: timed.extend(n) or [1.0] * len(n))
-    train = {"steps": 7, "eval_every": 8, "save_every": 8, "steps_per_call": 4}
-    sweep = planned("softmax", "linear", train=train)
-    found = alike(sweep, Fairness(budget={"seconds": 1.0}), tmp_path)
-    assert timed == [4, 4, 4]
-    assert [p.experiment.train.steps for p in found] == [1000, 1000]
-    assert [p.experiment.train.together for p in found] == [4, 4]
 
 
 def test_what_takes_as_long_as_a_step_beyond_the_budget_is_beyond_it_too(tmp_path, monkeypatch):
