@@ -101,7 +101,8 @@ def _parse(
         problems.append(str(error))
         values.mark_as_parsed()
     for name in values:
-        if values[name].default is None and not values[name].value:
+        # each of those given several times: an empty --workdir would be the current folder
+        if values[name].default is None and not all(values[name].value or [""]):
             problems.append(f"--{name}: is required, {values[name].help}")
     return overrides, problems
 

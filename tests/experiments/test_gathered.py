@@ -833,6 +833,14 @@ def test_what_is_no_comparison_is_refused(tmp_path, capsys):
     assert "--out: given twice" in errors
 
 
+def test_an_empty_workdir_is_not_the_current_folder(tmp_path, monkeypatch, capsys):
+    """`--workdir=$UNSET` reported whatever comparison it was called in."""
+    monkeypatch.chdir(tmp_path)
+    assert command.main(["--workdir=", "--out=out"]) == 2
+    assert command.main([f"--workdir={tmp_path}", "--workdir=", "--out=out"]) == 2
+    assert capsys.readouterr().err.count("--workdir: is required") == 2
+
+
 @pytest.mark.parametrize("name", ["..", "../../other", "/etc", "a/b"])
 def test_a_run_named_out_of_the_directory_is_refused(name, tmp_path):
     leave(tmp_path, [(planned(), 0.5)])
