@@ -113,7 +113,7 @@ def _chunks_backward(turn, length, unroll, saved, cotangents):
         sums = jax.tree.map(finite, sums_of(state))
         _, pull, read = jax.vjp(again, learned, sums, floats(piece), has_aux=True)
         # not recomputed: the quotient's gradient takes the saved result
-        more, d_sums, d_piece = pull((d_sums, read.pull(made, d_made)))
+        more, d_sums, d_piece = pull((d_sums, read.pull(made, d_made, mute)))
         put = lambda x, y: lax.dynamic_update_slice_in_dim(x, y, c * length, 1)
         d_learned = jax.tree.map(jnp.add, d_learned, more)
         return (d_learned, d_sums, jax.tree.map(put, d_tokens, d_piece)), None

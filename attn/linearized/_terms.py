@@ -130,14 +130,15 @@ class Read:
         x = x + lax.stop_gradient(self.poison)[..., None]
         return jnp.swapaxes(x.reshape(B, K * G, C, D), 1, 2)
 
-    def pull(self, out, d_out) -> tuple[Array, Array | None]:
-        """The gradients of sums and weight, given that of `out`. An unused row adds nothing,
-        whatever it holds."""
-        out, d_out = (jnp.swapaxes(x, 1, 2).reshape(self.sums.shape) for x in (out, d_out))
+    def pull(self, out, d_out, mute) -> tuple[Array, Array | None]:
+        """The gradients of sums and weight, given that of `out`. In rows that are `mute` [B, C, N],
+        as they hold what is not finite, unused numbers add nothing."""
+        heads_first = lambda x: jnp.swapaxes(x, 1, 2).reshape(*self.sums.shape[:-1], *x.shape[3:])
+        out, d_out, mute = map(heads_first, (out, d_out, mute))
         if self.weight is None:
             return d_out, None
         share = jnp.where(self.weight == 0, 0, 1 / _or_one(self.weight))
-        d_weight = (d_out * jnp.where((d_out == 0) & ~jnp.isfinite(out), 0, out)).sum(-1)
+        d_weight = jnp.where(mute[..., None] & (d_out == 0), 0, d_out * out).sum(-1)
         return divide(d_out, self.weight), -d_weight * share
 
 
