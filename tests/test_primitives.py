@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -181,6 +182,13 @@ def test_it_is_exported_for_any_batch(name):
     exported = jax.export.export(call)(*map(any_batch, (q, k, v)), **shapes)
     out, want = exported.call(q, k, v, **learned), call(q, k, v, **learned)
     assert_close(out, want, dtype=out.dtype, what=name, room=mechanism.room)
+
+
+def test_the_page_on_guarantees_counts_what_is_exported_for_any_batch():
+    text = (pathlib.Path(__file__).parent.parent / "docs/guarantees.md").read_text()
+    told = re.search(r"first examples of (\d+)\s+mechanisms.*?\)\. (.*?) choose", text, re.S)
+    assert int(told[1]) == len(attn.MECHANISMS) - len(BATCH_IS_KNOWN)
+    assert set(re.findall(r"`(\w+)`", told[2])) == set(BATCH_IS_KNOWN)
 
 
 @pytest.mark.parametrize("name", attn.MECHANISMS)

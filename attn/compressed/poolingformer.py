@@ -60,7 +60,7 @@ def poolingformer_attention(
     edge of the first level alone. Each head projects its own y: the paper's second level mixes all
     heads, which a layer does only before and after. O(T (window + pool_window / stride)) time, O(T)
     memory. Honours `Causal` and `Padding` joined by `&`, else NotImplementedError. Raises
-    ValueError for settings and arrays that do not fit.
+    ValueError for settings and arrays that do not fit, TypeError for a pool's arrays without it.
     """
     arrays = {"query_projection": query_projection, "key_projection": key_projection}
     arrays |= {"value_projection": value_projection, "key_pool": key_pool, "value_pool": value_pool}

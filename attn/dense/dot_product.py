@@ -91,8 +91,8 @@ def dot_product_attention(
     arXiv:2309.17453; zeros give softmax over one more key and value of 0). With `dropout_key`,
     weights are dropped at `dropout_rate`, independently for each batch row and head, and the same
     ones in every implementation. A query that sees nothing gets 0. `return_lse` also returns the
-    log-sum-exp of each row (float32, sink included, -inf where nothing is seen), for `merge`.
-    `implementation` is a name of `IMPLEMENTATIONS` or several, best first: by default the
+    log-sum-exp of each row (in at least float32, sink included, -inf where nothing is seen), for
+    `merge`. `implementation` is a name of `IMPLEMENTATIONS` or several, best first: by default the
     platform's; `picked` tells which runs. `block` is for `blockwise` alone: how many queries and
     keys it visits at once. Raises ValueError or TypeError for wrong shapes, dtypes or settings,
     NotImplementedError if no implementation that is named can honour the rest.

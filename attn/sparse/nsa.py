@@ -73,14 +73,14 @@ def nsa_attention(
     Native sparse attention (Yuan et al. 2025, arXiv:2502.11089); each is softmax(q k^T / sqrt(H)) v
     over keys up to the query. Compressed: one key and value for each run of l = compression_block
     tokens, starting every compression_stride tokens, by gelu((x + position) up) down. Selected: the
-    `selected` blocks of largest compressed weight, summed over the query heads of a key head, which
-    share their selection; the first `initial` and the last `local` blocks are always among them.
-    Window: the last `window` tokens. Query i stands at token i + offset (of `Causal`) and takes
-    that token's gate; past the last token there is none and the output is 0. A run with a padded
-    token has no compressed key. The paper gives each branch its own keys and values (section
-    3.3.3): then k and v are those that are compressed, and all four of `selected_k`, `selected_v`,
-    `near_k` and `near_v` those of the selected branch and of the window. Without these, all three
-    branches use k and v.
+    `selected` blocks of largest compressed weight, a run's times the share of its tokens in the
+    block, summed over the query heads of a key head, which share their selection; the first
+    `initial` and the last `local` blocks are always among them. Window: the last `window` tokens.
+    Query i stands at token i + offset (of `Causal`) and takes that token's gate; past the last
+    token there is none and the output is 0. A run with a padded token has no compressed key. The
+    paper gives each branch its own keys and values (section 3.3.3): then k and v are those that are
+    compressed, and all four of `selected_k`, `selected_v`, `near_k` and `near_v` those of the
+    selected branch and of the window. Without these, all three branches use k and v.
 
     O(T (selected selection_block + window) + T S / compression_stride) time, O(T + S) memory.
     Raises NotImplementedError without Causal, on masks but Causal and Padding or on a bias,
