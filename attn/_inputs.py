@@ -32,6 +32,10 @@ def check_qkv(q, k, v, mask: Mask, bias=None) -> tuple[Mask, Bias | None]:
             )
     *batch, T, N, H = q.shape
     S, K = k.shape[-3:-1]
+    if not isinstance(T, int):  # what runs depends on it
+        raise ValueError(
+            f"q: expected a known length, got {list(q.shape)}; jax.export may leave open the batch"
+        )
     if list(k.shape) != [*batch, S, K, H]:
         raise ValueError(f"k: expected {[*batch, 'S', 'K', H]} to go with q, got {list(k.shape)}")
     if list(v.shape[:-1]) != [*batch, S, K]:

@@ -14,6 +14,15 @@ def is_integer(x) -> bool:
     return isinstance(x, numbers.Integral) and not isinstance(x, bool)
 
 
+def is_hashable(x) -> bool:
+    """Whether x can be hashed, as a record can whose fields are plain values."""
+    try:
+        hash(x)
+    except TypeError:
+        return False
+    return True
+
+
 def check_count(name: str, value, *, least: int = 1) -> None:
     """Raise ValueError unless `value` is an integer from `least` to 2^30."""
     if not is_integer(value) or not least <= value <= 2**30:

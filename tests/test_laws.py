@@ -1,11 +1,15 @@
 """Every law of `attn.testing` over every example of every mechanism."""
 
+import dataclasses
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiers import ENGINES
 
 import attn
 from attn.linearized._family import Linearized
+from attn.nn import EncoderConfig
 from attn.sparse._patterned import Patterned
 from attn.testing import LAWS, check, guarantees
 from attn.testing.contract import BrokenLaw, assert_same_bits
@@ -91,6 +95,21 @@ def test_unknown_law_is_named():
 def test_unknown_sizes_are_named():
     with pytest.raises(TypeError, match=r"shape: expected names out of batch, T, .*, got t$"):
         attn.testing.inputs(attn.Softmax(), t=5)
+
+
+def test_a_record_with_a_list_or_an_array_is_refused():
+    """Every law held, and an encoder of it raised Python's "unhashable type"."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Sized(attn.Linear):
+        sizes: object = None
+
+    sizes = dict(vocab_size=5, max_length=9, classes=3, layers=2, width=16, heads=4, mlp_width=8)
+    for held in ([1, 2], np.ones(2), jnp.ones(2)):
+        with pytest.raises(TypeError, match=r"^mechanism: expected fields .* hashed, .*Sized\("):
+            check(Sized(sizes=held))
+        with pytest.raises(ValueError, match=r"mechanism: expected fields .* hashed, .*Sized\("):
+            EncoderConfig(**sizes, mechanism=Sized(sizes=held))
 
 
 @pytest.mark.parametrize(

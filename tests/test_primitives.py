@@ -191,6 +191,21 @@ def test_the_page_on_guarantees_counts_what_is_exported_for_any_batch():
     assert set(re.findall(r"`(\w+)`", told[2])) == set(BATCH_IS_KNOWN)
 
 
+@pytest.mark.parametrize("name", at_once(attn.MECHANISMS))
+def test_a_length_left_open_by_export_is_refused_by_name(name):
+    """jax said, in terms of its own, that it does not know how t compares with a number."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, v, learned = inputs(mechanism, **TINY)
+    gates = mechanism.gate_shapes(num_heads=4, num_kv_heads=2, head_dim=4)
+    (t,) = jax.export.symbolic_shape("t")
+    any_length = lambda x: jax.ShapeDtypeStruct((x.shape[0], t, *x.shape[2:]), x.dtype)
+    shapes = {name: any_length(x) if name in gates else x for name, x in learned.items()}
+    for f in (mechanism, mechanism.reference):
+        call = jax.jit(functools.partial(f, mask=base_mask(mechanism)))
+        with pytest.raises(ValueError, match=r"^q: expected a known length, got \[2, t, 4, 4\]"):
+            jax.export.export(call)(*map(any_length, (q, k, v)), **shapes)
+
+
 @pytest.mark.parametrize("name", attn.MECHANISMS)
 def test_a_narrow_state_is_made_under_strict_promotions(name):
     mechanism = attn.MECHANISMS[name].examples()[0]

@@ -6,7 +6,7 @@ from typing import Literal, get_args, get_origin
 import numpy as np
 
 from attn._requests import turned_too_far, wrong_requests
-from attn._settings import is_integer, is_number
+from attn._settings import is_hashable, is_integer, is_number
 from attn.biases import Bias
 from attn.masks import Causal
 from attn.mechanism import Mechanism
@@ -63,8 +63,11 @@ def _values(c) -> list[str]:
         "a Mechanism such as attn.Softmax(), or a Mixer such as attn.nn.LSTM(), or a tuple of them"
     )
     expect(known, "mechanism", what)
+    plain = all(map(is_hashable, given))
+    what = "fields that can be hashed, such as texts, numbers and tuples"
+    expect(plain or not known, "mechanism", what)
     attending = [m for m in given if isinstance(m, Mechanism)]
-    for mechanism in dict.fromkeys(attending) if known else ():
+    for mechanism in dict.fromkeys(attending) if known and plain else ():
         found += [f"mechanism: {mechanism.name}.{line}" for line in wrong_requests(mechanism)]
     return found
 

@@ -4,6 +4,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable
 
+from attn._settings import is_hashable
 from attn.mechanism import Mechanism
 from attn.testing import laws, runs
 from attn.testing.contract import BrokenLaw
@@ -68,12 +69,15 @@ def check(mechanism: Mechanism, *, only: Iterable[str] = ()) -> Report:
 
     A law about what a variant does not offer (it refuses `Causal`, it does not decode) holds
     trivially. An exception that is not a refusal is reported as a broken law. Raises TypeError for
-    what is not a Mechanism, ValueError for an unknown law.
+    what is not a Mechanism, or not hashable, ValueError for an unknown law.
     """
     if not isinstance(mechanism, Mechanism):
         name = getattr(mechanism, "__name__", repr(mechanism))
         hint = f"; write {name}()" if isinstance(mechanism, type) else ""
         raise TypeError(f"mechanism: expected an attn.Mechanism, got {name}{hint}")
+    if not is_hashable(mechanism):
+        what = "fields that can be hashed, such as texts, numbers and tuples"
+        raise TypeError(f"mechanism: expected {what}, got {mechanism!r}")
     only = (only,) if isinstance(only, str) else tuple(only)
     unknown = sorted(set(only) - set(LAWS))
     if unknown:
