@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Shaped
 from attn._axes import conjunction
 from attn._core import isolate, marked
 from attn._dropout import Dropout, keep
-from attn._wide import inverse, wide
+from attn._wide import finite, inverse, wide
 
 LOG2E = math.log2(math.e)
 
@@ -158,14 +158,15 @@ def going_in(t: Tiling, q, k, v):
 def coming_back(t: Tiling, q, k, v, total, do, d_lse):
     """Inputs of the backward pass: q scaled and in base 2, and zeros where anything is not
     finite."""
-    q = wanted(t, q, k, total, do, d_lse)
-    q, k, v = (isolate(x.astype(q.dtype))[0] for x in (q, k, v))
+    q, k, v = wanted(t, q, k, v, total, do, d_lse)
     return q * (t.scale * LOG2E), k, v
 
 
-def wanted(t: Tiling, q, k, total, do, d_lse):
-    """q [R, T, N, H], 0 in the rows that are not `sending`."""
-    return jnp.where(sending(t, q, k, total, do, d_lse), q, 0)
+def wanted(t: Tiling, q, k, v, total, do, d_lse):
+    """q, k and v in q's dtype, 0 where anything is not finite, and q in rows that are not
+    `sending`."""
+    q = jnp.where(sending(t, q, k, total, do, d_lse), q, 0)
+    return tuple(isolate(x.astype(q.dtype))[0] for x in (q, k, v))
 
 
 def sending(t: Tiling, q, k, total, do, d_lse):
@@ -180,7 +181,7 @@ def sending(t: Tiling, q, k, total, do, d_lse):
 
 def _small(t: Tiling, q, k):
     """Whether no score of a row, nor a sum on the way to it, can overflow, [R, T, N, 1]."""
-    largest = jnp.where(jnp.isfinite(k), jnp.abs(k), 0).max(initial=0).astype(wide(q).dtype)
+    largest = jnp.abs(finite(k)).max(initial=0).astype(wide(q).dtype)
     factor = q.shape[-1] * max(1.0, abs(t.scale)) * LOG2E
     top = jnp.abs(wide(q)).max(-1, keepdims=True, initial=0)
     return top * largest * factor < huge(largest.dtype) / 2
