@@ -54,8 +54,11 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def plain(raw: dict[str, Any], where: str) -> dict[str, Any]:
     """A copy `without_numpy`. Raises ConfigError as `as_json` does."""
-    as_json(raw, where)  # refused before it is copied: what is within itself or too deep
-    return without_numpy(raw)
+    as_json(raw, where)  # refused before it is copied: what is within itself
+    try:
+        return without_numpy(raw)
+    except RecursionError as error:  # json goes deeper than Python's functions may
+        raise _not_plain(error, where) from None
 
 
 def without_numpy(value: Any) -> Any:
@@ -78,7 +81,11 @@ def as_json(raw: dict[str, Any], where: str) -> str:
     try:
         return json.dumps(raw, default=repr)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError([f"expected plain nested dicts: {error}"], where) from None
+        raise _not_plain(error, where) from None
+
+
+def _not_plain(error: Exception, where: str) -> ConfigError:
+    return ConfigError([f"expected plain nested dicts: {error}"], where)
 
 
 def from_dict(raw: dict[str, Any], *, where: str = "") -> Experiment:
