@@ -395,6 +395,10 @@ def test_a_best_value_at_the_end_of_those_tried_is_told(value, listed, told):
         ({"budget": {"flops": 1e9}}, "model.width"),
         ({"budget": {"steps": 9}}, "train.steps"),
         ({}, "seed"),
+        ({}, "task.name"),
+        ({}, "task.length"),
+        ({}, "objective"),
+        ({}, "mask_rate"),
     ],
 )
 def test_what_was_settled_is_not_searched(rules, name):
