@@ -310,6 +310,27 @@ def test_metrics_that_cannot_be_read_are_those_of_one_run(tmp_path, capsys):
     assert f"left out: {planned().name}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("file", "code", "told"),
+    [
+        ("results.json", 5, "results.json cannot be read: "),
+        ("sweep.json", 5, "sweep.json cannot be read: "),
+        ("config.json", 0, "config.json cannot be read: "),
+        ("result.json", 0, "result.json is not as training wrote it"),
+        ("metrics.jsonl", 0, "metrics.jsonl cannot be read: expected a file, got a pipe"),
+        ("seen.npz", 0, "report: "),
+    ],
+)
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(file, code, told, tmp_path, capfd):
+    leave(tmp_path / "in", [(planned(seed=s), 0.5) for s in (0, 1)])
+    comparison = file in ("results.json", "sweep.json")
+    path = tmp_path / "in" / ("" if comparison else f"cells/{planned().name}") / file
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    assert command.main([f"--workdir={tmp_path / 'in'}", f"--out={tmp_path / 'out'}"]) == code
+    assert told in "".join(capfd.readouterr())
+
+
 def test_a_folder_without_permission_is_one_run(tmp_path, monkeypatch, capsys):
     """The whole report stopped at it; who is root may enter it, so the error is made here."""
     leave(tmp_path / "in", [(planned(seed=s), 0.5) for s in (0, 1)])
