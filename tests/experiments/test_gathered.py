@@ -22,6 +22,7 @@ from experiments.errors import ConfigError, RunDirectoryError
 from experiments.fairness import Fairness
 from experiments.report import __main__ as command
 from experiments.report import slices
+from experiments.report.comparison import render
 from experiments.report.data import Cell, variants
 from experiments.report.merge import apart, merged
 from experiments.report.sight import Sight
@@ -642,6 +643,9 @@ def test_a_run_of_two_machines_is_two(accuracy, tmp_path):
     assert means(both) == {one: 0.25, other: accuracy}
     assert both.costs == {one: costs["softmax"], other: costs["softmax"]}
     assert not [cell.error for cell in both.cells if cell.error]
+    page = render(both, [])
+    for where in ("EPYC, 2 cores", "Xeon, 2 cores"):  # the list of runs had one name twice
+        assert f"<b>{planned().name} on {where}</b>" in page
 
 
 @pytest.mark.parametrize("elsewhere", ["EPYC", "Xeon"])
