@@ -15,7 +15,7 @@ from experiments.fairness import Fairness
 from experiments.lock import held_soon
 from experiments.rundir import read_json
 from experiments.sweep import Planned
-from experiments.validation import fingerprint
+from experiments.validation import fingerprint, flat
 
 NEAR = 0.02  # of the reference
 FAR = " (as near as it gets)"
@@ -132,7 +132,8 @@ def matched(planned: Planned, first: Experiment, quantity: str, name: str) -> tu
     try:
         ratio = _ratios(first, quantity)
         at = lambda n: ratio(planned.having({name: n * unit}).experiment)
-        value, near = solve(at)
+        # a model without an MLP may stay one
+        value, near = solve(at, least=0 if flat(planned.config).get(name) == 0 else 1)
         if quantity == "step_time":
             near = at(value)  # of several noisy ones the nearest is nearer than it is
     except TypeError as error:
@@ -144,10 +145,10 @@ def matched(planned: Planned, first: Experiment, quantity: str, name: str) -> tu
     return value * unit, near - 1
 
 
-def solve(ratio: Callable[[int], float]) -> tuple[int, float]:
-    """The integer at which an increasing ratio is nearest to 1, and the ratio there. Raises
-    TypeError for one that never changes."""
-    low, high = 1, 64
+def solve(ratio: Callable[[int], float], least: int = 1) -> tuple[int, float]:
+    """The integer from `least` at which an increasing ratio is nearest to 1, and the ratio there.
+    Raises TypeError for one that never changes."""
+    low, high = least, 64
     seen = {n: ratio(n) for n in (low, high)}
     while seen[high] < 1 and high < LARGEST:
         low, high = high, 2 * high

@@ -53,6 +53,14 @@ def test_the_ends_of_what_can_be_solved(ratio, value):
     assert solve(ratio)[0] == value
 
 
+def test_a_model_without_an_mlp_gets_none_where_none_matches(tmp_path):
+    model = lambda name: {"attention": {"name": name}, "mlp_width": 0}
+    sweep = [Planned(name, tiny(model=model(name))) for name in ("softmax", "linear", "gla")]
+    _, same, larger = alike(sweep, Fairness(match="params"), tmp_path)
+    assert same.notes["matched"] == "mlp_width=0, +0.0%"
+    assert larger.experiment.model.mlp_width == 0
+
+
 def test_parameters_are_matched_within_two_per_cent(tmp_path):
     model = lambda name: {"attention": {"name": name}, "mlp_width": 64}
     sweep = [Planned(name, tiny(model=model(name))) for name in ("softmax", "lstm")]
