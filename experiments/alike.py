@@ -14,6 +14,7 @@ from experiments.errors import ConfigError, RunDirectoryError
 from experiments.fairness import Fairness
 from experiments.lock import held_soon
 from experiments.rundir import read_json
+from experiments.say import say
 from experiments.sweep import Planned
 from experiments.validation import fingerprint, flat
 
@@ -36,6 +37,8 @@ def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Plan
             if planned.variant not in found:
                 key = _key(planned, first, rules)
                 if key not in kept:
+                    if _timed(rules):  # which may take minutes
+                        say(f"timing steps of {planned.variant}")
                     made = _fields(planned, first, rules, found.get(sweep[0].variant))
                     kept[key] = records.sealed(made, {"of": key})
                     disk.write_json(workdir / "alike.json", kept)
@@ -46,11 +49,15 @@ def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Plan
 
 def untimed(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> bool:
     """Whether `alike` would time steps, which must be done where they are trained."""
-    if rules.match != "step_time" and "seconds" not in rules.budget:
+    if not _timed(rules):
         return False
     kept = _kept(workdir / "alike.json")
     firsts = {p.variant: p for p in reversed(sweep)}  # one of each is solved
     return any(_key(p, sweep[0].experiment, rules) not in kept for p in firsts.values())
+
+
+def _timed(rules: Fairness) -> bool:
+    return rules.match == "step_time" or "seconds" in rules.budget
 
 
 def _key(planned: Planned, first: Experiment, rules: Fairness) -> str:

@@ -89,7 +89,7 @@ def test_what_is_solved_leaves_the_head_as_the_first_has_it(head_width, tmp_path
     assert heads[0]["linears"][0]["bias"].shape == (head_width or 64,)
 
 
-def test_a_matched_time_is_measured_once_more(tmp_path, monkeypatch):
+def test_a_matched_time_is_measured_once_more(tmp_path, monkeypatch, capsys):
     """The nearest of several noisy ones was told."""
     looks = []
     monkeypatch.setattr(quantities, "Step", lambda experiment: experiment.model.mlp_width)
@@ -106,6 +106,8 @@ def test_a_matched_time_is_measured_once_more(tmp_path, monkeypatch):
     assert found[1].experiment.model.mlp_width == width
     assert found[1].notes["matched"] == f"mlp_width={width}, +25.0% (as near as it gets)"
     assert looks.count(width) == 2
+    # nothing was said for minutes
+    assert capsys.readouterr().err == "timing steps of softmax\ntiming steps of linear\n"
 
 
 def test_a_match_that_is_missed_is_told_before_anything_is_trained(tmp_path, monkeypatch, capsys):
