@@ -14,8 +14,9 @@ from experiments.errors import ConfigError, RunDirectoryError
 from experiments.fairness import Fairness
 from experiments.lock import held_soon
 from experiments.rundir import read_json
+from experiments.say import say
 from experiments.sweep import Planned
-from experiments.validation import fingerprint
+from experiments.validation import fingerprint, flat
 
 NEAR = 0.02  # of the reference
 FAR = " (as near as it gets)"
@@ -36,6 +37,8 @@ def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Plan
             if planned.variant not in found:
                 key = _key(planned, first, rules)
                 if key not in kept:
+                    if _timed(rules):  # which may take minutes
+                        say(f"timing steps of {planned.variant}")
                     made = _fields(planned, first, rules, found.get(sweep[0].variant))
                     kept[key] = records.sealed(made, {"of": key})
                     disk.write_json(workdir / "alike.json", kept)
@@ -46,11 +49,15 @@ def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Plan
 
 def untimed(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> bool:
     """Whether `alike` would time steps, which must be done where they are trained."""
-    if rules.match != "step_time" and "seconds" not in rules.budget:
+    if not _timed(rules):
         return False
     kept = _kept(workdir / "alike.json")
     firsts = {p.variant: p for p in reversed(sweep)}  # one of each is solved
     return any(_key(p, sweep[0].experiment, rules) not in kept for p in firsts.values())
+
+
+def _timed(rules: Fairness) -> bool:
+    return rules.match == "step_time" or "seconds" in rules.budget
 
 
 def _key(planned: Planned, first: Experiment, rules: Fairness) -> str:
@@ -132,7 +139,8 @@ def matched(planned: Planned, first: Experiment, quantity: str, name: str) -> tu
     try:
         ratio = _ratios(first, quantity)
         at = lambda n: ratio(planned.having({name: n * unit}).experiment)
-        value, near = solve(at)
+        # a model without an MLP may stay one
+        value, near = solve(at, least=0 if flat(planned.config).get(name) == 0 else 1)
         if quantity == "step_time":
             near = at(value)  # of several noisy ones the nearest is nearer than it is
     except TypeError as error:
@@ -144,10 +152,10 @@ def matched(planned: Planned, first: Experiment, quantity: str, name: str) -> tu
     return value * unit, near - 1
 
 
-def solve(ratio: Callable[[int], float]) -> tuple[int, float]:
-    """The integer at which an increasing ratio is nearest to 1, and the ratio there. Raises
-    TypeError for one that never changes."""
-    low, high = 1, 64
+def solve(ratio: Callable[[int], float], least: int = 1) -> tuple[int, float]:
+    """The integer from `least` at which an increasing ratio is nearest to 1, and the ratio there.
+    Raises TypeError for one that never changes."""
+    low, high = least, 64
     seen = {n: ratio(n) for n in (low, high)}
     while seen[high] < 1 and high < LARGEST:
         low, high = high, 2 * high

@@ -7,6 +7,7 @@ from typing import IO
 
 import numpy as np
 
+from experiments.disk import no_pipe
 from experiments.errors import DataError
 
 PACKED = 1032  # bytes that deflate can make of one, at most
@@ -22,7 +23,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     found = {}
     try:
         most = PACKED * path.stat().st_size
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(no_pipe(path)) as archive:
             for member in archive.infolist():
                 if member.file_size > most:
                     what = f"{member.file_size:,} bytes, expected at most {most:,}"

@@ -95,11 +95,12 @@ def _parse(
         before, equals, value = argument.partition("=")
         argument = f"{before}{equals}{os.path.expanduser(value)}"
         (overrides if override else others).append(argument)
-    try:
-        values(["", *others])
-    except (flags.Error, ValueError) as error:  # a switch with a value: no error of its own
-        problems.append(str(error))
-        values.mark_as_parsed()
+    for argument in others:  # one by one: of several absl reads none after the first mistake
+        try:
+            values(["", argument])
+        except (flags.Error, ValueError) as error:  # a switch with a value: no error of its own
+            problems.append(str(error))
+    values.mark_as_parsed()
     for name in values:
         # each of those given several times: an empty --workdir would be the current folder
         if values[name].default is None and not all(values[name].value or [""]):

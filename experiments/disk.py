@@ -39,6 +39,13 @@ def write_bytes(path: Path, data: bytes) -> None:
     sync(path.parent)
 
 
+def no_pipe(path: Path) -> Path:
+    """The path of a file to be read. Raises OSError for a pipe, which would be waited for."""
+    if path.is_fifo():
+        raise OSError(errno.EINVAL, "expected a file, got a pipe", str(path))
+    return path
+
+
 def as_json(value: Any) -> str:
     return json.dumps(value, indent=1) + "\n"
 

@@ -77,8 +77,8 @@ class Fairness:
     """`match`: the quantity that sizes are solved for; the head keeps the first's width. `budget`:
     an amount of one kind. Times are those of steps on as many cores as a run has, with nothing else
     running. `search`: what is tried for each field, in every combination or in as many `trials` as
-    optuna draws; with a match, or a budget not in steps, only fields that change neither sizes nor
-    a step's work."""
+    optuna draws, but none that says what is asked; with a match, or a budget not in steps, only
+    fields that change neither sizes nor a step's work."""
 
     match: Literal["none", "params", "flops", "state_bytes", "step_time"] = "none"
     budget: Annotated[
@@ -110,6 +110,11 @@ class Fairness:
         for name in self.search:
             if name == "seed":
                 raise ValueError("search: expected no seed, for trials have one of their own")
+            if name.partition(".")[0] in ("task", "objective", "mask_rate"):
+                raise ValueError(
+                    "search: expected no field of task, no objective and no mask_rate, for each "
+                    f"variant would answer the questions that are easiest for it, got {name}"
+                )
             if not free(name) or (self.budget and name == "train.steps"):
                 raise ValueError(
                     "search: expected fields of the optimizer or model.dropout beside match or "

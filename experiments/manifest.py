@@ -27,7 +27,7 @@ def write(folder: Path, body: dict[str, Any]) -> None:
 def read(folder: Path) -> dict[str, Any]:
     """The body, as it was written. Raises Damaged."""
     try:
-        content = (folder / NAME).read_bytes().decode("utf-8")
+        content = disk.no_pipe(folder / NAME).read_bytes().decode("utf-8")
         manifest = json.loads(content)
         body, found = manifest["body"], manifest["sha256"]
     except FileNotFoundError:

@@ -130,7 +130,7 @@ def _processor() -> str:
 def read_object(path: Path) -> dict[str, Any] | None:
     """A JSON object; None if it cannot be read."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(disk.no_pipe(path).read_text())
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
@@ -175,7 +175,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     rows = []
-    for line in path.read_bytes().splitlines(keepends=True):
+    for line in disk.no_pipe(path).read_bytes().splitlines(keepends=True):
         try:
             rows.append(json.loads(line) if line.endswith(b"\n") else None)
         except (ValueError, RecursionError):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config import Experiment
-from experiments.disk import write_json
+from experiments.disk import no_pipe, write_json
 from experiments.errors import ConfigError, RunDirectoryError
 from experiments.lock import Held, held
 from experiments.validation import differences, from_dict, to_dict
@@ -72,7 +72,7 @@ def read_experiment(workdir: Path, *, named: str = "--workdir") -> Experiment:
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a file; None if there is none. Raises RunDirectoryError if it is damaged."""
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(no_pipe(path).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:

@@ -173,12 +173,15 @@ def _failed(comparison: Comparison) -> list[str]:
 def _cells(cells: tuple[Cell, ...]) -> Iterator[str]:
     """Each cell's configuration: first what differs from the first cell, the rest on demand; on
     paper the first in full, and of more what differs."""
-    first = flat(cells[0].config)
-    yield f'<p class="soft">Beside each, what differs from {html.escape(cells[0].name)}.</p>'
+    first, count = flat(cells[0].config), collections.Counter(cell.name for cell in cells)
+    # a run of several machines has one name on all of them
+    on = lambda x: f" on {x.machine}" if count[x.name] > 1 and x.machine else ""
+    names = [f"{cell.name}{on(cell)}" for cell in cells]
+    yield f'<p class="soft">Beside each, what differs from {html.escape(names[0])}.</p>'
     for n, cell in enumerate(cells):
         own, kind = flat(cell.config), ' class="more"' if n else ""
         changed = [f"{k} = {v}" for k, v in own.items() if k not in first or first[k] != v]
-        name, what = html.escape(cell.name), html.escape(", ".join(changed))
+        name, what = html.escape(names[n]), html.escape(", ".join(changed))
         full = html.escape(json.dumps(cell.config, indent=1))
         yield f"<details{kind}><summary><b>{name}</b> {what}</summary><pre>{full}</pre></details>"
 

@@ -383,6 +383,16 @@ def test_a_switch_with_a_value_is_a_mistake_and_no_traceback(tmp_path: Path, cap
     assert "--noprogress=3 does not take an argument" in capsys.readouterr().err
 
 
+def test_a_flag_after_a_mistake_is_read_too(tmp_path: Path, capsys):
+    config = write_config(tmp_path / "c.py")
+    wrong = ["--progress=3", "--sink=paper", f"--config={config}", "--config.seed=-1"]
+    assert command([*wrong, f"--workdir={tmp_path}"]) == 2
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first.startswith("error: 3 mistakes")
+    for line, told in zip(lines, ("--progress=3", "--sink=paper", "seed: should be"), strict=True):
+        assert told in line
+
+
 def test_a_number_below_0_after_a_space_is_the_value_of_its_flag(tmp_path: Path, capsys):
     config = write_config(tmp_path / "c.py")
     wrong = ["--config.seed", "-1", "--config.optimizer.weight_decay", "-.5", "--workdir", "-3x"]

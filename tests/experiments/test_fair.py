@@ -53,6 +53,14 @@ def test_the_ends_of_what_can_be_solved(ratio, value):
     assert solve(ratio)[0] == value
 
 
+def test_a_model_without_an_mlp_gets_none_where_none_matches(tmp_path):
+    model = lambda name: {"attention": {"name": name}, "mlp_width": 0}
+    sweep = [Planned(name, tiny(model=model(name))) for name in ("softmax", "linear", "gla")]
+    _, same, larger = alike(sweep, Fairness(match="params"), tmp_path)
+    assert same.notes["matched"] == "mlp_width=0, +0.0%"
+    assert larger.experiment.model.mlp_width == 0
+
+
 def test_parameters_are_matched_within_two_per_cent(tmp_path):
     model = lambda name: {"attention": {"name": name}, "mlp_width": 64}
     sweep = [Planned(name, tiny(model=model(name))) for name in ("softmax", "lstm")]
@@ -81,7 +89,7 @@ def test_what_is_solved_leaves_the_head_as_the_first_has_it(head_width, tmp_path
     assert heads[0]["linears"][0]["bias"].shape == (head_width or 64,)
 
 
-def test_a_matched_time_is_measured_once_more(tmp_path, monkeypatch):
+def test_a_matched_time_is_measured_once_more(tmp_path, monkeypatch, capsys):
     """The nearest of several noisy ones was told."""
     looks = []
     monkeypatch.setattr(quantities, "Step", lambda experiment: experiment.model.mlp_width)
@@ -98,6 +106,8 @@ def test_a_matched_time_is_measured_once_more(tmp_path, monkeypatch):
     assert found[1].experiment.model.mlp_width == width
     assert found[1].notes["matched"] == f"mlp_width={width}, +25.0% (as near as it gets)"
     assert looks.count(width) == 2
+    # nothing was said for minutes
+    assert capsys.readouterr().err == "timing steps of softmax\ntiming steps of linear\n"
 
 
 def test_a_match_that_is_missed_is_told_before_anything_is_trained(tmp_path, monkeypatch, capsys):
@@ -395,6 +405,10 @@ def test_a_best_value_at_the_end_of_those_tried_is_told(value, listed, told):
         ({"budget": {"flops": 1e9}}, "model.width"),
         ({"budget": {"steps": 9}}, "train.steps"),
         ({}, "seed"),
+        ({}, "task.name"),
+        ({}, "task.length"),
+        ({}, "objective"),
+        ({}, "mask_rate"),
     ],
 )
 def test_what_was_settled_is_not_searched(rules, name):

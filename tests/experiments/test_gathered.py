@@ -22,6 +22,7 @@ from experiments.errors import ConfigError, RunDirectoryError
 from experiments.fairness import Fairness
 from experiments.report import __main__ as command
 from experiments.report import slices
+from experiments.report.comparison import render
 from experiments.report.data import Cell, variants
 from experiments.report.merge import apart, merged
 from experiments.report.sight import Sight
@@ -308,6 +309,27 @@ def test_metrics_that_cannot_be_read_are_those_of_one_run(tmp_path, capsys):
     errors = [cell.error for cell in gathered.gathered(tmp_path / "in").cells]
     assert errors == [why, None]
     assert f"left out: {planned().name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "told"),
+    [
+        ("results.json", 5, "results.json cannot be read: "),
+        ("sweep.json", 5, "sweep.json cannot be read: "),
+        ("config.json", 0, "config.json cannot be read: "),
+        ("result.json", 0, "result.json is not as training wrote it"),
+        ("metrics.jsonl", 0, "metrics.jsonl cannot be read: expected a file, got a pipe"),
+        ("seen.npz", 0, "report: "),
+    ],
+)
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(file, code, told, tmp_path, capfd):
+    leave(tmp_path / "in", [(planned(seed=s), 0.5) for s in (0, 1)])
+    comparison = file in ("results.json", "sweep.json")
+    path = tmp_path / "in" / ("" if comparison else f"cells/{planned().name}") / file
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    assert command.main([f"--workdir={tmp_path / 'in'}", f"--out={tmp_path / 'out'}"]) == code
+    assert told in "".join(capfd.readouterr())
 
 
 def test_a_folder_without_permission_is_one_run(tmp_path, monkeypatch, capsys):
@@ -621,6 +643,9 @@ def test_a_run_of_two_machines_is_two(accuracy, tmp_path):
     assert means(both) == {one: 0.25, other: accuracy}
     assert both.costs == {one: costs["softmax"], other: costs["softmax"]}
     assert not [cell.error for cell in both.cells if cell.error]
+    page = render(both, [])
+    for where in ("EPYC, 2 cores", "Xeon, 2 cores"):  # the list of runs had one name twice
+        assert f"<b>{planned().name} on {where}</b>" in page
 
 
 @pytest.mark.parametrize("elsewhere", ["EPYC", "Xeon"])
