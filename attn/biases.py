@@ -17,11 +17,12 @@ from attn._arrays import is_floats
 from attn._axes import merged_batch, part_of, with_part
 from attn._integers import apart
 from attn._places import Places
+from attn.masks.record import FIELDS, Record, frozen
 from attn.masks.record import array_field as array_field
 from attn.positions import t5_bucket
 
 
-class Bias:
+class Bias(Record):
     """A number added to the score of (query i, key j), per head.
 
     To write your own, put `term` on a class with fields and `at`, its arrays by `array_field`:
@@ -88,20 +89,13 @@ class Bias:
         return jax.tree.map(jnp.add, total, pull(d.sum(0))[0])
 
 
-_FIELDS = (dataclasses.field, array_field)  # for type checkers
-
-
-@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=_FIELDS)
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=FIELDS)
 def term(cls: type[Bias]) -> type[Bias]:
     """Make a Bias class a frozen dataclass and pytree; its arrays, of floats, are fields by
     `array_field`. Raises TypeError for anything but a subclass of Bias."""
     if not (isinstance(cls, type) and issubclass(cls, Bias)):
         raise TypeError(f"term: expected a subclass of Bias, got {cls!r}")
-    cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
-    fields = dataclasses.fields(cls)
-    data = [f.name for f in fields if "rank" in f.metadata]
-    meta = [f.name for f in fields if "rank" not in f.metadata]
-    return jax.tree_util.register_dataclass(cls, data, meta)
+    return frozen(cls)
 
 
 @term

@@ -1,5 +1,6 @@
 """A mask and a bias of a user's own are what those of the library are."""
 
+import copy
 import dataclasses
 import functools
 import sys
@@ -88,6 +89,30 @@ def test_a_bias_of_ones_own_has_its_gradient(heads):
     column = lambda x: jnp.reshape(x, (-1, 1))
     close(column(got[0]), column(want[0]), what="loss")
     close(column(got[1]), column(want[1]), what="gradient of the slope", kind="gradient")
+
+
+@pytest.mark.parametrize(
+    "bias", [Distance(jnp.ones(4)), attn.Alibi(jnp.ones(4)), attn.Relative(jnp.ones((8, 4)), 64)]
+)
+def test_a_bias_is_equal_by_its_fields(bias):
+    assert copy.deepcopy(bias) == bias
+    assert jax.tree.map(lambda x: 2 * x, bias) != bias
+    with pytest.raises(TypeError, match="holds arrays and is not hashable"):
+        hash(bias)
+
+
+def test_a_static_bias_built_anew_compiles_nothing():
+    @attn.biases.term
+    class Steep(attn.Bias):
+        slope: float
+
+        def at(self, i, j):
+            return -self.slope * jnp.abs(i - j)[None].astype(jnp.float32)
+
+    run = jax.jit(attn.dot_product_attention, static_argnames="bias")
+    for slope in (0.5, 0.5, 2.0):
+        run(*qkv(), bias=Steep(slope))
+    assert run._cache_size() == 2
 
 
 def test_what_cannot_honour_it_says_its_name():

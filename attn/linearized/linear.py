@@ -33,9 +33,9 @@ def linear_attention(
     `Segments` after one sort, at up to twice the cost). A query that sees nothing gets 0.
     `feature_map` is any of `attn.linearized.feature_maps` that takes x alone, or your own; with
     `unit`, whose products are signed, the sum is not normalised. Outside of jit a map that is an
-    object or a closure is compiled at every call, since what it holds may change. `chunk` changes
-    only the speed. Raises NotImplementedError for other masks, a bias, or a map that closes over
-    arrays which are differentiated; TypeError for anything but a map.
+    object, a closure or has defaults besides numbers is compiled at every call, since what it holds
+    may change. `chunk` changes only the speed. Raises NotImplementedError for other masks, a bias,
+    or a map that closes over arrays which are differentiated; TypeError for anything but a map.
     """
     check_qkv(q, k, v, mask)
     _check_map(feature_map, q)
@@ -66,11 +66,16 @@ def _check_map(phi: FeatureMap, q) -> None:
 
 
 def _holds_nothing(phi: FeatureMap) -> bool:
-    """Whether it is a plain function, or one with numbers bound: compiled once, it stays right."""
+    """Whether it is a plain function, or one with numbers bound or as defaults: compiled once, it
+    stays right."""
     if isinstance(phi, functools.partial):
-        bound = (*phi.args, *phi.keywords.values())
-        return all(map(is_number, bound)) and _holds_nothing(phi.func)
-    return isinstance(phi, types.FunctionType) and phi.__closure__ is None
+        return _numbers(phi.args, phi.keywords) and _holds_nothing(phi.func)
+    plain = isinstance(phi, types.FunctionType) and phi.__closure__ is None
+    return plain and _numbers(phi.__defaults__ or (), phi.__kwdefaults__ or {})
+
+
+def _numbers(args, keywords) -> bool:
+    return all(map(is_number, (*args, *keywords.values())))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -120,7 +120,9 @@ def test_a_map_is_taken_as_it_is_at_each_call():
     call = lambda phi: attn.linear_attention(q, k, v, mask=Causal(), feature_map=phi)
     shifted = Shifted(0.1)
     closure = lambda x: (jax.nn.relu(x) + shifted.by, None)
-    maps = shifted, shifted.method, closure
+    by_default = lambda x, held=shifted: held(x)
+    by_keyword = lambda x, *, held=shifted: held(x)
+    maps = shifted, shifted.method, closure, by_default, by_keyword
     before = [call(phi) for phi in maps]
     shifted.by = 5.0
     want = call(lambda x: (jax.nn.relu(x) + 5.0, None))
