@@ -23,6 +23,7 @@ import experiments.kept
 from experiments import cells, compare, disk, evaluate, records, slurm, train, workers
 from experiments.config import mechanism, task
 from experiments.config_file import read
+from experiments.dry_run import dry_run
 from experiments.errors import (
     CheckpointError,
     ConfigError,
@@ -730,6 +731,12 @@ def test_runs_start_from_one_that_is_at_its_end(tmp_path):
     assert not (tmp_path / "new").exists()
     (source / "result.json").write_text("{}")
     assert all(cell.result for cell in start().cells)
+    # of a search every trial failed, or those that did were passed over, and a dry run saw nothing
+    rules = Fairness(search={"init_from": ["", str(tmp_path / "none")]})
+    for begin in (lambda *x: run(Trainer(), *x, rules=rules), lambda to, s: dry_run(s, rules, to)):
+        with pytest.raises(ConfigError, match=r"init_from=\S+none: expected the folder of a run"):
+            begin(tmp_path / "searched", SWEEP)
+    assert not (tmp_path / "searched").exists()
 
 
 def test_a_training_run_is_not_made_a_comparison(tmp_path):
