@@ -739,6 +739,21 @@ def test_runs_start_from_one_that_is_at_its_end(tmp_path):
     assert not (tmp_path / "searched").exists()
 
 
+def test_the_folder_of_a_comparisons_runs_is_made_neither_a_run_nor_a_comparison(
+    tmp_path, monkeypatch
+):
+    """A `cells` within `cells`, or a run beside its own folder."""
+    run(Trainer(), tmp_path)
+    folder, before = tmp_path / "cells", sorted((tmp_path / "cells").iterdir())
+    monkeypatch.chdir(folder)
+    for name in (folder, Path(".")):
+        with pytest.raises(RunDirectoryError, match="holds the runs of the comparison in"):
+            run(Trainer(), name)
+        with pytest.raises(RunDirectoryError, match="holds the runs of the comparison in"):
+            train.run(experiment(), name, progress=False)
+    assert {x.name for x in folder.iterdir()} - {x.name for x in before} <= {"lock"}
+
+
 def test_a_training_run_is_not_made_a_comparison(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(RunDirectoryError, match="single training run"):
