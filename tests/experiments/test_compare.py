@@ -29,6 +29,7 @@ from experiments.errors import (
     ConfigError,
     DataError,
     Interrupted,
+    LabError,
     NonFiniteError,
     RunDirectoryError,
 )
@@ -351,6 +352,20 @@ def test_what_another_process_holds_is_left_to_it(tmp_path):
     assert trainer.ran[3:] == [SWEEP[1].name]
     with held(tmp_path, "reporting"):
         assert run(trainer, tmp_path) is None
+
+
+def test_who_ends_first_tells_of_the_runs_that_failed(tmp_path):
+    """Its exit code was 0: who waits for it alone heard of no failure."""
+    told = "^1 of 4 runs failed: linear-0-"
+    failing = Trainer(linear_0=MemoryError("no"))
+    with (
+        held(tmp_path / "cells" / SWEEP[1].name, cells.CLAIM),
+        pytest.raises(LabError, match=told) as first,
+    ):
+        run(failing, tmp_path)
+    assert "did not end" not in str(first.value)
+    with held(tmp_path, "reporting"), pytest.raises(LabError, match=told):
+        run(failing, tmp_path)
 
 
 def test_trials_that_failed_are_run_again_once(tmp_path):
