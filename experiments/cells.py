@@ -15,7 +15,7 @@ from experiments.fairness import Fairness
 from experiments.lock import held, held_soon
 from experiments.redact import redacted
 from experiments.report.data import Cell, summary
-from experiments.rundir import METRICS, RESULT, moved, read_json
+from experiments.rundir import METRICS, RESULT, moved, read_json, refuse_cells
 from experiments.sweep import HASH, Planned
 from experiments.validation import differences
 
@@ -33,12 +33,13 @@ def begin(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> None:
 
 def check(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> dict:
     """What `begin` will write. Raises RunDirectoryError if the directory is a single run's, or
-    another comparison's (runs and trials may be added to one, but none removed or changed); if it
-    cannot be known whose it is; or if it is not a directory."""
+    another comparison's (runs and trials may be added to one, but none removed or changed), or the
+    cells of one; if it cannot be known whose it is; or if it is not a directory."""
     if workdir.exists() and not workdir.is_dir():
         raise RunDirectoryError(f"{workdir} is a file; give another --workdir")
     if (workdir / "config.json").exists():
         raise RunDirectoryError(f"{workdir} holds a single training run; name another --workdir")
+    refuse_cells(workdir)
     before = begun(workdir / "sweep.json")
     runs = {p.name: {"variant": p.variant, "config": p.config} for p in sweep}
     now = {"rules": dataclasses.asdict(rules), "runs": runs}

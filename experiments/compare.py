@@ -35,7 +35,7 @@ from experiments.lock import held
 from experiments.ready import ready
 from experiments.report import Comparison, write
 from experiments.report.costs import costs, or_told
-from experiments.report.data import failures, is_unfinished, variants
+from experiments.report.data import Cell, failures, is_unfinished, variants
 from experiments.report.merge import apart
 from experiments.report.table import terminal
 from experiments.search import check_values, chosen, search
@@ -65,7 +65,7 @@ def compare(
     """Run what is not finished, then write the report; failures are cells with their error. None
     if another process still runs some: it will write the report. Raises DataError or ConfigError
     if no run's data can be read, or a run to start from has not ended, before the directory is
-    claimed; LabError if what `launch` timed is missing."""
+    claimed; LabError if what `launch` timed is missing, or if some failed and others still run."""
     console = Console()
     # before hours in which their files may be edited
     provenance.git_commit()
@@ -90,12 +90,14 @@ def compare(
     cells.note()
     if not finish(cells):
         console.print("the rest is run by another process, which will write the report")
+        _refuse(cells.found(), elsewhere=True)
         return None
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(held(workdir, "reporting"))
         except InUseError:
             console.print("another process is writing the report")
+            _refuse(cells.found(), elsewhere=True)
             return None
         found = cells.found()
         shown = {p.variant: p.experiment for p, cell in zip(planned, found) if cell.result}
@@ -168,14 +170,19 @@ def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
         launch=launch,
         retry_failed=values.retry_failed,
     )
-    if found is None:
-        return
-    without = failures(variants(found.cells, {}))
+    if found:
+        _refuse(found.cells)
+
+
+def _refuse(found: Sequence[Cell], *, elsewhere: bool = False) -> None:
+    """Raises LabError for runs that failed, or did not end: those may still run `elsewhere`."""
+    without = failures(variants(found, {}))
     left = [cell.name for cell in without if is_unfinished(cell.error)]
     failed = [cell.name for cell in without if cell.name not in left]
-    of = lambda some, what: f"{len(some)} of {len(planned)} runs {what}: {', '.join(some)}"
+    of = lambda some, what: f"{len(some)} of {len(found)} runs {what}: {', '.join(some)}"
     lines = [of(failed, "failed")] if failed else []
-    lines += [of(left, "did not end, and go on by the same command")] if left else []
+    if left and not elsewhere:
+        lines.append(of(left, "did not end, and go on by the same command"))
     if lines:
         raise LabError("\n  ".join(lines))
 

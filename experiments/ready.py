@@ -21,7 +21,11 @@ def ready(workdir: Path, sweep: Sequence[Planned], rules: Fairness) -> None:
     if not (workdir / "sweep.json").exists():
         experiments = [p.experiment for p in sweep]
         _read({x.posed: x for x in experiments}.values())
-        _ended(dict.fromkeys(x.init_from for x in experiments if x.init_from))
+        # values that are no text are refused with those of other fields, by `search`
+        tried = rules.search.get("init_from", [])
+        starts = [x for x in tried if isinstance(x, str)] if isinstance(tried, list) else []
+        starts = [*(x.init_from for x in experiments), *starts]
+        _ended(dict.fromkeys(filter(None, starts)))
     check(workdir, sweep, rules)
 
 

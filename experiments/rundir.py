@@ -29,7 +29,16 @@ def write_config(workdir: Path, experiment: Experiment) -> None:
         write_json(workdir / CONFIG, to_dict(experiment))
 
 
+def refuse_cells(workdir: Path) -> None:
+    """Raises RunDirectoryError for the folder in which a comparison keeps its runs."""
+    folder = workdir.absolute()
+    if folder.name == "cells" and (folder.parent / "sweep.json").exists():
+        what = f"holds the runs of the comparison in {folder.parent}; name another --workdir"
+        raise RunDirectoryError(f"{workdir} {what}")
+
+
 def _check_config(workdir: Path, experiment: Experiment) -> None:
+    refuse_cells(workdir)
     if (workdir / "cells").is_dir():
         raise RunDirectoryError(f"{workdir} holds a comparison; name another --workdir")
     there = read_json(workdir / CONFIG)

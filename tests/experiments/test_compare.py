@@ -23,11 +23,13 @@ import experiments.kept
 from experiments import cells, compare, disk, evaluate, records, slurm, train, workers
 from experiments.config import mechanism, task
 from experiments.config_file import read
+from experiments.dry_run import dry_run
 from experiments.errors import (
     CheckpointError,
     ConfigError,
     DataError,
     Interrupted,
+    LabError,
     NonFiniteError,
     RunDirectoryError,
 )
@@ -350,6 +352,20 @@ def test_what_another_process_holds_is_left_to_it(tmp_path):
     assert trainer.ran[3:] == [SWEEP[1].name]
     with held(tmp_path, "reporting"):
         assert run(trainer, tmp_path) is None
+
+
+def test_who_ends_first_tells_of_the_runs_that_failed(tmp_path):
+    """Its exit code was 0: who waits for it alone heard of no failure."""
+    told = "^1 of 4 runs failed: linear-0-"
+    failing = Trainer(linear_0=MemoryError("no"))
+    with (
+        held(tmp_path / "cells" / SWEEP[1].name, cells.CLAIM),
+        pytest.raises(LabError, match=told) as first,
+    ):
+        run(failing, tmp_path)
+    assert "did not end" not in str(first.value)
+    with held(tmp_path, "reporting"), pytest.raises(LabError, match=told):
+        run(failing, tmp_path)
 
 
 def test_trials_that_failed_are_run_again_once(tmp_path):
@@ -730,6 +746,27 @@ def test_runs_start_from_one_that_is_at_its_end(tmp_path):
     assert not (tmp_path / "new").exists()
     (source / "result.json").write_text("{}")
     assert all(cell.result for cell in start().cells)
+    # of a search every trial failed, or those that did were passed over, and a dry run saw nothing
+    rules = Fairness(search={"init_from": ["", str(tmp_path / "none")]})
+    for begin in (lambda *x: run(Trainer(), *x, rules=rules), lambda to, s: dry_run(s, rules, to)):
+        with pytest.raises(ConfigError, match=r"init_from=\S+none: expected the folder of a run"):
+            begin(tmp_path / "searched", SWEEP)
+    assert not (tmp_path / "searched").exists()
+
+
+def test_the_folder_of_a_comparisons_runs_is_made_neither_a_run_nor_a_comparison(
+    tmp_path, monkeypatch
+):
+    """A `cells` within `cells`, or a run beside its own folder."""
+    run(Trainer(), tmp_path)
+    folder, before = tmp_path / "cells", sorted((tmp_path / "cells").iterdir())
+    monkeypatch.chdir(folder)
+    for name in (folder, Path(".")):
+        with pytest.raises(RunDirectoryError, match="holds the runs of the comparison in"):
+            run(Trainer(), name)
+        with pytest.raises(RunDirectoryError, match="holds the runs of the comparison in"):
+            train.run(experiment(), name, progress=False)
+    assert {x.name for x in folder.iterdir()} - {x.name for x in before} <= {"lock"}
 
 
 def test_a_training_run_is_not_made_a_comparison(tmp_path):
