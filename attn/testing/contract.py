@@ -20,6 +20,13 @@ def rms(x) -> float:
     return float(np.sqrt(np.mean(np.square(x)))) if x.size else 0.0
 
 
+def size_of(oracle) -> float:
+    """What errors are relative to: its rms, or 1, that of the inputs, for a gradient that cancels
+    to 0 (one key: q does not matter)."""
+    size = rms(oracle)
+    return size if size > 1e-12 else 1.0
+
+
 def assert_close(got, oracle, *, dtype, what: str, kind: str = "output", room: float = 1.0):
     """Raise BrokenLaw unless rms(got - oracle) / rms(oracle) is within the contract of `dtype`.
 
@@ -37,9 +44,7 @@ def assert_close(got, oracle, *, dtype, what: str, kind: str = "output", room: f
         raise BrokenLaw(f"{what}: {np.count_nonzero(~np.isfinite(got))} values are not finite")
     name = jnp.dtype(dtype).name
     eps, bounds = EPS[name], WIDE if name in ("float64", "float32") else NARROW
-    # a gradient that cancels to 0 (one key: q does not matter) is held against unit inputs
-    size = rms(oracle)
-    size = size if size > 1e-12 else 1.0
+    size = size_of(oracle)
     error = rms(got - oracle) / size / eps
     if error > bounds[kind] * room:
         raise BrokenLaw(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from attn.testing.contract import EPS, NARROW, WIDE, rms
+from attn.testing.contract import EPS, NARROW, WIDE, rms, size_of
 from experiments.measure.oracle import Oracle
 
 NAMES = ("output", "gradient of q", "gradient of k", "gradient of v")
@@ -51,7 +51,7 @@ def worst(got: Sequence[np.ndarray], want: Sequence[np.ndarray], dtype: str) -> 
     eps, allowed = EPS[dtype], WIDE if dtype == "float32" else NARROW
     verdicts = []
     for n, (name, x, y) in enumerate(zip(NAMES, got, want)):
-        size = rms(y) or 1.0
+        size = size_of(y)
         bound = allowed["gradient" if n else "output"] * eps
         verdicts.append(_verdict(name, rms(x - y) / size, bound))
         if n == 0:  # the worst row, against the larger of its own size and the whole's

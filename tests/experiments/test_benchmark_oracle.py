@@ -32,6 +32,15 @@ def test_the_softmax_oracle_is_the_definition(mask):
     assert found.error < 1, found
 
 
+@pytest.mark.parametrize("name", ["softmax", "linear"])
+def test_a_gradient_that_cancels_is_held_against_the_inputs(name):
+    """Of one token q and k do not matter: what rounding leaves was called wrong, by 1e8."""
+    inputs = cost.Shape(B=2, T=1, N=4, K=2, H=16).qkvg(0)
+    mechanism, definition = MECHANISMS[name](), {"softmax": CAUSAL, "linear": oracle.linear}[name]
+    found = look(definition, lambda q, k, v: mechanism(q, k, v, mask=Causal()), inputs)
+    assert found.error < 1, found
+
+
 def test_the_linear_oracle_is_the_definition():
     reference = MECHANISMS["linear"]().reference
     found = look(oracle.linear, lambda q, k, v: reference(q, k, v, mask=Causal()))
