@@ -26,7 +26,7 @@ from typing import Any
 from absl import flags
 
 from experiments import cli, records, redact
-from experiments.errors import ConfigError, RunDirectoryError
+from experiments.errors import ConfigError, Interrupted, RunDirectoryError
 from experiments.lock import held
 from experiments.measure import commits, machine
 from experiments.measure.options import Options, define, parse
@@ -38,6 +38,7 @@ from experiments.signals import ending
 from experiments.stdout import Console
 
 LOOP = "loop"
+STOPPED = "stopped; what was measured is written"
 # what the C library is told of memory, which decides what large arrays cost on a CPU, and what
 # XLA and Triton are told on a GPU
 TOLD = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "XLA_", "TRITON_F32_DEFAULT")
@@ -67,7 +68,10 @@ def run_loop(console: Console) -> dict[str, Any]:
     from experiments.measure import overhead
 
     tell = functools.partial(console.print, highlight=False)
-    found = overhead.measure(overhead.experiment(), tell=tell)
+    try:
+        found = overhead.measure(overhead.experiment(), tell=tell)
+    except Interrupted as stopped:  # which tells of a run that is gone
+        raise Interrupted(stopped.number, STOPPED) from None
     console.print(found["note"], style="bold", highlight=False)
     return found
 
@@ -91,7 +95,7 @@ def _run(values: flags.FlagValues) -> None:
         for ref in refs:
             console.print(commits.table(commits.beside(ref, *_asked(values, options)), ref))
         return
-    stopped = ending("stopped; what was measured is written")
+    stopped = ending(STOPPED)
     # two at once would write over each other's files
     with held(workdir := Path(values.workdir)), stopped:
         _check(workdir, values.suite)

@@ -1,6 +1,7 @@
 """Errors that end a run in an orderly way: each has an exit code and a message, no traceback."""
 
 import difflib
+import signal
 from collections.abc import Iterable, Sequence
 
 from experiments.redact import redacted
@@ -72,9 +73,9 @@ class InUseError(RunDirectoryError):
 class Interrupted(LabError):
     """A signal asked the run to stop; everything is saved."""
 
-    def __init__(self, number: int, message: str) -> None:
-        self.code = 128 + number
-        super().__init__(message)
+    def __init__(self, number: int, told: str) -> None:
+        self.number, self.code = number, 128 + number
+        super().__init__(f"{signal.Signals(number).name}: {told}")
 
 
 def nearest(name: object, valid: Iterable[str]) -> str:

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -310,9 +309,9 @@ class Session:
     def _stop(self) -> None:
         if self.saved != self.step:
             self._save(self.best, needed=True)
-        name, steps = signal.Signals(self.signals.caught).name, self.experiment.train.steps
-        message = f"{name}: step {self.step} of {steps} is saved; the same command goes on from it"
-        raise Interrupted(self.signals.caught, message)
+        step = f"step {self.step} of {self.experiment.train.steps}"
+        told = f"{step} is saved; the same command goes on from it"
+        raise Interrupted(self.signals.caught, told)
 
     def _seconds(self) -> dict[str, float]:
         now = {"wall": time.monotonic() - self.began, "training": self.training}

@@ -46,7 +46,7 @@ def ending(told: str) -> Iterator[None]:
     """SIGTERM raises Interrupted, as Ctrl-C does KeyboardInterrupt: what is open is closed."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Interrupted(number, f"SIGTERM: {told}")
+        raise Interrupted(number, told)
 
     before = signal.signal(signal.SIGTERM, stop)
     try:

@@ -84,8 +84,7 @@ def run(work: Callable[..., None], arguments: tuple, processes: int, most: int) 
         for number, handler in before.items():
             signal.signal(number, handler)
     if caught:
-        name = signal.Signals(caught[0]).name
-        raise Interrupted(caught[0], f"{name}: all is saved; the same command goes on from it")
+        raise Interrupted(caught[0], "all is saved; the same command goes on from it")
     if codes := [p.exitcode for p in started if p.exitcode > 0]:
         raise WorkerError(codes[0], f"{len(codes)} of {len(started)} processes ended in an error")
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from attn import MECHANISMS, Causal, Padding, Segments, Window
 from experiments import benchmark, provenance
 from experiments.errors import ConfigError, Interrupted, LabError
-from experiments.measure import commits, cost, decoding, machine, torch_peers
+from experiments.measure import commits, cost, decoding, machine, overhead, torch_peers
 from experiments.measure.attention import Attention, needed, pairs
 from experiments.measure.options import Options
 from experiments.measure.oracle import Softmax
@@ -351,6 +351,20 @@ def test_a_benchmark_that_is_asked_to_end_writes_what_it_measured(monkeypatch, t
     found = json.loads((tmp_path / "benchmark.json").read_text())
     assert found["suites"]["window"]["rows"] == [{"contender": "attn"}]
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_benchmark_that_is_stopped_while_it_trains_does_not_speak_of_that_run(
+    monkeypatch, tmp_path, capsys
+):
+    """It said that a step was saved, of a run whose folder it removes."""
+
+    def measure(experiment, tell):
+        raise Interrupted(signal.SIGTERM, "step 0 of 300 is saved")
+
+    monkeypatch.setattr(machine, "peaks", lambda: {"float32": 1e9})
+    monkeypatch.setattr(overhead, "measure", measure)
+    assert benchmark.main([f"--workdir={tmp_path}", "--suite=loop"]) == 143
+    assert capsys.readouterr().err == "SIGTERM: stopped; what was measured is written\n"
 
 
 def test_two_benchmarks_in_one_directory_keep_apart(monkeypatch, tmp_path, capsys):
