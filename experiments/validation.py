@@ -85,7 +85,9 @@ def as_json(raw: dict[str, Any], where: str) -> str:
 
 
 def _not_plain(error: Exception, where: str) -> ConfigError:
-    return ConfigError([f"expected plain nested dicts: {error}"], where)
+    # Python's words for it depend on how deep the caller is
+    why = "they are nested too deep" if isinstance(error, RecursionError) else error
+    return ConfigError([f"expected plain nested dicts: {why}"], where)
 
 
 def from_dict(raw: dict[str, Any], *, where: str = "") -> Experiment:
