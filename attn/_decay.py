@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attn._axes import merged_batch, part_of, with_part
+from attn._axes import part_of, with_part
 from attn._running import between
 from attn.biases import Bias, array_field, term
 
@@ -36,11 +36,9 @@ class Decay(Bias):
         return jax.tree.map(lambda x: x[..., heads, :], self)
 
     def prepare(self, batch, T, S, block):
-        def padded(x, length):
-            x = merged_batch(x, batch, 3)
-            return jnp.pad(x, ((0, 0), (0, length - x.shape[1]), (0, 0), (0, 0)))
-
-        return Decay(padded(self.queries, T), padded(self.keys, S))
+        pad = lambda x, length: jnp.pad(x, ((0, 0), (0, length - x.shape[1]), (0, 0), (0, 0)))
+        merged = self.merge_batch(batch)
+        return Decay(pad(merged.queries, T), pad(merged.keys, S))
 
     def rows(self, start, count):
         return jax.tree.map(lambda x: part_of(x, start, count, 0), self)

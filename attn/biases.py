@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from attn._arrays import is_floats
-from attn._axes import merged_batch, part_of, with_part
+from attn._axes import part_of, with_part
 from attn._integers import apart
 from attn._places import Places
 from attn.masks.record import FIELDS, Record, frozen
@@ -234,7 +234,7 @@ class ArrayBias(Bias):
         return self if x.shape[-3] == 1 else ArrayBias(jnp.take(x, heads, axis=-3))
 
     def prepare(self, batch, T, S, block):
-        x = merged_batch(self.values, batch, 3)
+        x = self.merge_batch(batch).values
         more = [0 if size == 1 else want - size for size, want in zip(x.shape[-2:], (T, S))]
         return ArrayBias(jnp.pad(x, ((0, 0), (0, 0), (0, more[0]), (0, more[1]))))
 
