@@ -11,6 +11,7 @@ from attn import MECHANISMS
 from attn.nn import MIXERS
 from experiments.errors import ConfigError
 from experiments.measure.cost import Shape
+from experiments.report import palette
 from experiments.report.powers import fit, power
 from experiments.studies import record
 from experiments.studies.complexity import __main__ as command
@@ -242,3 +243,12 @@ def test_the_readme_says_what_was_measured():
     assert found["run"]["command"] in text
     assert list(found["mixers"]) == [*MECHANISMS, *MIXERS]
     assert (command.FOLDER / "complexity.png").exists()
+
+
+def test_what_has_one_value_hides_nothing():
+    """The steps of six definitions lay under the filled marks of our loops."""
+    svg = (command.FOLDER / "complexity.svg").read_text()
+    blue, orange = (x.lower() for x in palette.COLOURS[:2])
+    assert f"fill: {blue}" in svg
+    assert f"stroke: {orange}" in svg
+    assert f"fill: {orange}" not in svg

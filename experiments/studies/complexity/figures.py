@@ -1,4 +1,4 @@
-"""Every mixer a line: how its work grows, its steps in a row, its paths; rings are claims."""
+"""Every mixer a line: how its work grows, its steps in a row, its paths."""
 
 import numpy as np
 from matplotlib.ticker import FuncFormatter
@@ -29,7 +29,7 @@ def figures(r: dict) -> Figures:
         steps = lambda key: [r["mixers"][n][key][-1] for n in names]
         least = [max(1, n) for n in steps("steps by definition")]
         marks(axes[1], least, place, f"in the definition, T = {reach[-1]}")
-        marks(axes[1], steps("steps"), place, f"in our loops, T = {work[-1]:,}", ORANGE, "s")
+        rings(axes[1], steps("steps"), place, f"in our loops, T = {work[-1]:,}", "s")
         axes[1].set(xlabel="steps in a row")
         axes[1].set_xscale("symlog", linthresh=1)  # no loop is 0
         axes[1].tick_params(axis="x", labelsize=7.5)
@@ -56,9 +56,10 @@ def path(r: dict, name: str) -> float:
     return (row["layers"][-1] or np.nan) * max(1, row["steps by definition"][-1])
 
 
-def marks(ax, x, y, label: str, colour: str = BLUE, mark: str = "o") -> None:
-    ax.plot(x, y, mark, ms=3.5, color=colour, label=label)
+def marks(ax, x, y, label: str) -> None:
+    ax.plot(x, y, "o", ms=3.5, color=BLUE, label=label)
 
 
-def rings(ax, x, y, label: str) -> None:
-    ax.plot(x, y, "o", ms=7, mfc="none", color=ORANGE, label=label)
+def rings(ax, x, y, label: str, mark: str = "o") -> None:
+    """Open, so that what has the same value shows in them."""
+    ax.plot(x, y, mark, ms=7, mfc="none", color=ORANGE, label=label)
