@@ -173,6 +173,12 @@ def test_where_there_is_no_compiler_for_tpus_it_is_told(monkeypatch, capsys, tmp
     assert "pip install" in told
 
 
+def test_what_is_too_little_for_a_logarithm_is_said_to_be():
+    """0 bytes of temporaries stood at 0.1 MB without a word."""
+    text = (tpu_command.FOLDER / "temporaries.svg").read_text()
+    assert "temporaries, MB (0.1: at most that)" in text
+
+
 @pytest.mark.slow
 def test_published_layers_differ_where_the_study_says():
     sizes = defects.Sizes(length=24, block=4, width=8, features=16, draws=1)

@@ -18,7 +18,8 @@ def figures(r: dict) -> Figures:
             held = [max(LEAST, megabytes(rows[name], mode)) for name in names]
             ax.plot(held, range(len(names)), mark, ms=3.5, color=colour, label=mode)
         ax.set_yticks(range(len(names)), names, fontsize=7)
-        ax.set(xlabel="temporaries, MB", xscale="log", ylim=(-1, len(names)))
+        label = f"temporaries, MB ({LEAST:g}: at most that)"
+        ax.set(xlabel=label, xscale="log", ylim=(-1, len(names)))
         ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
         ax.legend(loc="lower left")
         return {"temporaries": saved(fig, "temporaries")}
