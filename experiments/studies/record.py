@@ -17,7 +17,7 @@ from typing import Any
 from absl import flags
 from PIL import Image
 
-from experiments import cli, records, redact
+from experiments import cli, disk, records, redact
 from experiments.errors import ConfigError
 from experiments.report import plots
 
@@ -113,15 +113,16 @@ def run_line(results: dict[str, Any]) -> str:
 
 
 def write(out: Path, folder: Path, results: dict, blocks, figures: Figures) -> None:
-    """`out` may be the study's own folder: then its README is renewed."""
+    """`out` may be the study's own folder: then its README is renewed. Each file is written whole
+    or left as it was."""
     text = renewed((folder / "README.md").read_text(), blocks(results))
     if out.resolve() != folder.resolve():  # where whoever runs it there reads them again
         text = OF_ANOTHER + text
-    (out / "results.json").write_text(compact(results) + "\n")
+    disk.write_text(out / "results.json", compact(results) + "\n")
     for name, (svg, png) in figures.items():
-        (out / f"{name}.svg").write_text(svg)
-        (out / f"{name}.png").write_bytes(png)
-    (out / "README.md").write_text(text)
+        disk.write_text(out / f"{name}.svg", svg)
+        disk.write_bytes(out / f"{name}.png", png)
+    disk.write_text(out / "README.md", text)
 
 
 def compact(value: Any) -> str:

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import json
 import re
+import resource
 
 import jax
 import numpy as np
@@ -219,6 +220,22 @@ def test_words_of_another_run_are_not_passed_off_as_those_of_a_run_elsewhere(tmp
     new = "# Q\n<!-- a -->\nnew\n<!-- end -->\n**Yes.**\n"
     assert readme.read_text() == new
     assert (tmp_path / "README.md").read_text() == record.OF_ANOTHER + new
+
+
+def test_a_full_disk_leaves_the_results_that_were_there_and_says_where(tmp_path):
+    """Those of the run before were cut off, by an error that named no file."""
+    (tmp_path / "README.md").write_text("# Q\n<!-- a -->\nold\n<!-- end -->\n")
+    write = lambda x: record.write(tmp_path, tmp_path, x, lambda results: {"a": "new"}, {})
+    write({"x": 1})
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)  # a process sees the same of a full disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"results\.json"):
+            write({"x": [*range(1000)]})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.slow
