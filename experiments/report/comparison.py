@@ -57,7 +57,7 @@ def write(comparison: Comparison, workdir: Path) -> Path:
     rows = comparison.rows()
     commands = textwrap.indent(comparison.command, "    ")
     foot = f"{commands}\n\n{comparison.dates}; {_machine(comparison.environment)}\n"
-    if several := _several(comparison.cells):
+    if several := _several(comparison.cells, comparison.environment):
         foot += f"\n{several}\n"
     table = markdown(rows, comparison.baselines)
     write_text(workdir / "table.md", f"{table}\n{foot}")
@@ -124,20 +124,27 @@ def _scope(comparison: Comparison) -> str:
     names, seeds = {c.variant for c in cells}, {c.seed for c in cells}
     scope = f"{plural(len(names), 'variant')}, {plural(len(seeds), 'seed')}: "
     scope += f"{done} of {plural(len(cells), 'run')} finished. {comparison.dates}."
-    return f"{scope} {_several(cells)}".strip()
+    return f"{scope} {_several(cells, comparison.environment)}".strip()
 
 
-def _several(cells: Sequence[Cell]) -> str:
-    """What code and data of the runs that finished were, where they are not the same for all."""
+def _several(cells: Sequence[Cell], environment: dict[str, Any]) -> str:
+    """What code and data of the runs that finished were, where they are not the same for all, or
+    not what the report names as its own: the same command later writes it again."""
     done = [cell.code for cell in cells if cell.result and cell.code]
-    told = []
+    here = {name.rpartition(".")[2]: str(x) for name, x in flat(environment).items()}
+    several, other = [], []
     for name in dict.fromkeys(name for code in done for name in code):
         counts = collections.Counter(code[name] or "unknown" for code in done if name in code)
-        each = [f"{x} ({plural(n, 'run')})" for x, n in counts.items()]
-        told += [f"{name} {' and '.join(each)}"] if len(each) > 1 else []
-    return (
-        f"Trained by several versions of the code or the data: {'; '.join(told)}." if told else ""
-    )
+        each = " and ".join(f"{x} ({plural(n, 'run')})" for x, n in counts.items())
+        if len(counts) > 1:
+            several.append(f"{name} {each}")
+        elif here.get(name) not in (None, *counts):
+            other.append(f"{name} {each}")
+    told = {
+        "Trained by several versions of the code or the data": several,
+        "Trained by another version of the code than wrote this report": other,
+    }
+    return " ".join(f"{what}: {'; '.join(x)}." for what, x in told.items() if x)
 
 
 def _scaling(comparison: Comparison) -> Iterator[str]:

@@ -22,7 +22,7 @@ from experiments.errors import ConfigError, RunDirectoryError
 from experiments.fairness import Fairness
 from experiments.report import __main__ as command
 from experiments.report import slices
-from experiments.report.comparison import render
+from experiments.report.comparison import render, write
 from experiments.report.data import Cell, variants
 from experiments.report.merge import apart, merged
 from experiments.report.sight import Sight
@@ -708,6 +708,26 @@ def test_runs_of_several_commits_are_told(tmp_path):
         what += "jax 1 (3 runs) and 2 (1 run)."
         assert [what in text for text in texts()] == [told] * 2
         assert ["several versions" in text for text in texts()] == [told] * 2
+
+
+def test_a_report_that_later_code_writes_again_says_what_code_trained(tmp_path):
+    """The same command, a commit later, named that commit alone above the runs of the earlier."""
+    runs = [planned(name) for name in ("softmax", "linear")]
+    begin(tmp_path, runs, Fairness())
+    leave(tmp_path, [(p, 0.5) for p in runs])
+    trained = {"git": "a1", "versions": {"jax": "1", "flax": "1"}}
+    for p in runs:
+        path = tmp_path / "cells" / p.name / "environment.json"
+        path.write_text(json.dumps(trained | {"hardware": HARDWARE}))
+    found = gathered.gathered(tmp_path)
+    told = "Trained by another version of the code than wrote this report: git a1 (2 runs); "
+    told += "jax 1 (2 runs)."
+    later = {"git": "b2", "versions": {"jax": "2", "flax": "1"}}
+    for now, other in ((trained, False), (later, True)):
+        write(dataclasses.replace(found, environment=now), tmp_path)
+        texts = [(tmp_path / name).read_text() for name in ("report.html", "table.md")]
+        assert [told in text for text in texts] == [other] * 2
+        assert ["another version" in text for text in texts] == [other] * 2
 
 
 def test_runs_of_other_settings_of_jax_are_told(tmp_path, monkeypatch):
