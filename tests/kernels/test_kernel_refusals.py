@@ -240,7 +240,9 @@ def test_by_default_splash_runs_only_what_is_not_divided_among_tpus(axes, best, 
         found.append(pick(call, None))
         return x
 
-    mesh = jax.sharding.AbstractMesh((2, 2), ("r", "c"))
+    # jax 0.12 has explicit axes here by default, along which the array would have to be divided
+    auto = (jax.sharding.AxisType.Auto,) * 2
+    mesh = jax.sharding.AbstractMesh((2, 2), ("r", "c"), axis_types=auto)
     spec, manual = jax.sharding.PartitionSpec(*axes), frozenset(axes)
     shard = functools.partial(jax.shard_map, mesh=mesh, in_specs=spec, out_specs=spec)
     run = shard(inside, axis_names=manual) if manual else inside
