@@ -184,6 +184,17 @@ def test_it_is_exported_for_any_batch(name):
     assert_close(out, want, dtype=out.dtype, what=name, room=mechanism.room)
 
 
+@pytest.mark.parametrize("implementation", ["materialized", "blockwise"])
+def test_so_it_is_with_arrays_in_a_mask(implementation):
+    q = jax.random.normal(jax.random.key(0), (3, 9, 2, 4))
+    lengths, attend = jnp.array([9, 0, 4]), attn.Softmax(implementation=implementation)
+    call = jax.jit(lambda q, lengths: attend(q, q, q, mask=attn.Padding(lengths)))
+    (b,) = jax.export.symbolic_shape("b")
+    any_batch = lambda x: jax.ShapeDtypeStruct((b, *x.shape[1:]), x.dtype)
+    exported = jax.export.export(call)(any_batch(q), any_batch(lengths))
+    assert jnp.array_equal(exported.call(q, lengths), call(q, lengths))
+
+
 def test_the_page_on_guarantees_counts_what_is_exported_for_any_batch():
     text = (pathlib.Path(__file__).parent.parent / "docs/guarantees.md").read_text()
     told = re.search(r"first examples of (\d+)\s+mechanisms.*?\)\. (.*?) choose", text, re.S)

@@ -50,7 +50,7 @@ class Mask(Record):
             got = getattr(seen, "dtype", type(seen).__name__)
             raise TypeError(f"{type(self).__name__}.sees: expected booleans, got {got}")
         xp = jnp if isinstance(seen, jax.Array) else np
-        return xp.broadcast_to(seen, np.broadcast_shapes(seen.shape, i.shape, j.shape))
+        return xp.broadcast_to(seen, xp.broadcast_shapes(seen.shape, i.shape, j.shape))
 
     def sees(self, i, j):
         """Whether query i sees key j, for integer indices of equal rank that broadcast: booleans

@@ -60,7 +60,8 @@ class Encoder(nnx.Module):
         vectors of the config's `token_width`. Without a dropout key nothing is dropped.
 
         Raises ValueError or TypeError for what does not fit the config, NotImplementedError for a
-        mask or bias that the mechanism cannot honour.
+        mask or bias that the mechanism cannot honour. Scores at traced positions `at` that do not
+        exist are NaN.
         """
         if at is not None and self.config.head != "token":
             raise ValueError(f"at: expected None with head={self.config.head!r}, got positions")
@@ -68,6 +69,9 @@ class Encoder(nnx.Module):
         x = self.layers(tokens, mask, dropout_key)
         if at is not None:
             _check_at(at, x.shape[:-1])
+            at = jnp.asarray(at, jnp.int32)
+            # a traced one below 0 would read from the end; past it, all is NaN
+            at = jnp.where(at < 0, x.shape[-2], at)
             x = jnp.take_along_axis(x, at[..., None], axis=-2)
         return self.head(x, real)
 

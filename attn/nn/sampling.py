@@ -45,7 +45,8 @@ def sample(
         return jnp.where(broken, -1, scores.argmax(-1)).astype(jnp.int32)
     k = scores.shape[-1] if top_k is None else top_k
     # the largest becomes 0: divided by a small temperature, others would be as infinite as it
-    below = jnp.where(wide == top, 0, wide - top)
+    largest = wide == top  # inf - inf, even where it is not used, stops jax.debug_nans
+    below = jnp.where(largest, 0, wide - jnp.where(largest, 0, top))
     kept, tokens = jax.lax.top_k(jnp.where(below == 0, 0, below / temperature), k)
     if top_p is not None and top_p < 1:  # sums of many small shares round to 1 before the last
         p = jax.nn.softmax(kept)

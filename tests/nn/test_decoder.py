@@ -266,6 +266,15 @@ def test_scores_that_are_no_numbers_draw_no_token(temperature):
     assert sample(jnp.full(5, -jnp.inf), jax.random.key(0), temperature=temperature) == -1
 
 
+@pytest.mark.parametrize("settings", [{}, {"top_k": 2, "top_p": 0.5}], ids=str)
+def test_infinite_scores_make_no_nan_on_the_way(settings):
+    key = jax.random.key(0)
+    scores = jnp.array([[0.0, jnp.inf, -jnp.inf], [-jnp.inf] * 3, [-jnp.inf, -jnp.inf, 2.0]])
+    with jax.debug_nans(True):  # which looks at each result outside of jit
+        token = sample(scores, key, **settings)
+    assert token.tolist() == [1, -1, 2]
+
+
 @pytest.mark.parametrize(
     "settings", [{}, {"top_p": 0.5}, {"top_k": 2}, {"temperature": 1e-3}], ids=str
 )

@@ -354,9 +354,18 @@ def test_places_that_are_none_are_named():
         at([[0, 1]] * 3)
     with pytest.raises(TypeError, match="at: expected an array of integers, got float32"):
         at(np.zeros((3, 2), np.float32))
-    for place in (-1, TOKENS.shape[1]):  # one would read from the end, the other give NaN
+    for place in (-1, TOKENS.shape[1]):
         with pytest.raises(ValueError, match=f"at: expected integers from 0 to 5, got {place}"):
             at(np.full((3, 2), place))
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int8])
+def test_scores_at_traced_places_that_are_none_are_nan(dtype):
+    encoder = build(head="token", pooling="none")
+    at = np.array([[-1, 0], [2, 6], [-6, 5]], dtype)
+    scores = jax.jit(lambda at: encoder(TOKENS, at=at))(at)
+    np.testing.assert_array_equal(np.isnan(scores).all(-1), (at < 0) | (at > 5))
+    np.testing.assert_array_equal(np.isnan(scores).any(-1), (at < 0) | (at > 5))
 
 
 def test_narrow_integers_do_not_wrap():
