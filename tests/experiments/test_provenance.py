@@ -114,10 +114,10 @@ def test_the_users_own_mechanism_is_told_by_its_file(tmp_path, monkeypatch):
         return Cell(name, name, 0, {}, {"test": {}}, None, code=code)
 
     other, cells = cell("softmax", sources([tiny()])), [run("a", "1"), run("b", "1"), run("a", "2")]
-    assert _several((*cells[:2], other)) == ""
+    assert _several((*cells[:2], other), {}) == ""
     one, two = (hashlib.sha256(x).hexdigest()[:8] for x in (b"1", b"2"))
     told = f"of the code or the data: source.mine {one} (1 run) and {one}, then {two} (1 run)."
-    assert told in _several((*cells[1:], other))
+    assert told in _several((*cells[1:], other), {})
     assert known[0] == known[1] != known[2]
 
 
@@ -150,11 +150,11 @@ def test_runs_on_data_that_changed_between_them_are_told(tmp_path, compiled_once
     assert code[defined] == data
     cell = lambda **more: Cell("a", "a", 0, {}, result, None, code=code | more)
     other_task = {"data.Bytes length=5": "other"}  # which its variant tells
-    assert _several([cell(), cell(**other_task)]) == ""
+    assert _several([cell(), cell(**other_task)], {}) == ""
     # one that starts from another run, which may be made again meanwhile
     later = dataclasses.replace(experiment, init_from=str(tmp_path / "run"))
     start = data_of(later, data)[f"init_from {tmp_path / 'run'}"]
     assert len(start) == 16
     assert result["sha256"].startswith(start)
     told = f"the code or the data: {defined} {data} (1 run) and other (1 run)."
-    assert told in _several([cell(), cell(**{defined: "other"})])
+    assert told in _several([cell(), cell(**{defined: "other"})], {})
