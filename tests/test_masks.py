@@ -428,6 +428,8 @@ def test_a_mask_is_an_argument_of_a_jitted_function(mask):
         (lambda: Segments(jnp.array(1)), ValueError, "Segments.query_ids: .*, got 1"),
         (lambda: Segments(jnp.arange(2), jnp.array(1)), ValueError, "Segments.key_ids: .*, got 1"),
         (lambda: Segments(jnp.arange(2)).check((), 2, 3), ValueError, "key_ids: .*, got none"),
+        (lambda: Segments([[0, 0, 1], [0]]), ValueError, "Segments.query_ids: .* rows of one"),
+        (lambda: Padding(keys=[[True], [True, False]]), ValueError, "Padding.keys: .*; pad them"),
         (lambda: Array(jnp.ones(3, bool)), ValueError, r"Array: expected .*, got \[3\]"),
         (lambda: Array(jnp.ones((2, 2))), TypeError, "booleans"),
         (lambda: Causal() & jnp.ones((2, 2), bool), TypeError, "Array"),
