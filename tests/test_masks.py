@@ -388,6 +388,12 @@ def test_outside_of_arrays_nothing_is_seen():
         assert not mask.at(np.array([0, 0, 5]), np.array([2, -1, 0]))[:2].any()
 
 
+def test_unsigned_indices_past_int32_are_no_negative_ones():
+    last = np.array([2**32 - 1], np.uint32)
+    assert Causal().at(last, np.array([2], np.uint32)).all()
+    assert not Prefix(2).at(last, last).any()
+
+
 @pytest.mark.parametrize("mask", DYNAMIC, ids=lambda m: str(m)[:40])
 def test_a_mask_is_an_argument_of_a_jitted_function(mask):
     T = 2
@@ -428,6 +434,8 @@ def test_a_mask_is_an_argument_of_a_jitted_function(mask):
         (lambda: Segments(jnp.array(1)), ValueError, "Segments.query_ids: .*, got 1"),
         (lambda: Segments(jnp.arange(2), jnp.array(1)), ValueError, "Segments.key_ids: .*, got 1"),
         (lambda: Segments(jnp.arange(2)).check((), 2, 3), ValueError, "key_ids: .*, got none"),
+        (lambda: Segments([[0, 0, 1], [0]]), ValueError, "Segments.query_ids: .* rows of one"),
+        (lambda: Padding(keys=[[True], [True, False]]), ValueError, "Padding.keys: .*; pad them"),
         (lambda: Array(jnp.ones(3, bool)), ValueError, r"Array: expected .*, got \[3\]"),
         (lambda: Array(jnp.ones((2, 2))), TypeError, "booleans"),
         (lambda: Causal() & jnp.ones((2, 2), bool), TypeError, "Array"),
@@ -436,6 +444,8 @@ def test_a_mask_is_an_argument_of_a_jitted_function(mask):
         (lambda: And(Causal()), TypeError, "mask_terms: expected a tuple of masks, got Causal"),
         (lambda: Not(5), TypeError, "Not: expected a mask, got int"),
         (lambda: Causal().at(0.5, 1), TypeError, "i: expected integer"),
+        (lambda: Padding(jnp.array(3)).at(0, 2**32), ValueError, "j: expected .*, got 4294967296"),
+        (lambda: Causal().at(jnp.uint32(2**31), 1), ValueError, "i: expected .*, got 2147483648"),
         (lambda: Causal().array(-1, 2), ValueError, "T"),
         (lambda: Causal() and Window(2, 2), TypeError, "Causal has no truth value: .* with &"),
         (lambda: Causal() or Window(2, 2), TypeError, "Causal has no truth value"),

@@ -105,7 +105,8 @@ def loop(form, q, k, v, gates, learned) -> Float[Array, "*B T N D"]:
         k_weighted = t.k * jnp.exp(t.log_weight - t.log_weight.max())[..., None]
         t = type(t)(t.q, k_weighted)
     first = lambda x: None if x is None else jnp.moveaxis(to_heads(x, N, -2), len(batch), 0)
-    g = jnp.zeros((1,) * len(batch) + (1, 1, 1)) if t.log_decay is None else t.log_decay
+    none = jnp.zeros((1,) * len(batch) + (1, 1, 1), q.dtype)  # 64 bits by default, under x64
+    g = none if t.log_decay is None else t.log_decay
     g = jnp.broadcast_to(g, (*batch, T, *g.shape[-2:]))
     rows = tuple(map(first, (t.q, t.k, v, jnp.maximum(g, FLOOR), t.erase, t.remove)))
 

@@ -170,7 +170,11 @@ def _as_array(term, name, kind):
     if value is None:
         return
     if not isinstance(value, jax.Array):
-        value = np.asarray(value)
+        try:
+            value = np.asarray(value)
+        except ValueError:  # NumPy's words name neither the mask nor the field
+            what = f"{type(term).__name__}.{name}: expected rows of one length"
+            raise ValueError(f"{what}, got some of others; pad them") from None
     if not jnp.issubdtype(value.dtype, kind):
         want = "booleans" if kind is np.bool_ else "integers"
         hint = "; write Padding(keys=...)" if name == "lengths" and value.dtype == np.bool_ else ""

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from attn._axes import aligned, conjunction
+from attn._integers import check_fits
 from attn.masks.fields import fits, natural
 from attn.masks.record import FIELDS, Record, frozen
 
@@ -35,16 +36,20 @@ class Mask(Record):
         """The mask at integer indices `i`, `j` (any shapes that broadcast).
 
         Returns [*B, *broadcast(i, j)], with B the leading axes of the arrays inside; NumPy in,
-        NumPy out for static masks. Raises TypeError if an index is not an integer.
+        NumPy out for static masks. Raises TypeError if an index is not an integer, ValueError for
+        one that JAX's integers do not hold, where it takes them.
         """
         concrete = self.static and not any(isinstance(x, jax.Array) for x in (i, j))
         xp = np if concrete else jnp
+        held = np.dtype(np.int64) if concrete else jax.dtypes.canonicalize_dtype(np.int64)
+        for name, index in (("i", i), ("j", j)):
+            check_fits(name, index, held)  # cut to fewer bits it would be another index
         i, j = aligned(xp.asarray(i), xp.asarray(j))
         for name, index in (("i", i), ("j", j)):
             if not xp.issubdtype(index.dtype, np.integer):
                 raise TypeError(f"{name}: expected integer indices, got {index.dtype}")
         # unsigned and short integers would wrap around in i - j
-        i, j = (x if x.dtype in (np.int32, np.int64) else x.astype(np.int32) for x in (i, j))
+        i, j = (x if x.dtype in (np.int32, np.int64) else x.astype(held) for x in (i, j))
         seen = self.sees(i, j)
         if not hasattr(seen, "dtype") or seen.dtype != np.bool_:  # & and ~ of numbers are bitwise
             got = getattr(seen, "dtype", type(seen).__name__)

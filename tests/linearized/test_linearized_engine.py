@@ -31,6 +31,16 @@ def test_chunks_matrix_and_token_loop_agree(name):
     close(by_matrix(q, k, v, mask=attn.Causal(), **learned), loop, what="matrix against the loop")
 
 
+@pytest.mark.parametrize("name", sorted(FAMILY.keys() - {"based"}))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_token_loop_of_narrow_tokens_is_narrow_under_x64(name, dtype):
+    m = FAMILY[name]
+    q, k, v, learned = inputs(m, T=3, S=3, dtype=jnp.dtype(dtype))
+    with jax.enable_x64(True):
+        out = jax.eval_shape(m.loop, q, k, v, **learned)
+    assert out.dtype == jnp.float32
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["linear", "gla", "gated_delta_net", "rwkv7"])
 def test_gradients_pass_through_a_state_carried_across_a_split(name):
