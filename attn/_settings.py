@@ -3,10 +3,13 @@
 import dataclasses
 import numbers
 
+import numpy as np
+
 
 def is_number(x) -> bool:
-    """Whether x is a number, Python's or NumPy's, True and False not among them."""
-    return isinstance(x, numbers.Real) and not isinstance(x, bool)
+    """Whether x is a real number of Python's or NumPy's that JAX computes with, which it does not
+    with a Fraction; True and False are none."""
+    return isinstance(x, int | float | np.integer | np.floating) and not isinstance(x, bool)
 
 
 def is_integer(x) -> bool:

@@ -37,7 +37,7 @@ def look(workdir: Path, example: int) -> Alignment:
 
     from experiments.evaluate import load
     from experiments.families import BOS, source_mask
-    from experiments.tasks.sequence import END
+    from experiments.tasks.sequence import END, Translation
 
     learner, params, _ = load(workdir)
     task = learner.experiment.posed
@@ -45,6 +45,9 @@ def look(workdir: Path, example: int) -> Alignment:
         other = redact.command("experiments.visualize", [f"--workdir={workdir}"])
         # no "'token': ", which would read as a secret
         raise ConfigError([f"--workdir: its task has head {task.head!r}; draw it with {other}"])
+    if not isinstance(task, Translation):  # one of the user's own
+        what = "expected a Translation (experiments.tasks.sequence), which names its characters"
+        raise ConfigError([f"--workdir: its task: {what}, got {type(task).__name__}"])
     size = task.size("validation")
     if not 0 <= example < size:
         raise ConfigError([f"--example={example}: validation has examples 0..{size - 1}"])

@@ -40,7 +40,8 @@ class Task(abc.ABC):
     """A data set: its fields say all that defines it, and it holds no arrays."""
 
     # "classification" (a label per row), "dual" (per pair of rows), "token" (per position) or
-    # "sequence" (a target of its own length, `target_length`; a row is right when all of it is)
+    # "sequence" (a target of its own length, `target_length`; a row is right when all of it is:
+    # a `Translation`, in sequence.py)
     head: ClassVar[str]
     causal: ClassVar[bool] = False  # later tokens are the answers: only a causal model learns them
     padded: ClassVar[bool] = False  # training rows may be padded even if no held-out row is

@@ -1,11 +1,12 @@
 """The picture of an alignment: of a trained run, with its characters, and clear words without."""
 
 import shlex
+import types
 
 import numpy as np
 import pytest
 
-from experiments import align, train, visualize
+from experiments import align, evaluate, train, visualize
 from experiments.config import task
 from experiments.validation import from_dict
 
@@ -43,6 +44,16 @@ def test_a_run_is_drawn_with_its_characters(trained, capsys):
     errors = capsys.readouterr().err
     assert "validation has examples 0..7" in errors
     assert shlex.split(errors)[-4:] == ["python", "-m", "experiments.align", f"--workdir={trained}"]
+
+
+def test_a_task_that_names_no_characters_is_refused(monkeypatch, capsys):
+    """A task of the user's own may be none of ours of sequences: its run ended in a traceback."""
+    posed = types.SimpleNamespace(head="sequence")
+    learner = types.SimpleNamespace(experiment=types.SimpleNamespace(posed=posed))
+    monkeypatch.setattr(evaluate, "load", lambda workdir: (learner, None, 0))
+    assert align.main(["--workdir=mine"]) == 2
+    wrong = "its task: expected a Translation (experiments.tasks.sequence), which names its"
+    assert wrong in capsys.readouterr().err
 
 
 def test_pictures_lie_side_by_side():

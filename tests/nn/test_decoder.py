@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -297,6 +298,8 @@ def test_an_infinite_score_is_the_token(settings):
         ({"top_p": 0.0}, "top_p"),
         ({"temperature": 1e39}, "temperature"),
         ({"top_p": 1.5}, "top_p"),
+        ({"temperature": Fraction(1, 2)}, "temperature"),  # JAX does not compute with it
+        ({"top_p": Fraction(1, 2)}, "top_p"),
     ],
 )
 def test_wrong_settings_are_named(settings, named):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from fractions import Fraction
 from typing import ClassVar
 
 import jax
@@ -81,6 +82,7 @@ MISTAKES = [
     ),
     (dict(head_dim=0), "head_dim: expected an integer from 1 to 2^30, or None, got 0"),
     (dict(norm_epsilon=0.0), "norm_epsilon: expected a number in (0, 1), got 0.0"),
+    (dict(norm_epsilon=Fraction(1, 9)), "norm_epsilon: expected a number in (0, 1), got Fraction"),
     (dict(bias=1), "bias: expected True or False, got 1"),
     (dict(remat="yes"), "remat: expected True or False, got 'yes'"),
     (dict(dtype="int8"), "dtype: expected one of float32, bfloat16, float16, got 'int8'"),
