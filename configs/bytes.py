@@ -33,6 +33,8 @@ Here classes are bytes and tokens are bytes + 1. A model that is to write text i
 
 from experiments.config import mechanism, task
 
+SEEDS = 3
+
 
 def get_config(arg="softmax"):
     return {
@@ -71,4 +73,5 @@ def sweep():
         mechanism("linear"),
         mechanism("gated_delta_net"),
     ):
-        yield {"model.attention": attention}
+        for seed in range(SEEDS):
+            yield {"model.attention": attention, "seed": seed}
