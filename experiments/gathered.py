@@ -81,7 +81,7 @@ def gathered(workdir: Path) -> Comparison:
         baselines=said.baselines or baselines(cells),
         environment=said.environment or without_run(first),
         command=said.command or first.get("command", ""),
-        dates=said.dates or dates(folder, cells, until=_newest(folder)),
+        dates=said.dates or dates(folder, cells),
         sights=sights(cells, folder, Sight.load),
     )
 
@@ -168,13 +168,15 @@ def without_run(environment: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in environment.items() if k not in ("command", "started", "earlier")}
 
 
-def dates(folder: Path, cells: Sequence[Cell], until: datetime.datetime | None = None) -> str:
-    """The dates from the start of the first run to `until`, or to now."""
-    until = until or datetime.datetime.now(datetime.UTC)
-    now = until.isoformat(timespec="seconds")
+def dates(folder: Path, cells: Sequence[Cell]) -> str:
+    """The dates from the start of the first run to the last that was measured, of runs or costs:
+    not to now, as a finished comparison may be repeated, which runs nothing."""
+    measured = [*folder.glob(f"*/{METRICS}"), *folder.parent.glob("costs.json")]
+    changed = [datetime.datetime.fromtimestamp(x.stat().st_mtime, datetime.UTC) for x in measured]
+    last = max(changed, default=datetime.datetime.now(datetime.UTC)).isoformat(timespec="seconds")
     began = [_began(_environment(folder / cell.name)) for cell in cells]
-    first = min([now, *filter(None, began)])
-    return " to ".join(f"{x[:10]} {x[11:16]} UTC" for x in (first, now))
+    first = min([last, *filter(None, began)])
+    return " to ".join(f"{x[:10]} {x[11:16]} UTC" for x in (first, last))
 
 
 def _environment(run: Path) -> dict[str, Any]:
@@ -186,11 +188,6 @@ def _began(environment: dict[str, Any]) -> str | None:
     sessions = [*environment.get("earlier", ()), environment]
     dates = (x.get("started") for x in sessions if isinstance(x, dict))
     return next((x for x in dates if isinstance(x, str)), None)
-
-
-def _newest(folder: Path) -> datetime.datetime | None:
-    changed = [path.stat().st_mtime for path in folder.glob(f"*/{METRICS}")]
-    return datetime.datetime.fromtimestamp(max(changed), datetime.UTC) if changed else None
 
 
 def _cell(folder: Path, label: str, config: dict[str, Any], notes: dict[str, str]) -> Cell:

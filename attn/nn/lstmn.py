@@ -38,7 +38,8 @@ class LSTMN(nnx.Module):
 
     r_1 and m_1 are 0. x has `inputs` numbers (None: as many as h, `width`). O(T^2) time, one token
     after the other; no token depends on a later one, so padding at the end affects nothing before
-    it. Raises ValueError for a width or inputs below 1.
+    it, in value or gradient, if it is finite: NaN there makes every gradient NaN. Raises ValueError
+    for a width or inputs below 1.
     """
 
     def __init__(self, width: int, *, inputs: int | None = None, key: Array):

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import datetime
 import errno
 import fcntl
 import json
@@ -220,6 +221,21 @@ def test_a_comparison_dates_from_the_first_session_of_its_runs(tmp_path):
     for earlier, date in (([first], "2026-01-01"), ([5, {"started": 5}], "2026-02-02")):
         path.write_text(json.dumps(later | {"earlier": earlier}))
         assert gathered.gathered(tmp_path).dates.startswith(f"{date} 00:00 UTC to ")
+
+
+def test_a_comparison_dates_to_what_was_measured_last(tmp_path):
+    """Repeated when it was finished, which runs nothing, it dated to that moment."""
+    leave(tmp_path, [(planned(), 0.5)])
+    begun, day = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC).timestamp(), 24 * 3600
+    name = planned().name
+    cells = (Cell(name, "softmax", 0, {}, None, None),)
+    changed = ((tmp_path / "cells" / name / "metrics.jsonl", 1), (tmp_path / "costs.json", 2))
+    for path, _ in changed:
+        os.utime(path, (begun, begun))
+    for path, days in changed:
+        os.utime(path, (begun, begun + days * day))
+        ended = f"2026-01-0{1 + days} 00:00 UTC"
+        assert gathered.dates(tmp_path / "cells", cells) == f"2026-01-01 00:00 UTC to {ended}"
 
 
 @pytest.mark.parametrize("edit", [None, {"task": {"name": "recall"}, "seed": 7}])

@@ -1,9 +1,9 @@
 """Copies of the metrics arrive as they were written, and none of them can harm a run."""
 
 import json
+import resource
 import struct
 import sys
-import time
 import types
 from pathlib import Path
 
@@ -55,14 +55,31 @@ def test_tensorboard_has_what_a_run_that_is_killed_had_measured(tmp_path: Path, 
     """The score of a checkpoint was lost: the session after the kill goes on with the next step."""
     monkeypatch.setitem(sys.modules, "torch", None)
     pytest.importorskip("tensorboardX", reason="the extra [log]")
-    monkeypatch.setattr(sinks, "KEPT_BACK", 0.1)
     with Sinks(["tensorboard"], tmp_path, warn=pytest.fail) as found:
         found.write(ROWS)
-        end = time.monotonic() + 10
-        last = ("validation/accuracy", 5)
-        while last not in events(tmp_path / "tensorboard") and time.monotonic() < end:
-            time.sleep(0.05)
-        assert last in events(tmp_path / "tensorboard")
+        assert ("validation/accuracy", 5) in events(tmp_path / "tensorboard")
+
+
+def test_tensorboard_on_a_full_disk_stops_no_run(tmp_path: Path, monkeypatch):
+    """Its writer's thread ended, and the run waited for it without end, also when it was told to
+    stop."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    pytest.importorskip("tensorboardX", reason="the extra [log]")
+    warned: list[str] = []
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Sinks(["tensorboard"], tmp_path, warn=warned.append) as found:
+        found.write(ROWS[:1])
+        before = events(tmp_path / "tensorboard")
+        (file,) = (tmp_path / "tensorboard").iterdir()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size, limits[1]))
+        try:
+            for row in 10 * ROWS:
+                found.write([row])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    (line,) = warned
+    assert line.startswith("--sink=tensorboard failed, and the run goes on without it: OSError")
+    assert events(tmp_path / "tensorboard") == before
 
 
 def test_wandb_gets_what_was_measured_offline(tmp_path: Path, monkeypatch):
