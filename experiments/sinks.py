@@ -6,8 +6,6 @@ One that fails is left out from then on, with one warning: it never stops or cha
 import contextlib
 import importlib.util
 import json
-import socket
-import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -27,37 +25,29 @@ class Sink(Protocol):
 
 
 class TensorBoard:
-    """Event files in DIR/tensorboard, where each number is once `write` returns. By tensorboardX,
-    but for its writer: on a full disk its thread ends, and the run waits for it without end."""
+    """Event files in DIR/tensorboard, where each number is once `write` returns. By the writer
+    inside tensorboardX's own: that one's thread ends on a full disk, and the run would wait for it
+    without end."""
 
     def __init__(self, workdir: Path, first: int) -> None:
-        from tensorboardX import record_writer, summary
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
+        from tensorboardX import event_file_writer, summary
+        from tensorboardX.proto import event_pb2
 
-        self.checksum, self.scalar = record_writer.masked_crc32c, summary.scalar
-        self.event = Event
-        folder = workdir / "tensorboard"
-        folder.mkdir(exist_ok=True)
-        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
-        self.file = (folder / name).open("ab", buffering=0)
-        self.close = self.file.close
-        version = "brain.Event:2"
-        self._put(file_version=version)
+        self.event, self.scalar = event_pb2.Event, summary.scalar
+        (folder := workdir / "tensorboard").mkdir(exist_ok=True)
+        self.writer = event_file_writer.EventsWriter(str(folder / "events"))
+        self.close = self.writer.close
         # the first step hides what a session that was killed wrote of later ones
-        self._put(step=first, file_version=version)
-        self._put(step=first, session_log=SessionLog(status=SessionLog.START))
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._add(step=first, session_log=start)
 
     def write(self, step: int, numbers: dict[str, float]) -> None:
         for name, x in numbers.items():
-            self._put(step=step, summary=self.scalar(name, x))
+            self._add(step=step, summary=self.scalar(name, x))
+        self.writer.flush()
 
-    def _put(self, **fields: Any) -> None:
-        data = self.event(wall_time=time.time(), **fields).SerializeToString()
-        size = struct.pack("<Q", len(data))
-        crc = lambda x: struct.pack("<I", self.checksum(x))
-        rest = size + crc(size) + data + crc(data)
-        while rest:  # of what a full disk takes a part of, the next call raises
-            rest = rest[self.file.write(rest) :]
+    def _add(self, **fields: Any) -> None:
+        self.writer.write_event(self.event(wall_time=time.time(), **fields))
 
 
 class WandB:
