@@ -1,11 +1,13 @@
 """What README and CONTRIBUTING say is run as it stands there."""
 
+import csv
 import importlib.machinery
 import importlib.util
 import json
 import os
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import textwrap
@@ -195,3 +197,22 @@ def test_pages_on_mechanisms_are_those_of_the_code():
 def test_the_newest_changes_are_those_of_this_version():
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1]
     assert newest == attn.__version__
+
+
+def test_shakespeare_says_what_its_runs_came_to():
+    """It stood for one seed, of which no data was kept."""
+    with (ROOT / "benchmarks/accuracy/bytes.csv").open() as file:
+        runs = list(csv.DictReader(file))
+    text = (ROOT / "configs/bytes.py").read_text()
+    rows = [[x.strip() for x in line.split("|")[1:-1]] for line in text.splitlines() if "|" in line]
+    readme = (
+        (ROOT / "README.md").read_text().partition("On Shakespeare")[2].partition("The large")[0]
+    )
+    for variant in ("softmax", "window", "linear", "gated_delta_net"):
+        of = [run for run in runs if run["variant"] == variant]
+        assert [run["seed"] for run in of] == ["0", "1", "2"]
+        mean = lambda *names: statistics.fmean(float(run[x]) for run in of for x in names)
+        accuracy = f"{100 * mean('test.accuracy', 'validation.accuracy'):.1f}"
+        (row,) = (row for row in rows if row[0].split()[0] == variant)
+        assert [row[2], row[4]] == [f"{mean('test.loss'):.3f}", accuracy], variant
+        assert accuracy in readme, variant
