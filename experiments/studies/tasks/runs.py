@@ -51,13 +51,16 @@ class Settings:
         """Seed by seed."""
         name, _, argument = config.partition(":")
         file = str(provenance.ROOT / f"configs/{name}.py")
+        fields = [f"--config.{k}={v}" for k, v in self.fields]
         runs = []
         for seed in range(self.seeds):
-            changes = [f"--config.{k}={v}" for k, v in (*self.fields, ("seed", seed))]
-            if CONFIGS[config] == SWEEP:
-                runs += plan(read_sweep(f"{file}:{argument}" if argument else file, changes))
+            if CONFIGS[config] == SWEEP:  # which may be over seeds of its own as well
+                every = plan(read_sweep(f"{file}:{argument}" if argument else file, fields))
+                models = {p.variant: p for p in every}
+                runs += [p.having({"seed": seed}) for p in models.values()]
             else:
-                runs += [Planned(x, read(f"{file}:{x}", changes)) for x in CONFIGS[config]]
+                seeded = [*fields, f"--config.seed={seed}"]
+                runs += [Planned(x, read(f"{file}:{x}", seeded)) for x in CONFIGS[config]]
         return [self._shortened(p) for p in runs]
 
     def _shortened(self, p: Planned) -> Planned:
