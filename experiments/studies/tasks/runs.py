@@ -51,16 +51,13 @@ class Settings:
         """Seed by seed."""
         name, _, argument = config.partition(":")
         file = str(provenance.ROOT / f"configs/{name}.py")
-        fields = [f"--config.{k}={v}" for k, v in self.fields]
-        runs = []
-        for seed in range(self.seeds):
-            if CONFIGS[config] == SWEEP:  # which may be over seeds of its own as well
-                every = plan(read_sweep(f"{file}:{argument}" if argument else file, fields))
-                models = {p.variant: p for p in every}
-                runs += [p.having({"seed": seed}) for p in models.values()]
-            else:
-                seeded = [*fields, f"--config.seed={seed}"]
-                runs += [Planned(x, read(f"{file}:{x}", seeded)) for x in CONFIGS[config]]
+        changes = [f"--config.{k}={v}" for k, v in self.fields]
+        if CONFIGS[config] == SWEEP:  # which may be over seeds of its own
+            every = plan(read_sweep(f"{file}:{argument}" if argument else file, changes))
+        else:
+            every = [Planned(x, read(f"{file}:{x}", changes)) for x in CONFIGS[config]]
+        models = {p.variant: p for p in every}.values()
+        runs = [p.having({"seed": seed}) for seed in range(self.seeds) for p in models]
         return [self._shortened(p) for p in runs]
 
     def _shortened(self, p: Planned) -> Planned:
