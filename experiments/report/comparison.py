@@ -131,20 +131,21 @@ def _several(cells: Sequence[Cell], environment: dict[str, Any]) -> str:
     """What code and data of the runs that finished were, where they are not the same for all, or
     not what the report names as its own: the same command later writes it again."""
     done = [cell.code for cell in cells if cell.result and cell.code]
-    here = {name.rpartition(".")[2]: str(x) for name, x in flat(environment).items()}
+    told = {name.rpartition(".")[2]: str(x) for name, x in flat(environment).items()}
+    here = {name: x for name, x in told.items() if x}  # outside of git there is no commit
     several, other = [], []
     for name in dict.fromkeys(name for code in done for name in code):
         counts = collections.Counter(code[name] or "unknown" for code in done if name in code)
         each = " and ".join(f"{x} ({plural(n, 'run')})" for x, n in counts.items())
         if len(counts) > 1:
             several.append(f"{name} {each}")
-        elif here.get(name) not in (None, *counts):
+        elif name in here and here[name] not in counts:
             other.append(f"{name} {each}")
-    told = {
+    lines = {
         "Trained by several versions of the code or the data": several,
         "Trained by another version of the code than wrote this report": other,
     }
-    return " ".join(f"{what}: {'; '.join(x)}." for what, x in told.items() if x)
+    return " ".join(f"{what}: {'; '.join(x)}." for what, x in lines.items() if x)
 
 
 def _scaling(comparison: Comparison) -> Iterator[str]:

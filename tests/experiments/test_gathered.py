@@ -23,7 +23,7 @@ from experiments.errors import ConfigError, RunDirectoryError
 from experiments.fairness import Fairness
 from experiments.report import __main__ as command
 from experiments.report import slices
-from experiments.report.comparison import render, write
+from experiments.report.comparison import _several, render, write
 from experiments.report.data import Cell, variants
 from experiments.report.merge import apart, merged
 from experiments.report.sight import Sight
@@ -744,6 +744,13 @@ def test_a_report_that_later_code_writes_again_says_what_code_trained(tmp_path):
         texts = [(tmp_path / name).read_text() for name in ("report.html", "table.md")]
         assert [told in text for text in texts] == [other] * 2
         assert ["another version" in text for text in texts] == [other] * 2
+
+
+def test_outside_of_git_a_report_is_of_no_other_code():
+    """No commit was called another than none."""
+    cells = [Cell(n, n, 0, {}, {"test": {}}, None, code={"git": "", "jax": "1"}) for n in "ab"]
+    assert _several(cells, {"git": "", "versions": {"jax": "1"}}) == ""
+    assert _several(cells, {"git": "", "versions": {"jax": "2"}}).endswith(": jax 1 (2 runs).")
 
 
 def test_runs_of_other_settings_of_jax_are_told(tmp_path, monkeypatch):
