@@ -1,9 +1,7 @@
 """A checkpoint is used as it was written, or not at all."""
 
-import contextlib
 import dataclasses
 import json
-import resource
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from full_disk import full_disk
 
 from experiments import checkpoint, manifest
 from experiments.checkpoint import Checkpoints, flatten
@@ -201,17 +200,6 @@ def test_a_save_that_was_cut_off_is_no_checkpoint(three: Checkpoints, monkeypatc
     assert sorted(p.name for p in three.directory.iterdir()) == ["1", "2", "3"]
     three.save(4, state(4), progress={}, best=1)
     assert int(three.restore(state(0))[0]["step"]) == 4
-
-
-@contextlib.contextmanager
-def full_disk(size: int) -> Iterator[None]:
-    """No file can be longer, which is what a process sees of a full disk or a quota."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("size", [0, 100, 600])

@@ -1,13 +1,13 @@
 """Copies of the metrics arrive as they were written, and none of them can harm a run."""
 
 import json
-import resource
 import struct
 import sys
 import types
 from pathlib import Path
 
 import pytest
+from full_disk import full_disk
 from tiny_experiment import rows, state_digest, tiny, write_config
 
 from experiments import compare, sinks, train
@@ -66,17 +66,13 @@ def test_tensorboard_on_a_full_disk_stops_no_run(tmp_path: Path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     pytest.importorskip("tensorboardX", reason="the extra [log]")
     warned: list[str] = []
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Sinks(["tensorboard"], tmp_path, warn=warned.append) as found:
         found.write(ROWS[:1])
         before = events(tmp_path / "tensorboard")
         (file,) = (tmp_path / "tensorboard").iterdir()
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size, limits[1]))
-        try:
+        with full_disk(file.stat().st_size):
             for row in 10 * ROWS:
                 found.write([row])
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     (line,) = warned
     assert line.startswith("--sink=tensorboard failed, and the run goes on without it: OSError")
     assert events(tmp_path / "tensorboard") == before

@@ -5,11 +5,11 @@ import dataclasses
 import functools
 import json
 import re
-import resource
 
 import jax
 import numpy as np
 import pytest
+from full_disk import full_disk
 
 from attn.nn import with_kv_heads
 from experiments.config_file import read
@@ -228,13 +228,8 @@ def test_a_full_disk_leaves_the_results_that_were_there_and_says_where(tmp_path)
     write = lambda x: record.write(tmp_path, tmp_path, x, lambda results: {"a": "new"}, {})
     write({"x": 1})
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)  # a process sees the same of a full disk
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
-    try:
-        with pytest.raises(OSError, match=r"results\.json"):
-            write({"x": [*range(1000)]})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with full_disk(100), pytest.raises(OSError, match=r"results\.json"):
+        write({"x": [*range(1000)]})
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
