@@ -38,6 +38,7 @@ from experiments.signals import ending
 from experiments.stdout import Console
 
 LOOP = "loop"
+SHAPED = ("lengths", "dtypes", "heads", "widths", "rounds", "seconds")  # flags of the other suites
 STOPPED = "stopped; what was measured is written"
 # what the C library is told of memory, which decides what large arrays cost on a CPU, and what
 # XLA and Triton are told on a GPU
@@ -85,6 +86,8 @@ def _run(values: flags.FlagValues) -> None:
     refs = [name for name in values.against if name not in every and commits.commit(name)]
     values.against = [name for name in values.against if name not in refs]
     options = parse(values, [*known, LOOP], every)
+    if set(values.suite) == {LOOP}:
+        _check_loop(values)
     _check_peers(options.against, {x: known[x].against for x in values.suite if x in known})
     console = Console()
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
@@ -174,12 +177,19 @@ def _check_peers(against: Sequence[str], suites: dict[str, Collection[str]]) -> 
         )
 
 
+def _check_loop(values: flags.FlagValues) -> None:
+    """Raises ConfigError for flags that `loop`, measured alone, would ignore."""
+    given = [x for x in SHAPED if getattr(values, x) != values[x].default]
+    what = "loop is of one setting; leave it out, or name another --suite too"
+    if given:
+        raise ConfigError([f"--{name}: {what}" for name in given])
+
+
 def _asked(values: flags.FlagValues, options: Options) -> tuple[list[str], commits.Peers]:
     """The arguments of this benchmark for its processes, and its suites with their peers."""
     text = lambda value: ",".join(value) if isinstance(value, list) else value
-    names = ("lengths", "dtypes", "heads", "widths", "rounds", "seconds")
     peers = {name: options.peers(suite.against) for name, suite in suites().items()} | {LOOP: []}
-    arguments = [f"--{name}={text(getattr(values, name))}" for name in names]
+    arguments = [f"--{name}={text(getattr(values, name))}" for name in SHAPED]
     return arguments, {name: peers[name] for name in dict.fromkeys(values.suite)}
 
 

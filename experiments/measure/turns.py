@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -114,7 +115,8 @@ def _row(group: Group, name: str, one: Contender, ready: dict[str, Ready]) -> Ro
         return row | {"why": f"skipped: {_first_line(error)}"}
     except Exception as error:  # one that breaks must not stop the others
         return row | {"why": f"failed: {type(error).__name__}: {_first_line(error)}"}
-    row["error"] = verdict.error if one.judge else None
+    # strict JSON has no word for the infinite error of a result that is not finite; `why` tells it
+    row["error"] = verdict.error if one.judge and math.isfinite(verdict.error) else None
     if verdict.error > (1.0 if one.ours else LENIENCE):
         return row | {"why": f"wrong, so not timed: {verdict.what}"}
     ready[name] = prepared

@@ -78,6 +78,7 @@ def test_a_peer_a_little_outside_the_contract_is_timed_and_marked():
     assert [name for name, row in found.items() if "minimum" in row] == ["attn", "rough"]
     assert found["rough"]["mark"] == "outside the contract: output is off by a bit"
     assert found["broken"]["why"] == "failed: ZeroDivisionError: division by zero"
+    json.dumps(list(found.values()), allow_nan=False)  # as benchmark.json is read elsewhere
     printed = terminal("t", list(found.values()))
     assert "* rough is outside the contract" in printed.caption.plain
 
@@ -501,6 +502,18 @@ def test_a_peer_that_no_suite_has_is_refused_before_anything_is_measured(capsys,
     assert "sharded has torch)" in error
     assert benchmark.main(["--suite=loop", "--against=fla", f"--workdir={tmp_path / 'new'}"]) == 2
     assert not (tmp_path / "new").exists()
+
+
+def test_the_loop_alone_takes_no_flags_of_the_other_suites(capsys, tmp_path):
+    """They were ignored."""
+    new = tmp_path / "new"
+    asked = ["--suite=loop", "--lengths=512", "--seconds=9", "--rounds=12", f"--workdir={new}"]
+    assert benchmark.main(asked) == 2
+    error = capsys.readouterr().err
+    assert "2 mistakes" in error
+    assert "--lengths: loop is of one setting; leave it out, or name another --suite too" in error
+    assert "--seconds: loop is" in error
+    assert not new.exists()
 
 
 def test_a_commit_is_timed_with_peers_that_its_suites_have():
