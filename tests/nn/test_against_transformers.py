@@ -24,7 +24,7 @@ def torch():
 
 
 def model(name):
-    pytest.importorskip("transformers", reason="transformers is not installed")
+    pytest.importorskip("transformers")
     return importlib.import_module(f"transformers.models.{name}.modeling_{name}")
 
 
