@@ -119,9 +119,7 @@ def test_xpos_falls_with_distance_and_stays_within_float32():
 )
 def test_rates_are_hugging_faces(kind, ours, theirs):
     pytest.importorskip("torch", reason="torch is not installed (an optional extra)")
-    rope = pytest.importorskip(
-        "transformers.modeling_rope_utils", reason="transformers is not installed"
-    )
+    rope = pytest.importorskip("transformers.modeling_rope_utils")
     form = Rotary(scaling=kind, base=5000.0, **ours)
     parameters = {
         "rope_type": "dynamic" if kind == "ntk" else kind,

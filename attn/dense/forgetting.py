@@ -142,7 +142,8 @@ class Forgetting(Mechanism):
     """Softmax whose scores have a learned, data-dependent decay (FoX, Lin et al. 2025).
 
     `output_gate` "sigmoid" and `output_norm` are those of the paper's Pro layer, whose shift of
-    keys and values is left out.
+    keys and values is left out. Its norms scale each channel of each head, a layer's here (that of
+    q and k, `qk_norm`, too) the channels of all heads alike.
     """
 
     honours: ClassVar = TERMS

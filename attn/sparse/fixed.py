@@ -30,9 +30,11 @@ def fixed_attention(
 
     The fixed pattern of the Sparse Transformer (Child et al. 2019, arXiv:1904.10509), whose two
     kinds of heads are "merged", each seeing both sets of keys, or "alternating", even heads seeing
-    their block and odd ones the last keys; under `Causal` it is the paper's. Blocks have sqrt(S)
-    tokens, rounded up, unless `block_size` is given: O(T sqrt(T) summary) time. Takes any mask and
-    bias. Raises ValueError for a block below 1, a summary longer than it, and other `heads`.
+    their block and odd ones the last keys; under `Causal` it is the paper's. (All heads see the
+    same last keys; the paper prefers, and its authors' code takes by `num_verts`, other runs of
+    `summary` keys of a block in other heads.) Blocks have sqrt(S) tokens, rounded up, unless
+    `block_size` is given: O(T sqrt(T) summary) time. Takes any mask and bias. Raises ValueError for
+    a block below 1, a summary longer than it, and other `heads`.
     """
     record = FixedPattern(block_size=block_size, summary=summary, heads=heads)
     return record(q, k, v, mask=mask, bias=bias)

@@ -51,7 +51,9 @@ def reformer_attention(
     q and k. The visible keys of a bucket, in order, form chunks of `chunk`. Query i stands at key
     i + offset (of `Causal`; else 0): it sees the chunk of the last key of its bucket up to there,
     and the chunk before; if there is no such key, the bucket's first chunk, which `Causal` hides. A
-    pair counts once, however many rounds show it.
+    pair counts once, however many rounds show it. (That and the one bucket are the paper's, in its
+    appendix; in the authors' code, trax, and Hugging Face's a query sees all of its chunk and of
+    the one before, whatever their buckets, and a pair counts once in each round that shows it.)
 
     With `shared_qk`, for which the caller passes one array as q and k, keys are scaled to a root
     mean square of 1 (logits are q . k / |k|, as in the authors' code) and a token attends to itself

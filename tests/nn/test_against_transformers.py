@@ -24,7 +24,7 @@ def torch():
 
 
 def model(name):
-    pytest.importorskip("transformers", reason="transformers is not installed")
+    pytest.importorskip("transformers")
     return importlib.import_module(f"transformers.models.{name}.modeling_{name}")
 
 
@@ -258,6 +258,30 @@ def test_global_window_is_longformers(torch):
     got = ours(jnp.asarray(X), mask=Padding(jnp.array([8, 7])))
     real = np.arange(T) < np.array([8, 7])[:, None]
     np.testing.assert_allclose(np.asarray(got)[real], want[real], rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(("rounds", "chunk"), [(1, 2), (3, 4)])
+def test_reformer_is_theirs(rounds, chunk, torch, monkeypatch):
+    """With all tokens in one bucket, as theirs see across buckets. Theirs in float64: a token that
+    sees itself alone has a score of -1e5, which rounds the shares of rounds in float32."""
+    config = Config(
+        **dict(hidden_size=W, num_attention_heads=N, attention_head_size=W // N, is_decoder=True),
+        **dict(lsh_attn_chunk_length=chunk, num_hashes=rounds, num_buckets=2, hash_seed=None),
+        **dict(lsh_num_chunks_before=1, lsh_num_chunks_after=0, max_position_embeddings=T),
+        lsh_attention_probs_dropout_prob=0.0,
+    )
+    peer = model("reformer").LSHSelfAttention(config)
+    state = weights_of(torch, peer)
+    with torch.no_grad():
+        monkeypatch.setattr(torch, "randn", torch.zeros)  # its rotations
+        want = peer.double()(torch.tensor(X, dtype=torch.float64))[0].numpy()
+
+    mechanism = attn.Reformer(buckets=2, rounds=rounds, chunk=chunk, shared_qk=True)
+    ours = layer(mechanism, head_dim=W // N)
+    put(ours.qkv, columns(state, "query_key", "value"))
+    put(ours.learned.rotations, np.zeros((N, rounds, W // N, 1)))
+    put(ours.out, np.eye(W))
+    check(ours, want)
 
 
 SINKS = np.random.default_rng(4).normal(size=2 * N).astype(np.float32)

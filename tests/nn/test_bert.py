@@ -17,7 +17,7 @@ LENGTHS = np.array([9, 4, 1])
 
 def theirs():
     torch = pytest.importorskip("torch", reason="torch is not installed (an optional extra)")
-    hf = pytest.importorskip("transformers", reason="transformers is not installed")
+    hf = pytest.importorskip("transformers")
     sizes = dict(hidden_size=12, num_hidden_layers=2, num_attention_heads=2, intermediate_size=20)
     model = hf.BertModel(hf.BertConfig(vocab_size=11, max_position_embeddings=9, **sizes)).eval()
     torch.manual_seed(0)
