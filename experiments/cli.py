@@ -31,6 +31,7 @@ def main(
     `run` gets the parsed flags and, if there is a `load`, what that returns for `--config` and the
     `--config.a.b=value` arguments; `experiments.config_file.read` is such a `load`.
     """
+    _open_standard()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     values = flags.FlagValues()
     define(values)
@@ -66,6 +67,17 @@ def main(
         say(redacted(f"error: {last.filename}:{last.lineno} ended it: sys.exit({error.code!r})"))
         return 1
     return 0
+
+
+def _open_standard() -> None:
+    """Stdin, stdout and stderr that were closed, as by `2>&-`, lead nowhere: a file that is opened
+    would get their number, and what is written there for people."""
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(handle, True)  # as the others are, by worker processes
+    os.close(handle)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))
 
 
 def _parse(

@@ -57,10 +57,17 @@ def is_full(error: Exception) -> bool:
 
 
 def make(folder: Path) -> None:
-    """Makes the folder, and those above it that are missing."""
+    """Makes the folder, and those above it that are missing. Raises NotADirectoryError where a file
+    or a link that leads to no folder has its name, as a link to a disk that is not mounted does."""
     if not folder.is_dir():
         make(folder.parent)
-        folder.mkdir(exist_ok=True)
+        try:
+            folder.mkdir(exist_ok=True)
+        except FileExistsError:
+            link = folder.is_symlink()
+            got = f"a link to {folder.readlink()}, which is none" if link else "a file"
+            what = f"expected a folder, got {got}"
+            raise NotADirectoryError(errno.ENOTDIR, what, str(folder)) from None
         sync(folder.parent)
 
 

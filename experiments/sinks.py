@@ -109,7 +109,7 @@ class Sinks:
     def _left_out_if_it_fails(self, name: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # packages that are asked to log may exit
             del self.sinks[name]
             why = redacted(f"{type(error).__name__}: {error}")
             if isinstance(error, ImportError):

@@ -177,6 +177,28 @@ print(cli.main(lambda values: None, print, usage="", arguments=["--unknown"]))
     assert done.stdout == "True\n2\n"
 
 
+def test_what_was_closed_leads_nowhere(tmp_path: Path):
+    # `train ... 2>&-` ended before its first step, with nothing said
+    program = """
+import os, sys
+from experiments import cli
+from experiments.display import Display
+from experiments.say import say_at_once
+from experiments.stdout import tell
+def run(values):
+    with open(sys.argv[1], "w") as file, Display(total=2, shown=True) as display:
+        display.update(1, {"loss": 1.0, "accuracy": 0.5}, rate=1.0)
+        say_at_once(b"stopping")
+        tell("done")
+        file.write("kept")
+sys.exit(cli.main(lambda values: None, run, usage="", arguments=[]))
+"""
+    closing = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    command = [*closing, sys.executable, "-c", program, str(tmp_path / "file")]
+    assert subprocess.run(command, cwd=ROOT).returncode == 0
+    assert (tmp_path / "file").read_text() == "kept"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["pipe", "disk"])
 def test_who_reads_what_is_printed_may_go_away(end):

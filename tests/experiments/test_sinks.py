@@ -102,7 +102,7 @@ def test_wandb_gets_what_was_measured_offline(tmp_path: Path, monkeypatch):
 class Broken:
     """A sink that fails when it is opened, written to or closed."""
 
-    at = "open"
+    at, error = "open", ConnectionError
 
     def __init__(self, workdir: Path, first: int) -> None:
         self.fail_at("open")
@@ -115,11 +115,14 @@ class Broken:
 
     def fail_at(self, moment: str) -> None:
         if moment == self.at:
-            raise ConnectionError(f"no {moment}")
+            raise self.error(f"no {moment}")
 
 
+@pytest.mark.parametrize("error", [ConnectionError, SystemExit])
 @pytest.mark.parametrize("moment", ["open", "write", "close"])
-def test_a_sink_that_fails_is_left_out_with_one_warning(moment: str, tmp_path: Path, monkeypatch):
+def test_a_sink_that_fails_is_left_out_with_one_warning(
+    moment: str, error: type[BaseException], tmp_path: Path, monkeypatch
+):
     seen, warned = [], []
 
     class Good(Broken):
@@ -129,14 +132,15 @@ def test_a_sink_that_fails_is_left_out_with_one_warning(moment: str, tmp_path: P
             seen.append(step)
 
     monkeypatch.setattr(Broken, "at", moment)
+    monkeypatch.setattr(Broken, "error", error)
     monkeypatch.setattr(sinks, "SINKS", {"broken": Broken, "good": Good})
     with Sinks(["broken", "good"], tmp_path, warn=warned.append) as found:
         for row in ROWS:
             found.write([row])
     assert seen == [3, 4, 5]
     (line,) = warned
-    assert line.startswith("--sink=broken failed, and the run goes on without it: Con")
-    assert line.endswith(f"no {moment}")
+    told = f"--sink=broken failed, and the run goes on without it: {error.__name__}: no {moment}"
+    assert line == told
 
 
 @pytest.mark.parametrize(("name", "module"), [("tensorboard", "tensorboardX"), ("wandb", "wandb")])

@@ -158,6 +158,16 @@ def test_a_directory_that_is_a_file_is_told(tmp_path: Path):
         train.run(tiny(), tmp_path / "file", progress=False)
 
 
+def test_a_folder_above_that_is_none_is_told(tmp_path: Path):
+    """It was File exists, also for a link to a disk that is not mounted."""
+    (tmp_path / "runs").symlink_to("/not/mounted")
+    (tmp_path / "file").touch()
+    told = {"runs": "a link to /not/mounted, which is none", "file": "a file"}
+    for name, got in told.items():
+        with pytest.raises(RunDirectoryError, match=f"expected a folder, got {got}: .*{name}'"):
+            train.run(tiny(), tmp_path / name / "digits", progress=False)
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [("a\\b", "expected a path without a backslash"), ("a\udcff", "expected a path in UTF-8")],
