@@ -226,5 +226,14 @@ def _call(function: Callable[[], Any], what: str, path: str) -> Any:
             raise ConfigError([f"there is no such file{nearest(path, files)}"], path) from None
         frames = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
         line = f", line {frames[-1]}" if frames else ""
-        text = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ConfigError([f"{what}{line}: {shorten(text, 300)}"], path) from None
+        text = shorten(f"{type(error).__name__}: {error}".splitlines()[0], 300)
+        raise ConfigError([f"{what}{line}: {text}{_beside(error, path)}"], path) from None
+
+
+def _beside(error: BaseException, path: str) -> str:
+    """Where the module is that the config did not find, if it stands beside the config: that folder
+    is not searched."""
+    folder = Path(path).parent
+    here = isinstance(error, ModuleNotFoundError) and error.name
+    found = here and ((folder / here).is_dir() or (folder / f"{here}.py").is_file())
+    return f"; it stands beside the config: set PYTHONPATH={folder.resolve()}" if found else ""

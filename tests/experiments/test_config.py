@@ -335,6 +335,17 @@ BROKEN = {
 }
 
 
+def test_a_module_beside_a_config_is_told_how_to_be_found(tmp_path: Path):
+    (tmp_path / "mine_alone.py").touch()
+    (path := tmp_path / "c.py").write_text("from mine_alone import X")
+    with pytest.raises(ConfigError, match=f"line 1: .*; it .*set PYTHONPATH={tmp_path.resolve()}"):
+        read(str(path))
+    path.write_text("import no_such_module")
+    with pytest.raises(ConfigError) as told:
+        read(str(path))
+    assert "PYTHONPATH" not in str(told.value)
+
+
 @pytest.mark.parametrize("kind", [*BROKEN, "missing", "folder", "device"])
 def test_a_broken_file_is_one_clear_message(kind: str, tmp_path: Path, capsys):
     path = {"folder": tmp_path, "device": Path("/dev/zero")}.get(kind, tmp_path / "c.py")
