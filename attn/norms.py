@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from attn._settings import check_flags
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadNorm:
@@ -19,5 +21,6 @@ class HeadNorm:
     start: float = 1.0
 
     def __post_init__(self):
+        check_flags(self)
         if self.together and self.centred:
             raise ValueError("together: expected False with centred=True, a norm of each head")

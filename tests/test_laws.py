@@ -1,6 +1,7 @@
 """Every law of `attn.testing` over every example of every mechanism."""
 
 import dataclasses
+import functools
 
 import jax.numpy as jnp
 import numpy as np
@@ -120,8 +121,10 @@ def test_a_record_with_a_list_or_an_array_is_refused():
     ],
 )
 def test_what_is_no_mechanism_is_refused(what, hint):
-    with pytest.raises(TypeError, match=f"mechanism: expected an attn.Mechanism, {hint}"):
-        attn.testing.check(what)
+    masks_for = functools.partial(attn.testing.masks_for, T=3, S=3)
+    for f in (attn.testing.check, attn.testing.inputs, masks_for):
+        with pytest.raises(TypeError, match=f"mechanism: expected an attn.Mechanism, {hint}"):
+            f(what)
 
 
 @pytest.mark.parametrize(

@@ -654,10 +654,23 @@ def test_a_record_with_a_list_of_implementations_is_hashable(kind):
     assert kind(implementation="blockwise").implementation == "blockwise"
 
 
-@pytest.mark.parametrize("kind", [attn.Softmax, attn.Forgetting, attn.Reformer, attn.GatedDeltaNet])
-def test_a_flag_is_true_or_false(kind):
-    flag = {attn.Softmax: "qk_norm", attn.Reformer: "shared_qk"}.get(kind, "output_norm")
-    with pytest.raises(TypeError, match=f"{flag}: expected True or False, got 'no'"):
+ONES = jnp.ones((1, 5, 2, 4))
+
+
+@pytest.mark.parametrize(
+    ("kind", "flag"),
+    [
+        (attn.Softmax, "qk_norm"),
+        (attn.Reformer, "shared_qk"),
+        (attn.Forgetting, "output_norm"),
+        (attn.GatedDeltaNet, "output_norm"),
+        (attn.GlobalWindow, "separate"),
+        (attn.norms.HeadNorm, "together"),
+        (functools.partial(attn.dot_product_attention, ONES, ONES, ONES), "return_lse"),
+    ],
+)
+def test_a_flag_is_true_or_false(kind, flag):
+    with pytest.raises(TypeError, match=f"^{flag}: expected True or False, got 'no'"):
         kind(**{flag: "no"})
 
 

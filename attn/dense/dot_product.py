@@ -19,7 +19,7 @@ from attn._inputs import check_qkv, check_state
 from attn._merge import merged
 from attn._prompt import bias_of, check_prompt
 from attn._requests import check_requests
-from attn._settings import check_block, check_cap, check_flags, is_number
+from attn._settings import check_block, check_cap, check_flag, check_flags, is_number
 from attn._wide import over_root, wide
 from attn.biases import Bias
 from attn.kernels.call import Call
@@ -137,6 +137,7 @@ def _call(q, k, v, mask, bias, scale, cap, rate, key, block, *, sinks=None, retu
     check_block(block)
     check_cap(cap)
     check_sinks(sinks, q)
+    check_flag("return_lse", return_lse)
     dropout = as_dropout(rate, key, q, k)
     cap = None if cap is None else float(cap)
     return Call(q, k, v, mask, bias, scale, cap, dropout, return_lse or sinks is not None, block)

@@ -13,7 +13,10 @@ def functional(module: nnx.Module) -> tuple[Callable, nnx.State]:
         apply, params = functional(encoder)
         loss = lambda params: cross_entropy(apply(params, tokens), labels)
         value, gradient = jax.jit(jax.value_and_grad(loss))(params)
+
+    Raises TypeError for what is not a module.
     """
+    _check_module(module)
     graph, params = nnx.split(module)
 
     def apply(params: nnx.State, *args, **kwargs):
@@ -28,9 +31,13 @@ FIXED = {"centroids", "rotations"}  # drawn, and no gradient reaches them: routi
 def parameter_count(module: nnx.Module) -> int:
     """How many numbers are learned: those of all parameters but the `FIXED`. Raises TypeError for
     what is not a module."""
+    _check_module(module)
+    return learned(nnx.state(module, nnx.Param))
+
+
+def _check_module(module) -> None:
     if not isinstance(module, nnx.Module):
         raise TypeError(f"module: expected an nnx.Module, got {type(module).__name__}")
-    return learned(nnx.state(module, nnx.Param))
 
 
 def learned(params: nnx.State) -> int:

@@ -15,7 +15,7 @@ from attn._dropout import check_rate, dropout_of
 from attn._explicit import auto_inside
 from attn._inputs import check_qkv, check_state
 from attn._prompt import bias_of, check_prompt
-from attn._settings import check_block
+from attn._settings import check_block, check_flags
 from attn.biases import Bias, as_bias
 from attn.masks import FULL, TERMS, Causal, Mask, Padding
 from attn.sparse._parts import attend_parts, by_head, visited_by_heads
@@ -38,6 +38,7 @@ class Patterned(Cached):
     block: int | None = None
 
     def __post_init__(self):
+        check_flags(self)
         check_rate(self.dropout_rate)
         check_block(self.block)
 

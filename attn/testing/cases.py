@@ -18,7 +18,8 @@ SHAPE = {"batch": (2,), "T": 19, "S": 19, "N": 4, "K": 2, "H": 8, "D": 6}
 def inputs(mechanism: Mechanism, *, dtype=jnp.float32, scale=1.0, seed=0, **shape):
     """Unit-normal (q, k, v, learned): q k^T / sqrt(H) has deviation `scale`; learned are the arrays
     and gates that the mechanism asks for. `shape` overrides SHAPE. Raises TypeError for a name that
-    is not in it."""
+    is not in it, and for what is not a Mechanism."""
+    check_mechanism(mechanism)
     if unknown := sorted(shape.keys() - SHAPE.keys()):
         known, got = ", ".join(SHAPE), ", ".join(unknown)
         raise TypeError(f"shape: expected names out of {known}, got {got}")
@@ -45,6 +46,14 @@ def inputs(mechanism: Mechanism, *, dtype=jnp.float32, scale=1.0, seed=0, **shap
         x = rng.uniform(size=(*s["batch"], s["S"], *tail)) if x is None else x
         learned = {**learned, name: jnp.asarray(x, dtype)}
     return q, k, v, learned
+
+
+def check_mechanism(mechanism) -> None:
+    """Raise TypeError for what is not a Mechanism."""
+    if not isinstance(mechanism, Mechanism):
+        name = getattr(mechanism, "__name__", repr(mechanism))
+        hint = f"; write {name}()" if isinstance(mechanism, type) else ""
+        raise TypeError(f"mechanism: expected an attn.Mechanism, got {name}{hint}")
 
 
 def trained(mechanism: Mechanism, arrays):
@@ -77,7 +86,9 @@ def bias_for(mechanism: Mechanism) -> Bias | None:
 
 def masks_for(mechanism: Mechanism, *, T: int, S: int, batch=(2,)) -> dict[str, Mask]:
     """Named masks: FULL, each honoured term (some two at once, to compile less), and combinations
-    by `&`, `|` and `~`; each joined with what the mechanism requires."""
+    by `&`, `|` and `~`; each joined with what the mechanism requires. Raises TypeError for what is
+    not a Mechanism."""
+    check_mechanism(mechanism)
     every = term_examples(T=T, S=S, batch=batch)
     honoured = {kind.__name__ for kind in mechanism.honours}
     found = {name: mask for name, mask in every.items() if name in honoured}

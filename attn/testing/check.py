@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from attn._settings import is_hashable
 from attn.mechanism import Mechanism
 from attn.testing import laws, runs
+from attn.testing.cases import check_mechanism
 from attn.testing.contract import BrokenLaw
 from attn.testing.dropping import drops_fairly
 
@@ -71,10 +72,7 @@ def check(mechanism: Mechanism, *, only: Iterable[str] = ()) -> Report:
     trivially. An exception that is not a refusal is reported as a broken law. Raises TypeError for
     what is not a Mechanism, or not hashable, ValueError for an unknown law.
     """
-    if not isinstance(mechanism, Mechanism):
-        name = getattr(mechanism, "__name__", repr(mechanism))
-        hint = f"; write {name}()" if isinstance(mechanism, type) else ""
-        raise TypeError(f"mechanism: expected an attn.Mechanism, got {name}{hint}")
+    check_mechanism(mechanism)
     if not is_hashable(mechanism):
         what = "fields that can be hashed, such as texts, numbers and tuples"
         raise TypeError(f"mechanism: expected {what}, got {mechanism!r}")

@@ -328,6 +328,8 @@ def test_parameter_count():
     assert parameter_count(routed) == parameter_count(build())
     with pytest.raises(TypeError, match=r"module: expected an nnx.Module, got NoneType"):
         parameter_count(None)  # which had none
+    with pytest.raises(TypeError, match=r"module: expected an nnx.Module, got NoneType"):
+        functional(None)
 
 
 # jax.random.normal of key(0) folded with "embedding" and "tokens"
