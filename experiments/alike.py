@@ -15,7 +15,7 @@ from experiments.fairness import Fairness
 from experiments.lock import held_soon
 from experiments.rundir import read_json
 from experiments.say import say
-from experiments.sweep import Planned
+from experiments.sweep import Planned, firsts
 from experiments.validation import fingerprint, flat
 
 NEAR = 0.02  # of the reference
@@ -33,16 +33,15 @@ def alike(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> list[Plan
     with held_soon(workdir, "alike", seconds=3600):
         kept = _kept(workdir / "alike.json")
         found: dict[str, dict[str, Any]] = {}
-        for planned in sweep:
-            if planned.variant not in found:
-                key = _key(planned, first, rules)
-                if key not in kept:
-                    if _timed(rules):  # which may take minutes
-                        say(f"timing steps of {planned.variant}")
-                    made = _fields(planned, first, rules, found.get(sweep[0].variant))
-                    kept[key] = records.sealed(made, {"of": key})
-                    disk.write_json(workdir / "alike.json", kept)
-                found[planned.variant] = kept[key]
+        for variant, planned in firsts(sweep).items():
+            key = _key(planned, first, rules)
+            if key not in kept:
+                if _timed(rules):  # which may take minutes
+                    say(f"timing steps of {variant}")
+                made = _fields(planned, first, rules, found.get(sweep[0].variant))
+                kept[key] = records.sealed(made, {"of": key})
+                disk.write_json(workdir / "alike.json", kept)
+            found[variant] = kept[key]
         solved = [found[planned.variant] for planned in sweep]
     return [p.having(x["fields"], **x["notes"]) for p, x in zip(sweep, solved)]
 
@@ -52,8 +51,7 @@ def untimed(sweep: Sequence[Planned], rules: Fairness, workdir: Path) -> bool:
     if not _timed(rules):
         return False
     kept = _kept(workdir / "alike.json")
-    firsts = {p.variant: p for p in reversed(sweep)}  # one of each is solved
-    return any(_key(p, sweep[0].experiment, rules) not in kept for p in firsts.values())
+    return any(_key(p, sweep[0].experiment, rules) not in kept for p in firsts(sweep).values())
 
 
 def _timed(rules: Fairness) -> bool:

@@ -13,7 +13,7 @@ from experiments.draws import Draws, journal
 from experiments.errors import ConfigError, LabError
 from experiments.fairness import Fairness, Range
 from experiments.report.data import at
-from experiments.sweep import Planned
+from experiments.sweep import Planned, firsts
 
 APART = 10**6  # from the first seed to that of trials
 MOST = 1000  # that are tried before any run
@@ -28,18 +28,18 @@ def search(planned: Sequence[Planned], rules: Fairness, workdir: Path, finish: F
     if rules.trials is None:
         return _finished(Cells(workdir, tuple(combinations(planned, rules))), finish)
     check_values(planned, rules)
-    firsts = trial_runs(planned)
+    runs = trial_runs(planned)
     tried: list[Planned] = []
     for number in range(rules.trials):
         # the variants' next trials together, for several processes to share
         with journal(workdir):
-            draws = [Draws(workdir, p.name, rules) for p in firsts]
-            drawn = [(p, d.values(number)) for p, d in zip(firsts, draws)]
+            draws = [Draws(workdir, p.name, rules) for p in runs]
+            drawn = [(p, d.values(number)) for p, d in zip(runs, draws)]
         which = f"draw {number + 1} of {rules.trials}"
         trials = [p.having(x, trial=f"{_told(x)}, {which}") for p, x in drawn]
         cells = _finished(Cells(workdir, tuple(trials)), finish)
         with journal(workdir):
-            for p, trial in zip(firsts, trials):
+            for p, trial in zip(runs, trials):
                 score = _score(cells, trial)
                 Draws(workdir, p.name, rules).tell(number, score and score[0])
         tried += trials
@@ -69,18 +69,15 @@ def _finished(cells: Cells, finish: Finish) -> Cells:
 def trial_runs(planned: Sequence[Planned]) -> list[Planned]:
     """The run of each variant that its trials change: the first, with a seed that is not shown."""
     shown = {p.experiment.seed for p in planned}
-    firsts = {p.variant: p for p in reversed(planned)}  # the first of each is the last to stay
-    firsts = [firsts[name] for name in dict.fromkeys(p.variant for p in planned)]
     seeds = lambda first: ((first + n * APART) % 2**31 for n in itertools.count(1))
     own = lambda p: next(seed for seed in seeds(p.experiment.seed) if seed not in shown)
-    return [p.having({"seed": own(p)}) for p in firsts]
+    return [p.having({"seed": own(p)}) for p in firsts(planned).values()]
 
 
 def combinations(planned: Sequence[Planned], rules: Fairness) -> list[Planned]:
     """A run of each variant with each combination of the listed values."""
     settings = [dict(zip(rules.search, x)) for x in itertools.product(*rules.search.values())]
-    firsts = trial_runs(planned)
-    return [first.having(x, trial=_told(x)) for first in firsts for x in settings]
+    return [p.having(x, trial=_told(x)) for p in trial_runs(planned) for x in settings]
 
 
 def check_values(planned: Sequence[Planned], rules: Fairness) -> None:

@@ -69,6 +69,14 @@ def plan(sweep: Sequence[tuple[dict[str, Any], Experiment]]) -> list[Planned]:
     return planned
 
 
+def firsts(planned: Iterable[Planned]) -> dict[str, Planned]:
+    """The first run of each variant, in their order."""
+    found: dict[str, Planned] = {}
+    for p in planned:
+        found.setdefault(p.variant, p)
+    return found
+
+
 def _record(field: str, value: Any) -> Any:
     """Records in place of bare names, so that a variant is called after them."""
     if field not in RECORDS:

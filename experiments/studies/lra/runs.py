@@ -13,7 +13,7 @@ from experiments.config import task
 from experiments.fairness import Fairness
 from experiments.studies.lra.published import MODERN, models, variants
 from experiments.studies.lra.trees import with_trees
-from experiments.sweep import Planned
+from experiments.sweep import Planned, firsts
 from experiments.tasks.base import Task
 from experiments.validation import from_dict
 
@@ -107,8 +107,7 @@ def equal_size(planned: list[Planned], folder: Path) -> list[Planned]:
 
 def near(planned: list[Planned]) -> set[str]:
     """The variants with as many parameters as the first, within 2%."""
-    size = {p.variant: p.experiment for p in reversed(planned)}
-    size = {variant: quantities.params(experiment) for variant, experiment in size.items()}
+    size = {variant: quantities.params(p.experiment) for variant, p in firsts(planned).items()}
     first = size[planned[0].variant]
     return {variant for variant, n in size.items() if abs(n / first - 1) <= NEAR}
 
