@@ -85,8 +85,8 @@ def blockwise(
 
 def _have_rows(B: int, share: int, q, k, v, mask, bias, dropout):
     """Which arrays have the rows of the batch: those of which `share` are fewer."""
-    some = None if bias is None else jax.eval_shape(lambda: bias.rows(0, share))
-    of_bias = jax.tree.map(lambda x, part: x.shape != part.shape, bias, some)
+    fewer = None if bias is None else jax.eval_shape(lambda: bias.rows(0, share))
+    of_bias = jax.tree.map(lambda x, part: x.shape != part.shape, bias, fewer)
     has = jax.tree.map(lambda x: x.shape[0] == B, (q, k, v, mask, dropout))
     return *has[:4], of_bias, has[4]
 

@@ -35,9 +35,10 @@ from attn.masks import Mask
 
 LEAST, MOST = 256, 2048  # how many tokens a list holds, if there are as many
 EACH = 128  # the fixed cost of an item, in tokens
-# scores held at once, per token and head, and at least: beyond, groups of items take turns
-HELD, SOME = 640, 2**21
-FEW = 8  # different numbers of items: of more, blocks are sorted by powers of two
+# scores held at once, for each token and head, but at least HELD_LEAST in all: beyond these, groups
+# of items take turns
+HELD, HELD_LEAST = 640, 2**21
+FEW = 8  # if blocks have more different numbers of items, they are grouped by powers of two
 
 
 def scores(mask: Mask, T: int, S: int, block_q: int, block_k: int) -> int:
@@ -231,7 +232,7 @@ def _in_turns(t: Tiling, run, own, at):
     """run(own, at) of all items, as many at once as can be held."""
     N = t.rows * t.K * t.G
     scores = N * own.size * at.shape[1] * t.block_q * t.block_k
-    turns = -(-scores // max(SOME, HELD * N * max(t.T, t.S)))
+    turns = -(-scores // max(HELD_LEAST, HELD * N * max(t.T, t.S)))
     if turns == 1:
         return run(own, at)
     each = -(-len(own) // turns)
@@ -252,12 +253,12 @@ def _folded(fold, blocks: int, own, made):
     if len(np.unique(sizes)) > FEW:  # blocks of about as many go together
         sizes = 2 ** np.ceil(np.log2(sizes)).astype(int)
     for n in np.unique(sizes):
-        some = np.flatnonzero(sizes == n)
+        group = np.flatnonzero(sizes == n)
         nth = np.arange(n)[None]
-        there = nth < parts[some, None]
-        at = order[np.where(there, _before(parts)[some, None] + nth, 0)]
+        there = nth < parts[group, None]
+        at = order[np.where(there, _before(parts)[group, None] + nth, 0)]
         folded.append(fold(there, *(jnp.take(x, at, axis=0, mode="clip") for x in made)))
-        back.append(some)
+        back.append(group)
     back = np.argsort(np.concatenate(back))
     return [jnp.take(jnp.concatenate(x), back, axis=0, mode="clip") for x in zip(*folded)]
 

@@ -19,5 +19,9 @@ class Places:
     def array(self) -> Int[np.ndarray, " L"]:
         return np.frombuffer(self.data, np.int32)
 
+    def look_up(self, index, xp):
+        """array()[index] by NumPy or jax.numpy, `xp`; past the end, the last position."""
+        return xp.asarray(self.array())[xp.minimum(index, len(self) - 1)]
+
     def __len__(self) -> int:
         return len(self.data) // 4

@@ -54,7 +54,7 @@ def pool_runs(
     x: Float[Array, "*B P C N W"],
     seen: Bool[Array, "*B P C"],
     how: str,
-    weights: Float[Array, "N W L"] | None = None,
+    weights: Float[Array, "N W L"] | None,
 ) -> Float[Array, "*B P N W"]:
     """The "mean" or "max" of the visible tokens of each run or, if "dynamic", sum_c d_c x_c with d
     the softmax over them of x_m `weights`, m the middle of L >= C tokens; x is 0 where hidden."""

@@ -73,7 +73,7 @@ def _attend(landmarks, iterations, q, k, v, asks, seen, conv):
         out = out + _convolved(values, conv.astype(out.dtype), T, N)
     # what is not finite reaches all that it is mixed with: its head, and through the landmarks of q
     # other queries too, but for those that are read exactly
-    mixed = jnp.where(means.asks[..., None], q_poison, 0).sum(-2, keepdims=True)
+    mixed = jnp.where(means.averaged[..., None], q_poison, 0).sum(-2, keepdims=True)
     exact = means.few_keys[..., None] | means.own_row
     mixed = jnp.where(exact[..., None], 0, mixed)
     mixed = mixed + to_heads((k_poison + v_poison).sum(-2, keepdims=True), N)
@@ -83,20 +83,23 @@ def _attend(landmarks, iterations, q, k, v, asks, seen, conv):
 
 
 class _Means:
-    """The matrices that average tokens to landmarks, [*B, M, T] and [*B, M, S]."""
+    """The matrices that average tokens to landmarks, and which tokens and landmarks there are."""
 
     def __init__(self, asks, seen, landmarks, dtype):
         T, S = asks.shape[-1], seen.shape[-1]
-        self.row = asks
-        self.seen = seen
-        self.asks = asks & seen if T == S else asks
+        self.asks, self.seen = asks, seen
+        # the queries that are in a mean
+        self.averaged = asks & seen if T == S else asks
+        # [*B, M, T] and [*B, M, S]
         self.of_q, self.of_k = (
-            averages(x, min(landmarks, x.shape[-1]), dtype) for x in (self.asks, seen)
+            averages(x, min(landmarks, x.shape[-1]), dtype) for x in (self.averaged, seen)
         )
+        # landmarks of at least one token
         self.live_q, self.live_k = ((x > 0).any(-1) for x in (self.of_q, self.of_k))
+        # where every key is its own landmark; elsewhere, the queries that are their own
         self.few_keys = seen.sum(-1) <= landmarks
-        few_queries = (self.asks.sum(-1) <= landmarks) & ~self.few_keys
-        self.own_row = self.asks & few_queries[..., None]
+        few_queries = (self.averaged.sum(-1) <= landmarks) & ~self.few_keys
+        self.own_row = self.averaged & few_queries[..., None]
 
 
 def averages(seen: Bool[Array, "*B S"], landmarks: int, dtype) -> Float[Array, "*B M S"]:
@@ -133,7 +136,7 @@ def _softmaxes(q, k, means):
     p = jnp.einsum("...mt,...tnh->...mnh", means.of_q, q)
     lm = jnp.einsum("...ms,...skh->...mkh", means.of_k, k)
     against = lambda rows, columns: rows[..., None, :, None] & columns[..., None, None, :]
-    f = masked_softmax(dots(q, lm), against(means.row, means.live_k))
+    f = masked_softmax(dots(q, lm), against(means.asks, means.live_k))
     a = masked_softmax(dots(p, lm), against(means.live_q, means.live_k))
     b = masked_softmax(dots(p, k), against(means.live_q, means.seen))
     return f, a, b
@@ -147,13 +150,10 @@ def _approximated(q, k, v, means, iterations) -> Float[Array, "*B T N D"]:
     own = heads_first(jnp.einsum("...ms,...skd->...mkd", means.of_k, v))
     own = jnp.repeat(own, q.shape[-2] // v.shape[-2], axis=-3)
     # keys that are their own landmarks are read exactly, and so are rows of such queries
-    read = jnp.where(_few(means.few_keys), own, pseudo_inverse(a, iterations) @ landed)
+    few_keys = means.few_keys[..., None, None, None]
+    read = jnp.where(few_keys, own, pseudo_inverse(a, iterations) @ landed)
     rows = jnp.einsum("...mt,...nmd->...ntd", means.of_q, landed)
     return heads_first(jnp.where(means.own_row[..., None, :, None], rows, f @ read))
-
-
-def _few(x):
-    return x[..., None, None, None]
 
 
 def _convolved(v, conv, T, N):
@@ -205,7 +205,8 @@ class Nystrom(Mechanism):
         means = _Means(asks, seen, self.landmarks, q.dtype)
         f, a, b = _softmaxes(q * H**-0.5, k, means)
         exact_k, exact_q = f @ means.of_k[..., None, :, :], means.of_q.mT[..., None, :, :] @ b
-        w = jnp.where(_few(means.few_keys), exact_k, f @ pseudo_inverse(a, self.iterations) @ b)
+        few_keys = means.few_keys[..., None, None, None]
+        w = jnp.where(few_keys, exact_k, f @ pseudo_inverse(a, self.iterations) @ b)
         w = jnp.where(means.own_row[..., None, :, None], exact_q, w)
         if (conv := learned.get("conv")) is not None:
             tap = jnp.arange(S)[None] - jnp.arange(T)[:, None] + conv.shape[1] // 2  # [T, S]

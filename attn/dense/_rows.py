@@ -194,21 +194,21 @@ def tanh_scores(
     """v . tanh(u_i + x_j) of every pair, by chunks of keys, so that b x c x A is never held."""
     *batch, b, N, A = u.shape
     c, K = x.shape[-3:-1]
-    some = min(c, max(16, held(BUDGET) // max(1, u.size)))
-    count = -(-c // max(1, some))
+    size = min(c, max(16, held(BUDGET) // max(1, u.size)))  # keys of a chunk
+    count = -(-c // max(1, size))
     # few axes: XLA's CPU compiler (jaxlib 0.10) has written out of bounds where there were seven
     B = math.prod(batch)
     u = jnp.swapaxes(u.reshape(B, b, N, A), 1, 2)[..., None, :]  # [B, N, b, 1, A]
 
     def chunk(x):
-        x = jnp.repeat(jnp.swapaxes(x, 1, 2), N // K, axis=1)[..., None, :, :]  # [B, N, 1, some, A]
+        x = jnp.repeat(jnp.swapaxes(x, 1, 2), N // K, axis=1)[..., None, :, :]  # [B, N, 1, size, A]
         return jnp.einsum("bntsa,na->bnts", jnp.tanh(u + x), v)
 
     x = x.reshape(B, c, K, A)
     if count <= 1:
         return chunk(x).reshape(*batch, N, b, c)
-    s = lax.map(jax.checkpoint(chunk, prevent_cse=False), blocks_first(x, some))
-    return jnp.moveaxis(s, 0, -2).reshape(*batch, N, b, count * some)[..., :c]
+    s = lax.map(jax.checkpoint(chunk, prevent_cse=False), blocks_first(x, size))
+    return jnp.moveaxis(s, 0, -2).reshape(*batch, N, b, count * size)[..., :c]
 
 
 def whole(s, q, k, v, *, mask, bias, dropout, weigh=masked_softmax) -> Float[Array, "*B T N D"]:

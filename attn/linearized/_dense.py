@@ -44,7 +44,8 @@ def weights(form, q, k, gates, learned, mask: Mask) -> Float[Array, "*B N T S"]:
     if form.normalised:
         w = divide(w, w.sum(-1))
     if t.erase is not None:
-        # what token j wrote is v_j minus what it erased: w (I + E)^-1
+        # token j wrote v_j minus what it erased: w (I + E)^-1 = w - w (I + E)^-1 E; with `remove`,
+        # whose own scores are R and which rows read by scores b: w - b (I + R)^-1 E
         strictly = conjunction(j < j.T, together[..., None, :, :])
         scores = lambda rows, keys, at, own: _scores(t, rows, keys, at, together, own)
         before = 0 if t.remove is None else 1

@@ -1,4 +1,8 @@
-"""Keys and queries as one sequence, in which each query comes after the keys that it may see."""
+"""Keys and queries as one sequence, in which each query comes after the keys that it may see.
+
+`beside_keys`, `by_document` and `into_documents` return (tokens, back): the tokens in that order,
+and a function that takes an output in it to the queries' own order.
+"""
 
 import dataclasses
 
@@ -12,9 +16,8 @@ from attn.masks import Segments
 
 
 def beside_keys(tokens: Tokens, offset: int):
-    """(the tokens as one sequence, in which query i is beside key i + offset; the queries' rows of
-    an output of it). Beyond the last key there are hidden ones; a query before the first sees none
-    and is left out."""
+    """(tokens, back) with query i beside key i + offset. Beyond the last key there are hidden ones;
+    a query before the first sees none and is left out."""
     T, S, n = tokens.q.shape[-3], tokens.k.shape[-3], tokens.seen.ndim - 1
     offset = min(max(offset, -T), S)
     length = max(S, T + offset)
@@ -36,8 +39,7 @@ def beside_keys(tokens: Tokens, offset: int):
 
 
 def by_document(tokens: Tokens, ids: Int[Array, "*#B T"]):
-    """(the tokens, document after document; their rows of an output of it), where each query is
-    beside its own key."""
+    """(tokens, back), document after document, where each query is beside its own key."""
     n, ids = tokens.seen.ndim - 1, jnp.broadcast_to(ids, tokens.seen.shape)
     order = jnp.argsort(ids, stable=True)
     in_order = (ids[..., 1:] >= ids[..., :-1]).all()
@@ -53,8 +55,8 @@ def by_document(tokens: Tokens, ids: Int[Array, "*#B T"]):
 
 
 def into_documents(tokens: Tokens, segments: Segments, offset: int, reads_before: bool):
-    """(keys and queries sorted into one sequence, document after document, each query after the
-    keys that it may see; the queries' rows of an output of it)."""
+    """(tokens, back) with keys and queries sorted into one sequence, document after document, each
+    query after the keys that it may see."""
     T, S, n = tokens.q.shape[-3], tokens.k.shape[-3], tokens.seen.ndim - 1
     spread = lambda x, length: jnp.broadcast_to(x, (*tokens.seen.shape[:-1], length))
     queries, keys = segments.ids

@@ -2,8 +2,12 @@
 
 Inside a chunk the state is unrolled: row i reads sum_j a_ij u_j + rows_i S, where a_ij are the
 decayed scores of its visible past, S the state before the chunk, and u_j what token j wrote: v_j,
-or, where tokens erase, the solution of (I + E) u = v - erase S (the WY form of Yang et al. 2024,
-arXiv:2406.06484).
+or, where tokens erase, the solution of (I + E) u = v - erase S with E the decayed scores of `erase`
+and the keys (the WY form of Yang et al. 2024, arXiv:2406.06484).
+
+With a second key, `remove`, row i reads sum_j a_ij v_j - sum_j b_ij u_j + rows_i S, where b and R
+are the scores of the rows and of `erase` with `remove`, and u_j is what token j erased: the
+solution of (I + R) u = E v + erase S.
 """
 
 import dataclasses
@@ -134,7 +138,8 @@ def _mix(a: Float[Array, "B K G C S"], v: Float[Array, "B K S D"]) -> Float[Arra
 def _solver(e: Float[Array, "*B C C"], order: Order):
     """x -> (I + e)^-1 x of a strictly lower e, and the poison of rows that overflow, which must not
     reach earlier rows or their gradients: 0 * inf."""
-    inverse = jnp.where(order.past[:, :, 0], _inverse(e), 0)  # for its gradient, of d_u . x
+    # already 0 elsewhere, but its gradient d_u x^T is not: 0 * inf from tokens a row does not see
+    inverse = jnp.where(order.past[:, :, 0], _inverse(e), 0)
     inverse, within = isolate(inverse)
 
     def solve(x: Float[Array, "*B C D"]):

@@ -1,6 +1,6 @@
 """The linearized engine: the recurrence run over a sequence in chunks, a state between them.
 
-O(T) time. The backward pass keeps one state per chunk and recomputes the rest.
+O(T) time. The backward pass keeps the state before each turn of the loop and recomputes the rest.
 """
 
 import dataclasses

@@ -145,11 +145,11 @@ def _followed(a: Float[Array, "B n K #M #M"], b: Float[Array, "B n K M D"]):
 
 
 def _decayed(a: Float[Array, "B n K"], b: Float[Array, "B n K M D"]):
-    """A product with the [n, n] shares of each b that are left: exp of sums of logarithms, none of
-    them a difference of sums."""
+    """s_c = sum_{j <= c} left_cj b_j with left_cj = a_{j+1} ... a_c: exp of sums of logarithms,
+    each added up from its own terms, never the difference of two running sums."""
     n = a.shape[1]
-    some = a > 0
-    g = jnp.where(some, jnp.log(jnp.where(some, a, 1)), _decays.FLOOR)
+    positive = a > 0
+    g = jnp.where(positive, jnp.log(jnp.where(positive, a, 1)), _decays.FLOOR)
     g = jnp.moveaxis(g, 1, -1)
     upto, later = np.tri(n, dtype=bool), np.tri(n, k=-1, dtype=bool)
     between = jnp.where(later, g[..., None], 0)  # [B, K, l, j]: l is after j

@@ -49,8 +49,8 @@ def attend(
     N = q.shape[2]
     sums = _by_chunks(functools.partial(_gather, form, N), learned, (k, v), seen)
     sums = _total(sums)
-    some = jnp.broadcast_to(seen.any(1, keepdims=True), q.shape[:2])
-    return _by_chunks(functools.partial(_read, form, k.shape[2]), (learned, sums), (q,), some)
+    sees = jnp.broadcast_to(seen.any(1, keepdims=True), q.shape[:2])
+    return _by_chunks(functools.partial(_read, form, k.shape[2]), (learned, sums), (q,), sees)
 
 
 def chunk_of(length: int) -> int:
@@ -86,14 +86,14 @@ def _total(sums: Sums) -> Sums:
     return Sums(whole(kv), whole(k), top, whole(sums.poison))
 
 
-def _read(form, K: int, learned_and_sums, queries, some) -> Float[Array, "B C N D"]:
-    """The output of one chunk of queries."""
+def _read(form, K: int, learned_and_sums, queries, sees) -> Float[Array, "B C N D"]:
+    """The output of one chunk of queries, of which `sees` [B, C] says which see any key."""
     (learned, sums), (q,) = learned_and_sums, queries
     B, C, N, H = q.shape
     terms, q_poison, _ = isolated_terms(form, learned, q, jnp.zeros((B, C, K, H), q.dtype), {}, 2)
     fq = jnp.swapaxes(terms.q, 1, 2).reshape(B, K, N // K * C, -1)
     out = _met(fq, sums.kv[:, 0], sums.k[:, 0] if form.normalised else None)
-    met = to_heads(sums.poison, N, -1) + jnp.where(some[..., None], q_poison, 0)
+    met = to_heads(sums.poison, N, -1) + jnp.where(sees[..., None], q_poison, 0)
     return jnp.swapaxes(out.reshape(B, N, C, -1), 1, 2) + lax.stop_gradient(met)[..., None]
 
 
@@ -153,8 +153,8 @@ def _chunks_backward(f, chunk, saved, d_out):
 
     def body(carry, c):
         d_shared, d_tokens = carry
-        piece, some = _cut((tokens, shown), c, chunk)
-        _, pull = jax.vjp(lambda shared, piece: f(shared, piece, some), shared, piece)
+        piece, these = _cut((tokens, shown), c, chunk)
+        _, pull = jax.vjp(lambda shared, piece: f(shared, piece, these), shared, piece)
         d_one = jax.tree.map(lambda x: _slice(x, c, x.shape[1] // count), d_out)
         more, d_piece = pull(d_one)
         return (jax.tree.map(jnp.add, d_shared, more), _put(d_tokens, d_piece, c)), None

@@ -16,14 +16,14 @@ from attn._wide import wide_dtype
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Terms:
-    """What tokens bring to the recurrence; heads may be N, the query heads, or K. Keys are k
-    exp(log_weight), kept apart so that neither part overflows."""
+    """What tokens bring to the recurrence of `_family.py`; heads may be N, the query heads, or K.
+    Keys are k exp(log_weight), kept apart so that neither part overflows."""
 
     q: Float[Array, "*B T N M"]
     k: Float[Array, "*B S K M"]
     log_decay: Float[Array, "*B S K #M"] | None = None  # at most 0; one a head or one a channel
-    erase: Float[Array, "*B S N M"] | None = None
-    remove: Float[Array, "*B S N M"] | None = None
+    erase: Float[Array, "*B S N M"] | None = None  # reads the stored value that a token erases
+    remove: Float[Array, "*B S N M"] | None = None  # the key it is erased under, by default k
     log_weight: Float[Array, "*B S K"] | None = None
 
 

@@ -117,10 +117,10 @@ def small_softmax(
     e = jnp.where(seen, jnp.exp(jnp.where(seen, s - top[..., None], 0)), 0)
     e = e if share is None else e * share
     total = e.sum(-1)
-    some = jnp.where(total == 0, 1, total)
-    w = jnp.where(seen, e / some[..., None], 0)  # from gradients too, as `isolated_softmax`
+    divisor = jnp.where(total == 0, 1, total)
+    w = jnp.where(seen, e / divisor[..., None], 0)  # from gradients too, as `isolated_softmax`
     out = jnp.einsum("...mw,...wd->...md", w, v)
-    lse = jnp.where(total == 0, -jnp.inf, top + jnp.log(some))
+    lse = jnp.where(total == 0, -jnp.inf, top + jnp.log(divisor))
     return out + poison, lse + poison[..., 0]
 
 

@@ -188,8 +188,8 @@ def _stepped(state: Cells, q, k, v):
     s = jnp.moveaxis(s + jnp.log(size), -4, -2)  # [*B, N, 1, L, C]
     w = masked_softmax(s.reshape(*batch, N, 1, L * C), seen.reshape(1, 1, L * C))
     out = mix(w, values.reshape(*batch, L * C, K, D))
-    some, q_poison = aligned(seen.any(-1, keepdims=True), state.q_poison)
-    asked = jnp.where(some, q_poison, 0).sum(-2)
+    read, q_poison = aligned(seen.any(-1, keepdims=True), state.q_poison)
+    asked = jnp.where(read, q_poison, 0).sum(-2)
     poison = to_heads(state.poison, N) + asked
     # past its last level it has not kept what the definition sees, and returns NaN
     poison = jnp.where(t < block << L, poison, jnp.nan)

@@ -30,11 +30,9 @@ class Reordered(Mask):
 
     def sees(self, i, j):
         xp = namespace(i, j)
-        there, places = [], []
-        for index, at in ((i, self.queries.array()), (j, self.keys.array())):
-            there.append(index < len(at))
-            places.append(xp.asarray(at)[xp.minimum(index, len(at) - 1)])
-        return conjunction(self.mask.sees(*places), *there)
+        in_rows, i = i < len(self.queries), self.queries.look_up(i, xp)
+        in_columns, j = j < len(self.keys), self.keys.look_up(j, xp)
+        return conjunction(self.mask.sees(i, j), in_rows, in_columns)
 
     def tiles(self, i0, i1, j0, j1):
         # by the rectangle of positions around each block
@@ -54,8 +52,7 @@ class SameGroup(Mask):
 
     def sees(self, i, j):
         xp = namespace(i, j)
-        look = lambda x, index: xp.asarray(x)[xp.minimum(index, len(x) - 1)]
-        return look(self.queries.array(), i) == look(self.keys.array(), j)
+        return self.queries.look_up(i, xp) == self.keys.look_up(j, xp)
 
     def tiles(self, i0, i1, j0, j1):
         return same_block(*_around(self.queries, i0, i1), *_around(self.keys, j0, j1), 1)
@@ -71,9 +68,9 @@ class Around(Mask):
 
     def sees(self, i, j):
         xp = namespace(i, j)
-        look = lambda x, index: xp.asarray(x.array())[xp.minimum(index, len(x) - 1)]
-        apart = [abs(look(a, i) - look(b, j)) for a, b in zip(self.queries, self.keys)]
-        return (apart[0] <= self.reach) & (apart[1] <= self.reach)
+        place = zip(self.queries, self.keys)
+        rows, columns = (abs(a.look_up(i, xp) - b.look_up(j, xp)) for a, b in place)
+        return (rows <= self.reach) & (columns <= self.reach)
 
     def tiles(self, i0, i1, j0, j1):
         some, every = True, True

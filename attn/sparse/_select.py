@@ -154,7 +154,8 @@ def by_query(x: Shaped[Array, "M T G D"], batch: tuple[int, ...], K: int):
 
 
 def last_seen(T, S, K, causal: Causal | None, padding: Padding | None, batch) -> Int[Array, "M T"]:
-    """The last key that each query may see, -1 for those that see nothing."""
+    """The position up to which each query may see keys, which may be past the last; -1 for padded
+    queries and those before the first key."""
     last = jnp.arange(T) + causal.offset if causal is not None else jnp.full(T, S - 1)
     live = jnp.ones(T, bool) if padding is None else padding.seen_queries(T)
     live, last = aligned(live, jnp.maximum(last, -1))

@@ -86,12 +86,12 @@ class DilatedSegments(Cached):
 
     def pieces(self, T: int, S: int) -> tuple[tuple[Part, ...], ...]:
         """For each kind of head, the pairs of each segment length among the tokens it takes."""
-        every = lambda L, n, w, r: Places.of(np.flatnonzero(_takes(np.arange(L), n, w, r)))
-        some = lambda n, w, r: Part(Fixed(w, 0), every(T, n, w, r), every(S, n, w, r))
+        taken = lambda L, n, w, r: Places.of(np.flatnonzero(_takes(np.arange(L), n, w, r)))
+        part = lambda n, w, r: Part(Fixed(w, 0), taken(T, n, w, r), taken(S, n, w, r))
         levels = list(zip(self.segments, self.rates))
         there = lambda n, w, r: n % r < min(T, S, w)
         return tuple(
-            tuple(some(n, w, r) for w, r in levels if there(n, w, r)) or (Part(~FULL),)
+            tuple(part(n, w, r) for w, r in levels if there(n, w, r)) or (Part(~FULL),)
             for n in range(self._kinds)
         )
 

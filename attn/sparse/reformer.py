@@ -126,8 +126,8 @@ def _head(q, k, v, q_lost, lost, codes, alone, *, hidden, buckets, size, cells):
     out, lse = merged(list(zip(outs, lses)))
     alone = jnp.where(lse == -jnp.inf, alone, S)
     out = jnp.where((alone < S)[:, None], _buckets.pick(v, alone), out)
-    some = (lse > -jnp.inf) | (alone < S)
-    bad = bad.any(0) | _buckets.pick(lost, alone, False) | (q_lost & some)
+    sees = (lse > -jnp.inf) | (alone < S)
+    bad = bad.any(0) | _buckets.pick(lost, alone, False) | (q_lost & sees)
     return out + jnp.where(bad, jnp.nan, 0).astype(out.dtype)[:, None]
 
 

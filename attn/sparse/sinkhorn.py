@@ -79,8 +79,8 @@ def _attend(m: int, iterations, temperature, q, k, v, live, seen, sorting):
     there = cut(seen, 1)  # [b, U, m]
     # the sorted block: the mean of the tokens seen at each place, of which P holds this share
     share = jnp.einsum("bkgqu,bum->bkgqm", matrix, there.astype(matrix.dtype))
-    some = jnp.where(share > 0, share, 1)[..., None]
-    moved = [isolate(jnp.einsum("bkgqu,bkumh->bkgqmh", matrix, a) / some) for a in (y, z)]
+    total = jnp.where(share > 0, share, 1)[..., None]
+    moved = [isolate(jnp.einsum("bkgqu,bkumh->bkgqmh", matrix, a) / total) for a in (y, z)]
     moved, poison = zip(*moved)
     over = over | jnp.isnan(sum(poison)).any((-2, -1))
     own = lambda a, like: jnp.broadcast_to(filled(a, Q, 2)[:, :, None], like.shape)
@@ -93,8 +93,8 @@ def _attend(m: int, iterations, temperature, q, k, v, live, seen, sorting):
     # every block of a head is sorted by scores of all, and is a mixture of all
     lost = q_lost | jnp.repeat(k_lost | v_lost, N // K, axis=-1) | over.reshape(b, N)
     nan = jnp.where(lost, jnp.nan, 0).astype(out.dtype)[:, None, :, None]
-    some = live & seen.any(-1, keepdims=True)
-    out = jnp.where(some[..., None, None], out + nan, 0)
+    live = live & seen.any(-1, keepdims=True)
+    out = jnp.where(live[..., None, None], out + nan, 0)
     return out.reshape(*batch, T, N, D).astype(dtype)
 
 

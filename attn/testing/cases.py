@@ -148,10 +148,10 @@ def term_examples(*, T: int, S: int, batch=(2,)) -> dict[str, Mask]:
     }
 
 
-def widen(tree, dtype=np.float64):
-    """The pytree with every float array in `dtype`; call it under `jax.enable_x64(True)`."""
+def widen(tree):
+    """The pytree with every float array in float64; call it under `jax.enable_x64(True)`."""
     cast = lambda x: (
-        jnp.asarray(np.asarray(x if x.dtype == dtype else x.astype(jnp.float32)), dtype)
+        jnp.asarray(np.asarray(x if x.dtype == np.float64 else x.astype(jnp.float32)), np.float64)
         if is_floats(x)
         else x
     )

@@ -217,12 +217,12 @@ def sees_nothing_gives_zero(mechanism: Mechanism) -> None:
         out, ((dq, dk, dv, _), _) = run((q, k * jnp.nan, v, learned), nothing, None)
         for what, x in (("output", out), ("q", dq), ("k", dk), ("v", dv)):
             assert_zero(x[0], what=f"{what} of a batch row of length 0")
-        some = np.arange(19) % 3 > 0
-        blind = base & Padding(queries=jnp.broadcast_to(jnp.asarray(some), (2, 19)))
-        dirty = jnp.where(some[:, None, None], q, jnp.nan)
+        real = np.arange(19) % 3 > 0
+        blind = base & Padding(queries=jnp.broadcast_to(jnp.asarray(real), (2, 19)))
+        dirty = jnp.where(real[:, None, None], q, jnp.nan)
         out, ((dq, dk, dv, _), _) = run((dirty, k, v, learned), blind, None)
-        assert_zero(out[:, ~some], what="output of padded queries")
-        assert_zero(dq[:, ~some], what="gradient of padded queries")
+        assert_zero(out[:, ~real], what="output of padded queries")
+        assert_zero(dq[:, ~real], what="gradient of padded queries")
         for name, x in (("k", dk), ("v", dv), ("q", dq)):
             if not np.isfinite(np.asarray(x)).all():
                 raise BrokenLaw(f"gradient of {name} is not finite when a padded query is NaN")

@@ -67,11 +67,11 @@ def told(peaks: dict[str, float]) -> str:
     return ", ".join([f"{first}, {where}", *others])
 
 
-def _device_flops(dtype: str, size: int = 8192, products: int = 16, rounds: int = 3) -> float:
+def _device_flops(dtype: str, size: int = 8192, products: int = 16) -> float:
     x = np.random.default_rng(0).standard_normal((size, size), np.float32) / size**0.5
     x = jnp.asarray(x, dtype)
     chain = _chain(dtype, products)
-    return 2 * size**3 * products / _best(lambda: jax.block_until_ready(chain(x)), rounds)
+    return 2 * size**3 * products / _best(lambda: jax.block_until_ready(chain(x)), 3)
 
 
 @functools.cache

@@ -138,15 +138,15 @@ def sections(
         yield f"<p>{html.escape(suite.get('note', ''))}</p>"
         if drawn := "".join(pictures(f"{prefix}{name}", rows, known, suite.get("ours", ""))):
             yield f'<div class="figures">{drawn}</div>'
-        for text, some in _sections(rows):
+        for text, section in _sections(rows):
             if text:
                 yield heading(level + 1, text)
-            if ratios := summary(some):
+            if ratios := summary(section):
                 yield _ratios(ratios)
-            yield from _crossover_table(some)
-            for told in (*crossover.exponents(some), *sharing(some)):
+            yield from _crossover_table(section)
+            for told in (*crossover.exponents(section), *sharing(section)):
                 yield f'<p class="soft">{html.escape(told)}</p>'
-            yield from map(_details, groups(some))
+            yield from map(_details, groups(section))
 
 
 def is_benchmark(workdir: Path) -> bool:

@@ -19,36 +19,38 @@ def pictures(
     if mechanism in known:
         style[OURS] = style[mechanism]  # one colour in the whole report
     modes = dict.fromkeys(row["mode"] for row in rows)
-    for shape, some in list(several.items())[:1]:
-        for mode in modes:
-            for key, quantity in crossover.MEASURED.items():
-                series = crossover.scaling(some, mode, key)
-                if max((len(steps) for steps, _ in series.values()), default=0) < 2:
-                    continue
-                code = f"{name}-{mode}-{key}".replace(" ", "").replace("+", "-")
-                ours = series.get(OURS, ([], []))
-                noisy = crossover.within_noise(some, mode, key)
-                meet = {
-                    x: crossover.crossings(ours, curve, noisy.get(x, ()))
-                    for x, curve in series.items()
-                    if x != OURS
-                }
-                ylabel = f"{mode}, {quantity.unit}"
-                called = {x: ours_is if x == OURS else label(x) for x in series}
-                svg = scaling(series, style, called, ylabel=ylabel, name=code, meet=meet)
-                crossed = f" Rings: where {ours_is} crosses a peer." if any(meet.values()) else ""
-                yield picture(svg, f"{quantity.unit} of {mode} against length; {shape}.{crossed}")
+    if not several:
+        return
+    shape, of_shape = next(iter(several.items()))
+    for mode in modes:
+        for key, quantity in crossover.MEASURED.items():
+            series = crossover.scaling(of_shape, mode, key)
+            if max((len(steps) for steps, _ in series.values()), default=0) < 2:
+                continue
+            code = f"{name}-{mode}-{key}".replace(" ", "").replace("+", "-")
+            ours = series.get(OURS, ([], []))
+            noisy = crossover.within_noise(of_shape, mode, key)
+            meet = {
+                x: crossover.crossings(ours, curve, noisy.get(x, ()))
+                for x, curve in series.items()
+                if x != OURS
+            }
+            ylabel = f"{mode}, {quantity.unit}"
+            called = {x: ours_is if x == OURS else label(x) for x in series}
+            svg = scaling(series, style, called, ylabel=ylabel, name=code, meet=meet)
+            crossed = f" Rings: where {ours_is} crosses a peer." if any(meet.values()) else ""
+            yield picture(svg, f"{quantity.unit} of {mode} against length; {shape}.{crossed}")
     if len(several) > 1:
         yield from _speedups(name, several, style, ours_is)
 
 
 def _speedups(name: str, several: dict[str, list[Row]], style: dict, ours_is: str) -> Iterator[str]:
     panels = {}
-    for mode in dict.fromkeys(row["mode"] for some in several.values() for row in some):
-        for shape, some in several.items():
-            series = crossover.scaling(some, mode, "minimum")
+    for mode in dict.fromkeys(row["mode"] for of_shape in several.values() for row in of_shape):
+        for shape, of_shape in several.items():
+            series = crossover.scaling(of_shape, mode, "minimum")
             ours = series.pop(OURS, ([], []))
-            noisy = crossover.within_noise(some, mode, "minimum")
+            noisy = crossover.within_noise(of_shape, mode, "minimum")
             faster = {
                 peer: [
                     (t, math.exp(-gap), t not in noisy.get(peer, ()))

@@ -77,10 +77,10 @@ def sharing(rows: Sequence[Row]) -> list[str]:
     decoded = [r for r in rows if r["mode"] == "decode" and not r["why"]]
     shape = lambda r: (r["contender"], r["dtype"], r["width"], r["T"], r["heads"])
     for key in dict.fromkeys(map(shape, decoded)):
-        some = {r["kv_heads"]: r["minimum"] for r in decoded if shape(r) == key}
-        most = max(some)
-        fewer = sorted(some.keys() - {most}, reverse=True)
-        times = [f"{some[most] / some[K]:.2g}x with {K}" for K in fewer]
+        took = {r["kv_heads"]: r["minimum"] for r in decoded if shape(r) == key}
+        most = max(took)
+        fewer = sorted(took.keys() - {most}, reverse=True)
+        times = [f"{took[most] / took[K]:.2g}x with {K}" for K in fewer]
         if times and key[0] != COPY:
             name, dtype, width, T, N = key
             where = f"{dtype}, width {width}, T = {T:,}"

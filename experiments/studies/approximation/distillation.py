@@ -18,9 +18,9 @@ def identity(width: int) -> dict:
     return attn.Hedgehog().init(jax.random.key(0), max_length=1, **sizes)
 
 
-def random_maps(width: int, features: int, seed: int = 0) -> dict:
+def random_maps(width: int, features: int) -> dict:
     """Normal maps to any number of features, at which there is no identity."""
-    keys = jax.random.split(jax.random.key(seed), 2)
+    keys = jax.random.split(jax.random.key(0), 2)
     of = lambda key: jax.random.normal(key, (1, width, features)) / width**0.5
     return {"query_map": of(keys[0]), "key_map": of(keys[1])}
 

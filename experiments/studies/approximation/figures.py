@@ -4,6 +4,7 @@ highest, dashes are theory."""
 import numpy as np
 
 from experiments.report import axis, palette, plots
+from experiments.studies.approximation.tables import large
 from experiments.studies.record import Figures, saved
 
 BLUE, ORANGE, GREEN, RED, SKY, PINK, GREY = palette.COLOURS
@@ -103,14 +104,10 @@ def own_lines(ax, part: dict, at) -> None:
     most = f"{at[-1]:.0f}"
     rfa = np.mean(part["errors"]["rfa, sigma to scale"][most]["output"])
     ends = {f"theory, {n}": y[-1] for n, y in lines.items()} | {"measured, RFA": rfa}
-    above = [f"{n} {sized(y)}" for n, y in ends.items() if y > LIMITS["output"][1]]
+    above = [f"{n} {large(y)}" for n, y in ends.items() if y > LIMITS["output"][1]]
     if above:
         text = "\n".join([f"off the panel, m = {most}:", *above])
         ax.text(0.05, 0.05, text, transform=ax.transAxes, fontsize=8)
-
-
-def sized(x: float) -> str:
-    return f"{x:.0f}" if x < 1000 else f"{x:.0e}".replace("e+0", "e").replace("e+", "e")
 
 
 def scale(found: dict) -> tuple[str, bytes]:

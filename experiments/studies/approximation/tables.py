@@ -30,17 +30,13 @@ def blocks(r: dict) -> Blocks:
 
 def short(x: float) -> str:
     """Three digits, powers of ten from 1000 on."""
-    return (
-        "0"
-        if x == 0
-        else f"{x:.1e}"
-        if x < 9.5e-4
-        else f"{x:.3f}"
-        if x < 0.995
-        else f"{x:.2f}"
-        if x < 10
-        else large(x)
-    )
+    if x == 0:
+        return "0"
+    if x < 9.5e-4:
+        return f"{x:.1e}"
+    if x < 0.995:
+        return f"{x:.3f}"
+    return f"{x:.2f}" if x < 10 else large(x)
 
 
 def large(x: float) -> str:
