@@ -43,10 +43,7 @@ def as_dropout(rate: float, key: Array | None, q: Array, k: Array) -> Dropout | 
         return None
     if key is None:
         raise ValueError(f"dropout_key: expected a key with dropout_rate {rate}, got None")
-    if not jnp.issubdtype(getattr(key, "dtype", None), jax.dtypes.prng_key):
-        raise TypeError(f"dropout_key: expected a key from jax.random.key, got {key!r}")
-    if key.shape:
-        raise ValueError(f"dropout_key: expected one key, got {list(key.shape)} of them")
+    check_dropout_key(key)
     for_rows, for_columns = jax.random.split(key)
     rows = jax.random.bits(for_rows, q.shape[:-1], jnp.uint32)
     return Dropout(rows, jax.random.bits(for_columns, k.shape[:-1], jnp.uint32), float(rate))
@@ -60,6 +57,14 @@ def dropout_of(mechanism, key: Array | None, q: Array, k: Array) -> Dropout | No
 def rate_of(mechanism, key: Array | None) -> float:
     """The mechanism's `dropout_rate`; 0 without a key, as when nothing is trained."""
     return 0.0 if key is None else mechanism.dropout_rate
+
+
+def check_dropout_key(key) -> None:
+    """Raise TypeError for what is not a key, as a seed, ValueError for several."""
+    if not jnp.issubdtype(getattr(key, "dtype", None), jax.dtypes.prng_key):
+        raise TypeError(f"dropout_key: expected a key from jax.random.key, got {key!r}")
+    if key.shape:
+        raise ValueError(f"dropout_key: expected one key, got {list(key.shape)} of them")
 
 
 def check_rate(rate: float) -> None:

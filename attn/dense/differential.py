@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from attn._arrays import check_floats
 from attn._cached import Cached
 from attn._core import dense_attention, dense_weights, isolate
-from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
+from attn._dropout import as_dropout, check_dropout_key, check_rate, dropout_of, rate_of
 from attn._explicit import auto_inside
 from attn._inputs import check_qkv
 from attn._settings import check_block, is_number
@@ -62,7 +62,7 @@ def differential_attention(
         call = Call(q, k, wide(v), mask, bias, dropout=dropout, block=block)
         return run(call, implementation)[0]
 
-    first, second = map(attend, _halves(q), _halves(k), _keys(dropout_key))
+    first, second = map(attend, _halves(q), _halves(k), _keys(dropout_rate, dropout_key))
     # a NaN row whose output is unused must not reach lambda: 0 * NaN
     second, poison = isolate(second)
     return (first - amount * second + poison[..., None]).astype(jnp.result_type(q))
@@ -73,8 +73,11 @@ def _halves(x):
     return jnp.split(wide(x), 2, axis=-1)
 
 
-def _keys(key):
-    return (None, None) if key is None else jax.random.split(key)
+def _keys(rate, key):
+    if key is None or rate == 0:
+        return None, None
+    check_dropout_key(key)
+    return jax.random.split(key)
 
 
 def _check_init(lambda_init):
@@ -155,7 +158,8 @@ class Differential(Cached):
         attend = lambda q, k, key: dense_attention(
             q, k, wide(v), mask=mask, bias=bias, dropout=dropout_of(self, key, q, k)
         )
-        first, second = map(attend, _halves(q), _halves(k), _keys(dropout_key))
+        keys = _keys(rate_of(self, dropout_key), dropout_key)
+        first, second = map(attend, _halves(q), _halves(k), keys)
         return first - _lambda(q, **vectors, lambda_init=self.lambda_init) * second
 
     def weights(self, q, k, *, mask=FULL, bias=None, **vectors):

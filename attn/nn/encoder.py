@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from attn._arrays import check_floats
 from attn._integers import check_integers, check_range
-from attn._settings import check_count
+from attn._settings import check_count, is_integer
 from attn.masks import FULL, Mask
 from attn.nn.config import EncoderConfig, check_config
 from attn.nn.config_rules import TURNED
@@ -132,7 +133,12 @@ class Encoder(nnx.Module):
         if rows.ndim != 1:
             raise ValueError(f"rows: expected shape ['R'], got {list(rows.shape)}")
         check_count("probes", probes)
-        axes = ["T"] if self.config.token_width is None else ["T", "F"]
+        of_ids = self.config.token_width is None
+        # what is repeated below must be an array
+        check_integers("tokens", tokens) if of_ids else check_floats(tokens=tokens)
+        if not (lengths is None or is_integer(lengths)):
+            check_integers("lengths", lengths)
+        axes = ["T"] if of_ids else ["T", "F"]
         if jnp.ndim(tokens) != len(axes):
             got = list(jnp.shape(tokens))
             raise ValueError(f"tokens: expected one sequence {axes}, without batch axes, got {got}")

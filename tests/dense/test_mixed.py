@@ -170,6 +170,8 @@ def test_mistakes_are_named():
         run(q[..., :6], k[..., :6], v, lambda_init=float("nan"))
     with pytest.raises(ValueError, match="dropout_key"):
         run(q, k, v, dropout_rate=0.1)
+    with pytest.raises(TypeError, match=r"^dropout_key: expected a key from jax.random.key, got 0"):
+        run(q, k, v, dropout_rate=0.1, dropout_key=0)
     q, k, v, learned = inputs(attn.TalkingHeads())
     run = functools.partial(attn.talking_heads_attention, q, k, v)
     with pytest.raises(ValueError, match=r"weight_mixing: expected \[4, 4\] .* got \[4, 3\]"):

@@ -429,6 +429,10 @@ def test_rows_that_are_not_there_have_no_receptive_field():
             encoder.receptive_field(TOKENS[0], jnp.array([0, wrong]))
     with pytest.raises(TypeError, match="rows: expected an array of integers, got list"):
         encoder.receptive_field(TOKENS[0], [0])
+    with pytest.raises(TypeError, match="tokens: expected an array of integers, got list"):
+        encoder.receptive_field([0, 1], jnp.array([0]))
+    with pytest.raises(TypeError, match="lengths: expected an array of integers, got list"):
+        encoder.receptive_field(TOKENS[0], jnp.array([0]), lengths=[3])
     with pytest.raises(ValueError, match=r"probes: expected an integer from 1 .* got 0"):
         encoder.receptive_field(TOKENS[0], jnp.array([0]), probes=0)
     # 4 rows of 6 tokens with 4 probes broadcast to [R, B, W]
