@@ -199,12 +199,29 @@ def test_the_newest_changes_are_those_of_this_version():
     assert newest == attn.__version__
 
 
+def runs_and_table(name: str) -> tuple[list[dict[str, str]], list[list[str]]]:
+    """The committed runs of a config, and the rows of the table in its docstring."""
+    with (ROOT / f"benchmarks/accuracy/{name}.csv").open() as file:
+        runs = list(csv.DictReader(file))
+    lines = (ROOT / f"configs/{name}.py").read_text().splitlines()
+    return runs, [[x.strip() for x in line.split("|")[1:-1]] for line in lines if "|" in line]
+
+
+def test_what_is_kept_of_each_token_says_what_its_runs_came_to():
+    runs, rows = runs_and_table("kv_cache")
+    assert len(runs) == 15
+    for name, _, parameters, _, accuracy in rows[2:]:
+        mixer, heads = name.replace(" key heads", "").replace(" key head", "").split(", ")
+        of = [run for run in runs if run["variant"] == f"{mixer} kv_heads={heads}"]
+        assert [run["seed"] for run in of] == ["0", "1", "2"], name
+        both = [float(run[x]) for run in of for x in ("test.accuracy", "validation.accuracy")]
+        assert f"{100 * statistics.fmean(both):.1f}" == accuracy, name
+        assert {run["parameters"] for run in of} == {parameters.replace(",", "")}, name
+
+
 def test_shakespeare_says_what_its_runs_came_to():
     """It stood for one seed, of which no data was kept."""
-    with (ROOT / "benchmarks/accuracy/bytes.csv").open() as file:
-        runs = list(csv.DictReader(file))
-    text = (ROOT / "configs/bytes.py").read_text()
-    rows = [[x.strip() for x in line.split("|")[1:-1]] for line in text.splitlines() if "|" in line]
+    runs, rows = runs_and_table("bytes")
     readme = (
         (ROOT / "README.md").read_text().partition("On Shakespeare")[2].partition("The large")[0]
     )
