@@ -47,6 +47,7 @@ def sample(
     # the largest becomes 0: divided by a small temperature, others would be as infinite as it
     largest = wide == top  # inf - inf, even where it is not used, stops jax.debug_nans
     below = jnp.where(largest, 0, wide - jnp.where(largest, 0, top))
+    temperature = float(temperature)  # jax has no room for a large int
     kept, tokens = jax.lax.top_k(jnp.where(below == 0, 0, below / temperature), k)
     if top_p is not None and top_p < 1:  # sums of many small shares round to 1 before the last
         p = jax.nn.softmax(kept)

@@ -247,6 +247,7 @@ def frequencies(**settings):
         ({"top_k": 3, "top_p": 0.5}, P * [1, 0, 1, 0, 0]),
         ({"top_k": 4, "top_p": 1.0}, P * [1, 1, 1, 1, 0]),
         ({"temperature": 0}, [1, 0, 0, 0, 0]),
+        ({"temperature": 2**31}, [1, 1, 1, 1, 1]),
     ],
     ids=str,
 )
