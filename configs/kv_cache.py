@@ -6,9 +6,9 @@ python -m experiments.compare --config=configs/kv_cache.py --workdir=runs/kv_cac
 nanoGPT's small setting (configs/bytes.py, which says where the text is from) with fewer key heads,
 and with `latent`, which rebuilds the keys and values of all heads from what one key head keeps.
 Three seeds (two Intel cores, one core a run, 29 November 2026, commit 91932c1; accuracies and the
-second half's loss of each run are in benchmarks/accuracy/kv_cache.csv; all digits here are those of
-an AMD EPYC the day before); loss in nats per byte, the mean of both halves of the last tenth, with
-the lowest and the highest seed:
+second half's loss of each run are in benchmarks/accuracy/kv_cache.csv, whose times were measured
+beside other work; all digits here are those of an AMD EPYC the day before); loss in nats per byte,
+the mean of both halves of the last tenth, with the lowest and the highest seed:
 
 | | numbers kept a token and layer | parameters | loss | accuracy, % |
 |---|---|---|---|---|
