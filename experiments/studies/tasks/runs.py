@@ -9,7 +9,7 @@ from experiments import provenance, quantities, train
 from experiments.cells import Cells
 from experiments.config_file import read, read_sweep
 from experiments.gathered import baselines
-from experiments.sweep import Planned, plan
+from experiments.sweep import Planned, firsts, plan
 
 SWEEP = ("sweep()",)
 STATES = ("softmax", "positive", "negative", "lstm")
@@ -56,7 +56,7 @@ class Settings:
             every = plan(read_sweep(f"{file}:{argument}" if argument else file, changes))
         else:
             every = [Planned(x, read(f"{file}:{x}", changes)) for x in CONFIGS[config]]
-        models = {p.variant: p for p in every}.values()
+        models = firsts(every).values()
         runs = [p.having({"seed": seed}) for seed in range(self.seeds) for p in models]
         return [self._shortened(p) for p in runs]
 
