@@ -314,6 +314,17 @@ def test_an_argument_that_a_config_does_not_have_is_told_the_nearest(config, val
         read(f"{ROOT / 'configs' / config}")
 
 
+def test_a_module_beside_a_config_is_told_how_to_be_found(tmp_path: Path):
+    (tmp_path / "mine_alone.py").touch()
+    (path := tmp_path / "c.py").write_text("from mine_alone import X")
+    with pytest.raises(ConfigError, match=f"line 1: .*; it .*set PYTHONPATH={tmp_path.resolve()}"):
+        read(str(path))
+    path.write_text("import no_such_module")
+    with pytest.raises(ConfigError) as told:
+        read(str(path))
+    assert "PYTHONPATH" not in str(told.value)
+
+
 BROKEN = {
     "syntax": "x = (\n",
     "nul bytes": "x\0",
@@ -333,17 +344,6 @@ BROKEN = {
     "brackets": "x = " + "(" * 5000 + ")" * 5000,
     "big": "#" * 10_000_000,
 }
-
-
-def test_a_module_beside_a_config_is_told_how_to_be_found(tmp_path: Path):
-    (tmp_path / "mine_alone.py").touch()
-    (path := tmp_path / "c.py").write_text("from mine_alone import X")
-    with pytest.raises(ConfigError, match=f"line 1: .*; it .*set PYTHONPATH={tmp_path.resolve()}"):
-        read(str(path))
-    path.write_text("import no_such_module")
-    with pytest.raises(ConfigError) as told:
-        read(str(path))
-    assert "PYTHONPATH" not in str(told.value)
 
 
 @pytest.mark.parametrize("kind", [*BROKEN, "missing", "folder", "device"])
