@@ -112,7 +112,7 @@ def _steps(variant: Variant) -> str:
     return f"{paid} (inside the warm-up of {warmup:,})" if paid != "—" and steps < warmup else paid
 
 
-TEST, VAL = "test.accuracy", "validation.accuracy"
+TEST, VAL, SLICES = "test.accuracy", "validation.accuracy", "test.slices"
 STEP, ATTENTION = "whole train step", "attention alone, one layer"
 COLUMNS = (
     Column("accuracy", "test", "% ± 95%", lambda v: v.mean(TEST), _accuracy("test"), short=True),
@@ -211,8 +211,11 @@ def markdown(rows: Sequence[Variant], baselines: dict[str, float]) -> str:
 
 
 def comma_separated(rows: Sequence[Variant]) -> str:
-    """One line for each cell, plain numbers in base units; costs repeat within a variant."""
+    """One line for each cell, plain numbers in base units, with the test accuracy of each slice;
+    costs repeat within a variant."""
     keys = list(dict.fromkeys(key for row in rows for key in row.cost))
+    of_slices = lambda cell: at(cell.result, SLICES) or {}
+    slices = list(dict.fromkeys(x for row in rows for cell in row.cells for x in of_slices(cell)))
     results = (
         TEST,
         VAL,
@@ -225,15 +228,15 @@ def comma_separated(rows: Sequence[Variant]) -> str:
     )
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["variant", "seed", "cell", "status", *results, *keys, "error"])
+    headings = [*results, *(f"{SLICES}.{name}" for name in slices), *keys]
+    writer.writerow(["variant", "seed", "cell", "status", *headings, "error"])
     for row in rows:
         for cell in row.cells:
             status = "finished" if cell.error is None else outcome(cell.error).partition(":")[0]
             numbers = [at(cell.result, key) for key in results]
-            costs = [row.cost.get(key) for key in keys]
-            writer.writerow(
-                [cell.variant, cell.seed, cell.name, status, *numbers, *costs, cell.error]
-            )
+            numbers += [of_slices(cell).get(name) for name in slices]
+            numbers += [row.cost.get(key) for key in keys]
+            writer.writerow([cell.variant, cell.seed, cell.name, status, *numbers, cell.error])
     return out.getvalue()
 
 

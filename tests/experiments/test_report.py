@@ -354,6 +354,22 @@ def test_csv_has_a_line_for_each_cell(comparison):
     assert found[-1]["error"].startswith("ValueError")
 
 
+def test_csv_has_a_column_for_each_slice():
+    """They stood in results.json alone, of which a spreadsheet makes nothing."""
+    softmax, linear, failed = cell("softmax", 0), cell("linear", 0), cell("window", 0, error="x")
+    softmax.result["test"]["slices"] = {"4 pairs": 0.5, "8 pairs, 0.1": 0.25}
+    linear.result["test"]["slices"] = {"4 pairs": 0.75, "16 pairs": 0.125}
+    rows = variants([softmax, linear, failed], {})
+    found = list(csv.DictReader(io.StringIO(comma_separated(rows))))
+    names = [name for name in found[0] if name.startswith("test.slices.")]
+    assert names == [f"test.slices.{x}" for x in ("4 pairs", "8 pairs, 0.1", "16 pairs")]
+    assert [[row[name] for name in names] for row in found] == [
+        ["0.5", "0.25", ""],
+        ["0.75", "", "0.125"],
+        ["", "", ""],
+    ]
+
+
 def test_a_lower_bound_is_marked():
     cost = COSTS | {"step_flops_without": "while loop"}
     (row,) = variants([cell("softmax", 0)], {"softmax": cost})
