@@ -279,6 +279,22 @@ def test_static_masks_are_hashable_leafless_and_survive_json(mask):
     assert jax.tree.leaves(mask) == []
 
 
+@pytest.mark.parametrize(
+    ("given", "same"),
+    [
+        (Global([0, 3]), Global((0, 3))),
+        (Blocks([[True, False], [1, 1]], 2), Blocks(((True, False), (True, True)), 2)),
+        (Blocks(np.eye(2), np.int64(2)), Blocks(((True, False), (False, True)), 2)),
+        (Random(2, 1, 0, [4, np.int64(6)]), Random(2, 1, 0, (4, 6))),
+    ],
+    ids=lambda mask: str(mask)[:40],
+)
+def test_static_masks_of_lists_and_arrays_are_those_of_tuples(given, same):
+    assert given == same
+    assert hash(given) == hash(same)
+    assert str(given) == str(same)
+
+
 @pytest.mark.parametrize("mask", DYNAMIC, ids=lambda m: str(m)[:40])
 def test_dynamic_masks_are_pytrees_and_survive_json(mask):
     assert from_json(mask.to_json()) == mask
