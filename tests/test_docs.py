@@ -199,12 +199,16 @@ def test_the_newest_changes_are_those_of_this_version():
     assert newest == attn.__version__
 
 
+def read_csv(name: str) -> list[dict[str, str]]:
+    with (ROOT / f"benchmarks/accuracy/{name}.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
 def runs_and_table(name: str) -> tuple[list[dict[str, str]], list[list[str]]]:
     """The committed runs of a config, and the rows of the table in its docstring."""
-    with (ROOT / f"benchmarks/accuracy/{name}.csv").open() as file:
-        runs = list(csv.DictReader(file))
     lines = (ROOT / f"configs/{name}.py").read_text().splitlines()
-    return runs, [[x.strip() for x in line.split("|")[1:-1]] for line in lines if "|" in line]
+    rows = [[x.strip() for x in line.split("|")[1:-1]] for line in lines if "|" in line]
+    return read_csv(name), rows
 
 
 def test_what_is_kept_of_each_token_says_what_its_runs_came_to():
@@ -233,3 +237,47 @@ def test_shakespeare_says_what_its_runs_came_to():
         (row,) = (row for row in rows if row[0].split()[0] == variant)
         assert [row[2], row[4]] == [f"{mean('test.loss'):.3f}", accuracy], variant
         assert accuracy in readme, variant
+
+
+def recall_table() -> tuple[dict[str, tuple[float, list[str]]], str]:
+    """variant -> (rate, percentages) of the table in configs/recall_mixed.py, and what is below."""
+    text = (ROOT / "configs/recall_mixed.py").read_text().partition("32 in 128\n")[2]
+    table, _, below = text.partition("\n\n")
+    found, rate = {}, None
+    for line in table.splitlines():
+        *words, at, whole, a, b, c, four, eight, sixteen, more = line.split()
+        rate = rate if at == '"' else float(at)
+        found[" ".join(words)] = rate, [whole, a, b, c, four, eight, sixteen, more]
+    return found, " ".join(below.split())
+
+
+def test_recall_of_more_pairs_says_what_its_runs_came_to():
+    """No data stood behind it, and its runs were of two commits."""
+    runs, (table, _) = read_csv("recall_mixed"), recall_table()
+    assert (len(runs), len(table)) == (33, 11)
+    asked = (ROOT / "README.md").read_text().partition("On `recall_mixed`")[2].partition("\n\n")[0]
+    for variant, (_, said) in table.items():
+        of = [run for run in runs if run["variant"] == variant]
+        assert [run["seed"] for run in of] == ["0", "1", "2"], variant
+        percent = lambda of, name: f"{100 * statistics.fmean(float(run[name]) for run in of):.1f}"
+        by_pairs = [name for name in of[0] if name.startswith("test.slices.")]
+        found = [percent([run], "test.accuracy") for run in of]
+        found += [percent(of, name) for name in by_pairs]
+        assert [percent(of, "test.accuracy"), *found] == said, variant
+        assert said[0] in asked, variant
+
+
+def test_recall_of_more_pairs_is_at_the_best_of_its_trials():
+    trials, (table, below) = read_csv("recall_mixed_trials"), recall_table()
+    assert len(trials) == 44
+    tried = {variant: {} for variant in table}
+    for trial in trials:
+        percent = 100 * float(trial["validation.accuracy"])
+        tried[trial["variant"]][float(trial["learning_rate"])] = percent
+    best = {variant: max(rates, key=rates.__getitem__) for variant, rates in tried.items()}
+    assert best == {variant: rate for variant, (rate, _) in table.items()}
+    largest = [sorted(tried[variant].values()) for variant in table if best[variant] == 0.03]
+    assert len(largest) == 4
+    assert f"by at most {max(x[-1] - x[-2] for x in largest):.1f} points" in below
+    rates = tried["delta_net 32"]
+    assert f"answered {rates[0.002]:.1f} and {rates[0.0125]:.1f}%" in below
