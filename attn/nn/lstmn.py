@@ -12,7 +12,7 @@ from attn._core import masked_softmax
 from attn._settings import check_count
 from attn._varying import vary
 from attn._wide import wide, wide_dtype
-from attn.nn.keys import fold
+from attn.nn.keys import check_key, fold
 
 
 @jax.tree_util.register_dataclass
@@ -49,6 +49,7 @@ class LSTMN(nnx.Module):
         inputs = width if inputs is None else inputs
         check_count("width", width)
         check_count("inputs", inputs)
+        check_key(key)
         self.width = width
         self.of_h, self.of_x = linear("h", width, width), linear("x", inputs, width)
         self.of_r = linear("r", width, width)
