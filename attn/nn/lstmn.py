@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from attn._arrays import check_floats
 from attn._core import masked_softmax
-from attn._settings import check_count
+from attn._settings import check_batch, check_count
 from attn._varying import vary
 from attn._wide import wide, wide_dtype
 from attn.nn.keys import check_key, fold
@@ -66,7 +66,8 @@ class LSTMN(nnx.Module):
 
     def empty(self, batch: tuple[int, ...], size: int, dtype=jnp.float32) -> Tape:
         """An empty tape with room for `size` tokens, in at least float32. Raises ValueError for a
-        size below 1."""
+        size below 1, TypeError for a batch that is not a tuple of sizes."""
+        check_batch(batch)
         check_count("size", size)
         zeros = lambda *size: jnp.zeros((*batch, *size, self.width), wide_dtype(dtype))
         return Tape(zeros(size), zeros(size), zeros(size), zeros(), jnp.int32(0))
