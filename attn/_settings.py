@@ -32,12 +32,18 @@ def check_count(name: str, value, *, least: int = 1) -> None:
         raise ValueError(f"{name}: expected an integer from {least} to 2^30, got {value!r}")
 
 
-def check_room_for(batch, max_length, **sizes) -> None:
+def check_batch(batch) -> None:
     """Raise TypeError unless a state's `batch` is a tuple of sizes, numbers or symbols of
-    `jax.export`, ValueError unless `max_length` and the other `sizes` are counts."""
+    `jax.export`."""
     size = lambda n: not is_number(n) or (is_integer(n) and n >= 0)
     if not (isinstance(batch, tuple | list) and all(map(size, batch))):
         raise TypeError(f"batch: expected a tuple of sizes, as (2,), got {batch!r}")
+
+
+def check_room_for(batch, max_length, **sizes) -> None:
+    """Raise what `check_batch` does, ValueError unless `max_length` and the other `sizes` are
+    counts."""
+    check_batch(batch)
     for name, value in {"max_length": max_length, **sizes}.items():
         check_count(name, value, least=0)
 

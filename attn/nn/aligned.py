@@ -19,7 +19,7 @@ from attn.masks import FULL, Mask, Padding
 from attn.nn.beam import beam_search, check_settings
 from attn.nn.dropout import dropout
 from attn.nn.embedding import look_up
-from attn.nn.keys import fold
+from attn.nn.keys import check_key, fold
 from attn.nn.sampling import greedy
 
 
@@ -49,6 +49,7 @@ class Aligned(nnx.Module, abc.ABC):
             raise ValueError(f"bos: expected an id below classes={classes}, got {bos!r}")
         if not (is_number(dropout) and 0 <= dropout < 1):
             raise ValueError(f"dropout: expected a number in [0, 1), got {dropout!r}")
+        check_key(key)
         draw = lambda name, *shape: jax.random.normal(fold(key, name), shape, jnp.float32)
         self.width, self.bos, self.rate = width, bos, dropout
         self.source_table = nnx.Param(draw("source", vocab_size, width))

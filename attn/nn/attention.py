@@ -23,7 +23,7 @@ from attn.nn.attention_rules import (
     heads_of,
 )
 from attn.nn.gates import Gates, output_gate
-from attn.nn.keys import fold
+from attn.nn.keys import check_key, fold
 from attn.nn.norm import head_norm
 from attn.nn.projections import KERNEL, Projections
 from attn.positions import Rotary
@@ -92,6 +92,7 @@ class Attention(Projections):
         key: Array,
     ):
         check_kinds(mechanism, rotary, qk_norm=qk_norm, bias=bias, xpos=xpos)
+        check_key(key)
         heads = heads_of(
             mechanism,
             width=width,

@@ -9,9 +9,10 @@ import numpy as np
 from jaxtyping import Array
 
 from attn._arrays import is_floats
-from attn.mechanism import Mechanism
+from attn._settings import is_integer
 from attn.nn.config import EncoderConfig
 from attn.nn.encoder import Encoder
+from attn.nn.mixers.base import Mixer
 from attn.nn.mlp import ACTIVATIONS
 
 # the pooler, heads of pre-training and constant buffers, which an encoder does not have
@@ -77,15 +78,19 @@ def _config(given, *, heads, classes, **changes) -> EncoderConfig:
     fixed |= dict(scan=False, tied=False, kv_heads=None, head_dim=None, qk_norm=False)
     if refused := sorted(fixed.keys() & changes.keys()):
         raise ValueError(f"{', '.join(refused)}: the state decides, leave it out")
+    # the config's own messages would offer `head_dim` and `bias`, which the state decides
+    if is_integer(heads) and heads > 0 and width % heads:
+        what = f"a divisor of the width {width}, as {tables[0]} has it"
+        raise ValueError(f"heads: expected {what}, got {heads}")
+    mechanism = changes.get("mechanism")
+    many = mechanism if isinstance(mechanism, tuple) else (mechanism,)
+    if any(isinstance(m, Mixer) or getattr(m, "shared_qk", False) for m in many):
+        raise ValueError(f"mechanism: expected one with q, k and v of its own, got {mechanism!r}")
     config = EncoderConfig(**fixed, **{"activation": "gelu_exact", "norm_epsilon": 1e-12} | changes)
     if ACTIVATIONS[config.activation][0] != 1:
         raise ValueError(f"activation: expected one without gates, got {config.activation!r}")
     if config.pooling == "cls":
         raise ValueError("pooling: expected another, for BERT's CLS is a token, got 'cls'")
-    if any(not isinstance(m, Mechanism) or m.shared_qk for m in config.mechanisms):
-        raise ValueError(
-            f"mechanism: expected one with q, k and v of its own, got {config.mechanism!r}"
-        )
     return config
 
 

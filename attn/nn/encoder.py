@@ -17,7 +17,7 @@ from attn.nn.config_rules import TURNED
 from attn.nn.embedding import Embedding
 from attn.nn.head import Head
 from attn.nn.inputs import alone, check_numbers, prepare
-from attn.nn.keys import fold
+from attn.nn.keys import check_key, fold
 from attn.nn.norm import norm_of
 from attn.nn.score_bias import relative_table, score_bias
 from attn.nn.stack import Stack
@@ -38,6 +38,7 @@ class Encoder(nnx.Module):
 
     def __init__(self, config: EncoderConfig, *, key: Array):
         check_config(config, EncoderConfig)
+        check_key(key)
         self.config = config
         self.embedding = Embedding(config, key=fold(key, "embedding"))
         self.stack = Stack(config, key=fold(key, "stack"))

@@ -9,10 +9,10 @@ from jaxtyping import Array, Float, Int
 
 from attn._arrays import check_floats
 from attn._core import masked_softmax
-from attn._settings import check_count
+from attn._settings import check_batch, check_count
 from attn._varying import vary
 from attn._wide import wide, wide_dtype
-from attn.nn.keys import fold
+from attn.nn.keys import check_key, fold
 
 
 @jax.tree_util.register_dataclass
@@ -49,6 +49,7 @@ class LSTMN(nnx.Module):
         inputs = width if inputs is None else inputs
         check_count("width", width)
         check_count("inputs", inputs)
+        check_key(key)
         self.width = width
         self.of_h, self.of_x = linear("h", width, width), linear("x", inputs, width)
         self.of_r = linear("r", width, width)
@@ -65,7 +66,8 @@ class LSTMN(nnx.Module):
 
     def empty(self, batch: tuple[int, ...], size: int, dtype=jnp.float32) -> Tape:
         """An empty tape with room for `size` tokens, in at least float32. Raises ValueError for a
-        size below 1."""
+        size below 1, TypeError for a batch that is not a tuple of sizes."""
+        check_batch(batch)
         check_count("size", size)
         zeros = lambda *size: jnp.zeros((*batch, *size, self.width), wide_dtype(dtype))
         return Tape(zeros(size), zeros(size), zeros(size), zeros(), jnp.int32(0))

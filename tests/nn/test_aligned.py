@@ -306,6 +306,9 @@ def test_what_does_not_fit_is_named():
         network.step(None, jnp.ones((2, 3)))
     with pytest.raises(ValueError, match=r"size: expected an integer from 1 to .*, got 0"):
         network.empty((2,), 0)
+    for batch in (2, (-1,)):
+        with pytest.raises(TypeError, match=r"batch: expected a tuple of sizes, as \(2,\), got"):
+            network.empty(batch, 5)
     model = bahdanau()
     with pytest.raises(TypeError, match="source: expected an array of integers"):
         model(SOURCE * 1.0, TARGET)

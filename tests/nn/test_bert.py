@@ -8,7 +8,7 @@ from flax import nnx
 from toy_mechanism import SOFTMAX, build, config, run
 
 import attn
-from attn.nn import Decoder, Encoder, from_bert, with_kv_heads
+from attn.nn import LSTM, Decoder, Encoder, from_bert, with_kv_heads
 
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(0, 11, (3, 9))
@@ -30,8 +30,8 @@ def theirs():
 
 
 def ours(state, **changes):
-    changes = {"mechanism": SOFTMAX, **changes}
-    return from_bert(state, heads=2, classes=3, key=jax.random.key(0), **changes)
+    changes = {"heads": 2, "mechanism": SOFTMAX, **changes}
+    return from_bert(state, classes=3, key=jax.random.key(0), **changes)
 
 
 @pytest.mark.slow
@@ -102,6 +102,9 @@ def test_settings_that_the_state_decides_are_refused():
         (dict(scan=True, width=8), "scan, width: the state decides"),
         (dict(pooling="cls"), "pooling: expected another"),
         (dict(mechanism=attn.Reformer(shared_qk=True)), "mechanism: expected one with q, k and v"),
+        # by the config's words: "bias: LSTM has no heads, got True; leave it out", "set head_dim"
+        (dict(mechanism=LSTM()), "mechanism: expected one with q, k and v of its own, got LSTM"),
+        (dict(heads=3), r"heads: expected a divisor of the width 4, as embeddings\.word_.* got 3$"),
     ):
         with pytest.raises(ValueError, match=named):
             ours(state_of(), **changes)

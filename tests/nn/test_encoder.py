@@ -9,7 +9,16 @@ from tiers import FEW, at_once
 from toy_mechanism import SOFTMAX, Toy, build, config, jit, maps, run
 
 from attn import FULL, MECHANISMS, Array, Causal, Global, Padding, Segments, Window
-from attn.nn import DualEncoder, Encoder, EncoderConfig, functional, parameter_count
+from attn.nn import (
+    LSTMN,
+    Attention,
+    DualEncoder,
+    Encoder,
+    EncoderConfig,
+    LuongSeq2Seq,
+    functional,
+    parameter_count,
+)
 from attn.nn.config_rules import choices
 from attn.nn.head import pool
 from attn.nn.mlp import ACTIVATIONS
@@ -304,6 +313,18 @@ def test_what_does_not_fit_is_refused_by_name():
 def test_a_seed_is_no_key():
     with pytest.raises(TypeError, match=r"key: expected that of jax.random.key\(seed\), got 0"):
         Encoder(config(), key=0)
+
+
+def test_no_key_is_no_key():
+    """jax's "unexpected PRNG key type" named neither the argument nor what it takes."""
+    for make in (
+        lambda: Encoder(config(), key=None),
+        lambda: Attention(4, num_heads=2, mechanism=SOFTMAX, max_length=3, key=None),
+        lambda: LuongSeq2Seq(vocab_size=5, classes=3, width=4, key=None),
+        lambda: LSTMN(4, key=None),
+    ):
+        with pytest.raises(TypeError, match=r"^key: expected that of jax.random.key.* got None"):
+            make()
 
 
 def test_one_trace_for_all_lengths_masks_and_keys_of_a_shape():
