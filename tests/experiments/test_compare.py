@@ -844,6 +844,20 @@ def test_costs_are_kept_until_something_changes(tmp_path):
         assert report_costs._before(cache, {"of": "this"}) is None
 
 
+def test_attention_alone_is_under_the_mask_of_training(monkeypatch):
+    """All other tests passed where causal models were timed without a mask, others with one."""
+    masks = []
+
+    def attend(mechanism, mask):
+        masks.append(mask)
+        raise MemoryError
+
+    monkeypatch.setattr(cost, "attend", attend)
+    for causal in (True, False):
+        report_costs._attention({"softmax": experiment(causal=causal)}, [])
+    assert masks == [attn.Causal(), attn.FULL]
+
+
 @pytest.mark.slow
 def test_what_cannot_be_measured_costs_the_others_nothing(tmp_path, monkeypatch, capsys):
     attend = cost.attend
