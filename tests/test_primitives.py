@@ -8,6 +8,7 @@ import ast
 import contextlib
 import dataclasses
 import functools
+import itertools
 import pathlib
 import re
 import subprocess
@@ -292,6 +293,26 @@ def test_a_query_before_all_keys_is_0_be_it_nan(name):
     dirty, clean = call(jnp.where(there[:, None, None], q, jnp.nan)), call(q)
     assert (dirty[:, :2] == 0).all()
     np.testing.assert_array_equal(dirty, clean)
+
+
+@pytest.mark.parametrize("name", attn.MECHANISMS)
+def test_what_is_seen_and_not_finite_is_not_swallowed(name):
+    """Inputs are cleaned of what is hidden, so each variant puts back what its queries saw: a
+    mutant of `sinkhorn` that did not passed all laws."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, v, learned = inputs(mechanism, **TINY)
+    call = jax.jit(lambda *x: mechanism(*x, mask=base_mask(mechanism), **learned))
+    for at, bad in itertools.product(range(3), (np.nan, np.inf)):
+        arrays = [q, k, v]
+        arrays[at] = arrays[at].at[0, 4, 1, 1].set(bad)
+        lost = ~np.isfinite(call(*arrays)).all(-1)
+        assert not lost[1].any(), "another batch row"
+        if (name, at) == ("synthesizer", 1):  # has no use for keys
+            assert not lost.any()
+        elif (name, at) == ("reformer", 1):  # its own query may be in another bucket
+            assert lost.any()
+        else:
+            assert lost[0, 4].any(), f"{bad} in {'qkv'[at]}"
 
 
 @pytest.mark.slow
