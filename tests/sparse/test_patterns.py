@@ -146,7 +146,8 @@ def test_biases_and_dropout_are_those_of_the_tokens_own_places():
     mechanism = attn.StridedPattern(stride=4, dropout_rate=0.3)
     q, k, v, _ = inputs(mechanism)
     normal = lambda *shape: jnp.asarray(np.random.default_rng(5).normal(size=shape), jnp.float32)
-    for bias in (attn.Relative(normal(32, 4)), normal(2, 4, 19, 19), None):
+    arrays = (normal(2, 4, 19, 19), normal(1, 4, 19, 1), normal(2, 1, 1, 19))
+    for bias in (attn.Relative(normal(32, 4)), *arrays, None):
         options = {"mask": Causal(), "dropout_key": jax.random.key(1), "bias": bias}
         got, want = mechanism(q, k, v, **options), mechanism.reference(q, k, v, **options)
         np.testing.assert_allclose(got, want, rtol=0, atol=3e-6)
