@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from experiments.report.data import Variant, at, failures, outcome
+from experiments.report.data import Cell, Variant, at, failures, outcome
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,11 +211,10 @@ def markdown(rows: Sequence[Variant], baselines: dict[str, float]) -> str:
 
 
 def comma_separated(rows: Sequence[Variant]) -> str:
-    """One line for each cell, plain numbers in base units, with the test accuracy of each slice;
-    costs repeat within a variant."""
+    """One line for each cell, plain numbers in base units, with the test accuracy of each slice,
+    where there are several; costs repeat within a variant."""
     keys = list(dict.fromkeys(key for row in rows for key in row.cost))
-    of_slices = lambda cell: at(cell.result, SLICES) or {}
-    slices = list(dict.fromkeys(x for row in rows for cell in row.cells for x in of_slices(cell)))
+    slices = list(dict.fromkeys(x for row in rows for cell in row.cells for x in _slices(cell)))
     results = (
         TEST,
         VAL,
@@ -234,10 +233,16 @@ def comma_separated(rows: Sequence[Variant]) -> str:
         for cell in row.cells:
             status = "finished" if cell.error is None else outcome(cell.error).partition(":")[0]
             numbers = [at(cell.result, key) for key in results]
-            numbers += [of_slices(cell).get(name) for name in slices]
+            numbers += [_slices(cell).get(name) for name in slices]
             numbers += [row.cost.get(key) for key in keys]
             writer.writerow([cell.variant, cell.seed, cell.name, status, *numbers, cell.error])
     return out.getvalue()
+
+
+def _slices(cell: Cell) -> dict[str, float]:
+    """The test accuracy of each; none of one, which is the whole test."""
+    found = at(cell.result, SLICES) or {}
+    return found if len(found) > 1 else {}
 
 
 def terminal(rows: Sequence[Variant]) -> Table:

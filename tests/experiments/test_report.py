@@ -368,6 +368,8 @@ def test_csv_has_a_column_for_each_slice():
         ["0.75", "", "0.125"],
         ["", "", ""],
     ]
+    softmax.result["test"]["slices"] = {"all": 0.9}
+    assert ".slices" not in comma_separated(variants([softmax], {}))
 
 
 def test_a_lower_bound_is_marked():
