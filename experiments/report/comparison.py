@@ -19,7 +19,8 @@ from experiments.report.pictures import Captioned, pictures
 from experiments.report.plots import drawn_files
 from experiments.report.sight import ATTENDING, Sight, attending, is_sight
 from experiments.report.sortable import hypertext
-from experiments.report.table import comma_separated, markdown
+from experiments.report.spreadsheet import comma_separated
+from experiments.report.table import markdown
 from experiments.validation import flat
 from experiments.words import plural
 

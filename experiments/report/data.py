@@ -34,6 +34,11 @@ class Cell:
         found = self.result or {}
         return {split: Score.of(found[split]) for split in ("validation", "test") if split in found}
 
+    @property
+    def slices(self) -> dict[str, float]:
+        """The test accuracy of each."""
+        return at(self.result, "test.slices") or {}
+
 
 @dataclasses.dataclass(frozen=True)
 class Variant:

@@ -46,7 +46,7 @@ def panels(rows: Sequence[Variant]) -> list[Panel]:
 
 def _means(row: Variant) -> Row:
     """Over seeds, of slices that every finished seed has."""
-    found = [at(cell.result, "test.slices") or {} for cell in row.cells if cell.result]
+    found = [cell.slices for cell in row.cells if cell.result]
     names = [name for name in (found[0] if found else {}) if all(name in x for x in found)]
     return {name: 100 * statistics.fmean(x[name] for x in found) for name in names}
 

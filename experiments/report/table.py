@@ -1,15 +1,13 @@
-"""The table of a comparison: its columns, and their forms for Markdown, CSV and a terminal."""
+"""The table of a comparison: its columns, and their forms for Markdown and a terminal."""
 
-import csv
 import dataclasses
-import io
 import math
 from collections.abc import Callable, Sequence
 
 from rich.table import Table
 from rich.text import Text
 
-from experiments.report.data import Cell, Variant, at, failures, outcome
+from experiments.report.data import Variant, at, failures, outcome
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +110,7 @@ def _steps(variant: Variant) -> str:
     return f"{paid} (inside the warm-up of {warmup:,})" if paid != "—" and steps < warmup else paid
 
 
-TEST, VAL, SLICES = "test.accuracy", "validation.accuracy", "test.slices"
+TEST, VAL = "test.accuracy", "validation.accuracy"
 STEP, ATTENTION = "whole train step", "attention alone, one layer"
 COLUMNS = (
     Column("accuracy", "test", "% ± 95%", lambda v: v.mean(TEST), _accuracy("test"), short=True),
@@ -208,41 +206,6 @@ def markdown(rows: Sequence[Variant], baselines: dict[str, float]) -> str:
         what = outcome(cell.error)
         out.append(line([f"{cell.variant}, seed {cell.seed}", what, "", *blank]))
     return "\n".join([*out, "", *(f"* {k}: {v}" for k, v in notes(columns).items()), ""])
-
-
-def comma_separated(rows: Sequence[Variant]) -> str:
-    """One line for each cell, plain numbers in base units, with the test accuracy of each slice,
-    where there are several; costs repeat within a variant."""
-    keys = list(dict.fromkeys(key for row in rows for key in row.cost))
-    slices = list(dict.fromkeys(x for row in rows for cell in row.cells for x in _slices(cell)))
-    results = (
-        TEST,
-        VAL,
-        "test.loss",
-        "test.answers",
-        "parameters",
-        "steps_per_second",
-        "best_step",
-        "wall_seconds",
-    )
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    headings = [*results, *(f"{SLICES}.{name}" for name in slices), *keys]
-    writer.writerow(["variant", "seed", "cell", "status", *headings, "error"])
-    for row in rows:
-        for cell in row.cells:
-            status = "finished" if cell.error is None else outcome(cell.error).partition(":")[0]
-            numbers = [at(cell.result, key) for key in results]
-            numbers += [_slices(cell).get(name) for name in slices]
-            numbers += [row.cost.get(key) for key in keys]
-            writer.writerow([cell.variant, cell.seed, cell.name, status, *numbers, cell.error])
-    return out.getvalue()
-
-
-def _slices(cell: Cell) -> dict[str, float]:
-    """The test accuracy of each; none of one, which is the whole test."""
-    found = at(cell.result, SLICES) or {}
-    return found if len(found) > 1 else {}
 
 
 def terminal(rows: Sequence[Variant]) -> Table:

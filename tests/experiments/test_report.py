@@ -21,8 +21,9 @@ from experiments.report import Comparison, palette, plots
 from experiments.report.data import Cell, Variant, curves, variants
 from experiments.report.pictures import pictures
 from experiments.report.sight import Sight
+from experiments.report.spreadsheet import comma_separated
 from experiments.report.stats import Score, interval
-from experiments.report.table import COLUMNS, comma_separated, markdown, number, terminal, told
+from experiments.report.table import COLUMNS, markdown, number, terminal, told
 from experiments.report.tradeoff import Point, tradeoff
 from experiments.stdout import Console
 from experiments.validation import flat
