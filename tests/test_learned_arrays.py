@@ -77,6 +77,23 @@ def test_another_size_is_refused_with_both_shapes(record):
                 assert came.endswith(str(list(shape))[1:]), (shape, came)
 
 
+@pytest.mark.parametrize(
+    "record", [pytest.param(*r.values, id=r.id) for r in EXAMPLES if r.id.endswith("-0")]
+)
+def test_one_that_is_not_finite_is_not_swallowed(record):
+    """Those by which tokens are chosen reach no number of the output: theirs would be as finite."""
+    heads = {"K": SHAPE["N"]} if record.shared_qk else {}
+    q, k, v, learned = inputs(record, **heads)
+    gates = record.gate_shapes(num_heads=4, num_kv_heads=k.shape[-2], head_dim=8)
+    call, reference, *_ = map(jax.jit, forms(record, q, k, v))
+    for name, x in learned.items():
+        at = (0, 5) if name in gates else ()  # the first token's decay is of no use
+        at += (0,) * (x.ndim - len(at))
+        given = {**learned, name: jnp.asarray(x).at[at].set(jnp.nan)}
+        assert jnp.isnan(call(given)).any(), name
+        assert jnp.isnan(reference(given)).any(), name
+
+
 @pytest.mark.parametrize("record", [r for r in EXAMPLES if "linformer" in r.id], ids=repr)
 def test_arrays_made_for_longer_inputs_fit_and_for_shorter_do_not(record):
     q, k, v, learned = inputs(record)

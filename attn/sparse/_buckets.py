@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from attn._axes import aligned
 from attn._core import isolate, isolate_rows
 from attn._tokens import own_tokens
 from attn.masks import Padding
@@ -46,6 +47,16 @@ def there(padding: Padding | None, batch: Sequence[int], T: int, S: int):
 def selecting(x: Array) -> Float[Array, "..."]:
     """x as selections take it: float32, no gradient, 0 in a row that is not finite."""
     return lax.stop_gradient(isolate(x.astype(jnp.float32))[0])
+
+
+def where_finite(
+    x: Float[Array, "*B T N H"], learned: Float[Array, "K ..."]
+) -> Float[Array, "*B T N H"]:
+    """x, NaN in all heads of a key head for which `learned` holds what is not finite: its numbers
+    choose tokens and reach no output."""
+    fine = jnp.isfinite(learned).all(tuple(range(1, learned.ndim)))
+    fine = jnp.repeat(fine, x.shape[-2] // len(learned))[:, None]
+    return jnp.where(aligned(x, fine)[1], x, jnp.nan)
 
 
 def chunks(

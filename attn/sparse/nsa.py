@@ -230,7 +230,7 @@ class NSA(Mechanism):
         among = jnp.repeat(among, s.shape[-3] // K, axis=-3)
         fine = attend_materialized(s, visible & among, fine_v)
         heads = lambda x: jnp.moveaxis(x.reshape(*batch, K, *x.shape[1:]), -3, -2)
-        ck, cv = heads(runs.k), heads(runs.v)
+        ck, cv = heads(runs.k + runs.poison[..., None]), heads(runs.v)
         seen = seen.reshape(*batch, K, *seen.shape[1:])[..., :1, :, :]
         coarse = attend_materialized(scores(scaled(q, None), ck), seen, cv)
         return self._mixed(self._of_queries(gate, q, K, last), coarse, fine, near)

@@ -74,6 +74,7 @@ def reformer_attention(
 def _attend(chunk, shared_qk, q, k, v, causal, padding, rotations) -> Float[Array, "*B T N D"]:
     *batch, T, N, _ = q.shape
     S, K = k.shape[-3:-1]
+    q = _buckets.where_finite(q, rotations)
     pairs = Hashed.of(q, k, causal, padding, rotations, chunk, shared_qk)
     dtype = jnp.result_type(q)
     (q, q_poison), (k, poison) = isolate(scaled(q, None)), isolate(_keys(k, shared_qk))
@@ -176,6 +177,7 @@ def _dense(q, k, causal, padding, rotations, chunk, shared_qk, at=None):
     """The full matrix of scores [*B, N, T, S], and which of them are visible."""
     *batch, T, N, _ = q.shape
     S, K = k.shape[-3:-1]
+    q = _buckets.where_finite(q, rotations)
     s = scores(scaled(q, None), _keys(k, shared_qk))
     if s.size == 0:
         return s, s > 0

@@ -60,6 +60,7 @@ def routing_attention(
 def _attend(window, q, k, v, padding, centroids) -> Float[Array, "*B T N D"]:
     *batch, T, N, _ = q.shape
     S, K = k.shape[-3:-1]
+    q = _buckets.where_finite(q, centroids)
     rows, columns = _choose(q, k, padding, centroids, window)
     live, seen = own_tokens(padding, tuple(batch), T, S)
     (x, x_poison), (y, y_poison), (z, z_poison) = (
@@ -180,6 +181,7 @@ def _dense(q, k, padding, centroids, window):
     """The full matrix of weights [*B, N, T, S], and which pairs share a cluster."""
     *batch, T, N, _ = q.shape
     S = k.shape[-3]
+    q = _buckets.where_finite(q, centroids)
     rows, columns = _choose(q, k, padding, centroids, window)
     member = lambda at, n: jnp.equal(*aligned(at[..., None], jnp.arange(n))).any(-2)  # [b, K, C, n]
     asks, there = member(rows, T * N // k.shape[-2]), member(columns, S)

@@ -208,9 +208,9 @@ class Sinkhorn(Mechanism):
         padding = _checked(q, k, k, mask, bias, sorting, *settings)
         (*batch, T, N, H), (S, K) = q.shape, k.shape[-3:-1]
         live, seen = _buckets.there(padding, batch, T, S)
-        (q, _), (k, _) = _clean(q, live, batch), _clean(k, seen, batch)
+        (q, q_lost), (k, k_lost) = _clean(q, live, batch), _clean(k, seen, batch)
         m, i, j = min(self.block_size, max(T, S, 1)), jnp.arange(T)[:, None], jnp.arange(S)[None]
-        matrix, _ = sort_matrix(q, k, live, seen, sorting, m, *settings[1:])
+        matrix, over = sort_matrix(q, k, live, seen, sorting, m, *settings[1:])
         at_place = conjunction(j % m == jnp.arange(m)[:, None], seen[:, None, None, None, None])
         moved = matrix[..., i[:, 0] // m, :][..., None, j[0] // m]
         moved = jnp.where(at_place, moved, 0)  # [b, K, g, T, m, S]
@@ -226,6 +226,8 @@ class Sinkhorn(Mechanism):
         w = masked_softmax(jnp.concatenate([s, sorted_s], -1), both)
         w = w[..., :S] + jnp.einsum("bkgtm,bkgtms->bkgts", w[..., S:], moved)
         pairs = live[:, None, :, None] & seen[:, None, None]
+        lost = q_lost | jnp.repeat(k_lost, N // K, axis=-1) | over.reshape(len(live), N)
+        w = jnp.where(pairs & lost[..., None, None], jnp.nan, w.reshape(len(live), N, T, S))
         return w.reshape(*batch, N, T, S), pairs.reshape(*batch, 1, T, S)
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
