@@ -163,3 +163,39 @@ def test_a_state_for_no_batch_is_refused(name, batch):
     sizes = dict(num_heads=2, num_kv_heads=2, head_dim=8, value_dim=8, max_length=9)
     with pytest.raises((TypeError, NotImplementedError), match=r"^batch: expected|decode"):
         MECHANISMS[name].examples()[0].init_state(batch, **sizes)
+
+
+# of 8 heads (4 of keys) with width 64 and values of 48: what a sum over so many inputs divides by
+VARIANCES = {
+    "additive": {"query_projection": 1 / 64, "key_projection": 1 / 64, "score_vector": 1 / 64},
+    "synthesizer": {"w1": 1 / 64, "w2": 1 / 64},
+    "differential": dict.fromkeys(("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"), 0.01),
+    "talking_heads": {"logit_mixing": 1 / 8, "weight_mixing": 1 / 8},
+    "latent": {"key_up": 1 / 112, "value_up": 1 / 112},  # numbers kept of a token: 64 + 48
+    "reformer": {"rotations": 1},
+    "routing": {"centroids": 1 / 64},
+    "sinkhorn": {"sorting": 1 / 64},
+    "nsa": {
+        **{"key_position": 0.02**2, "key_up": 1 / (32 * 64), "key_down": 2 / 64},
+        **{"value_position": 0.02**2, "value_up": 1 / (32 * 48), "value_down": 2 / 48},
+    },
+    "linformer": {"key_projection": 1 / 64, "value_projection": 1 / 64},  # 64 features
+    "poolingformer": {
+        **dict.fromkeys(("query_projection", "key_projection", "value_projection"), 1 / 48),
+        **{"key_pool": 1 / 64, "value_pool": 1 / 48},
+    },
+    "set": {"inducing_points": 1, "key_map": 1 / 48},
+    "luna": {"packed": 1},
+    "abc": {"control": 1 / 64},
+}
+
+
+@pytest.mark.parametrize("name", VARIANCES)
+def test_initial_values_have_the_variance_that_their_inputs_ask_for(name):
+    sizes = dict(num_heads=8, num_kv_heads=4, head_dim=64, value_dim=48, max_length=512)
+    drawn = MECHANISMS[name]().init(jax.random.key(0), **sizes)
+    for array, variance in VARIANCES[name].items():
+        x = drawn[array]
+        # five standard errors of a mean square of normal numbers
+        near = 5 * (2 / x.size) ** 0.5
+        assert float((x * x).mean()) == pytest.approx(variance, rel=near), array
