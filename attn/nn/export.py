@@ -35,7 +35,8 @@ def save(path: str | os.PathLike, encoder: Encoder) -> None:
     The file is written beside `path` and renamed, so that a killed process leaves the old one.
     Raises TypeError for what is not an `Encoder` (of a `Decoder`, pass its `encoder`), a ValueError
     that names every variable that is not an array as the config builds it (random keys are not), or
-    a mechanism that is not in `attn.MECHANISMS`, ImportError without safetensors.
+    a mechanism that is not in `attn.MECHANISMS`, OSError that names the file if it cannot be
+    written, ImportError without safetensors.
     """
     if not isinstance(encoder, Encoder):
         raise TypeError(f"encoder: expected an Encoder, got {type(encoder).__name__}")
@@ -54,8 +55,10 @@ def save(path: str | os.PathLike, encoder: Encoder) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # as of a full disk
+            error.filename = os.fspath(path)
         raise
 
 

@@ -1,6 +1,7 @@
 """An encoder in a file and back: equal, and every file that is not one is a clear error."""
 
 import dataclasses
+import errno
 import json
 import os
 
@@ -122,6 +123,15 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
                 export.save(path, build(seed=1))
         assert path.read_bytes() == before
         assert os.listdir(tmp_path) == [path.name]
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"\[Errno 28\] No space left on device: '.*'$") as raised:
+        export.save(path, build(seed=1))
+    assert raised.value.filename == str(path)
+    assert path.read_bytes() == before
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
