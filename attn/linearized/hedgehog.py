@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from attn._arrays import check_floats
 from attn._settings import check_choice, check_count
+from attn._wide import wide
 from attn.linearized._family import Linearized
 from attn.linearized._terms import Terms
 from attn.linearized.feature_maps import hedgehog, hedgehog_softmax
@@ -52,15 +53,17 @@ def distillation_loss(
 
     `student` are a mechanism's `weights`, `teacher` those of softmax (`attn.dense_weights`), which
     gets no gradient. Its minimum, where both are equal, is the teacher's entropy. A weight that
-    underflowed to 0 counts as the smallest normal number: its logarithm would be infinite. Raises
-    ValueError unless both have one shape, TypeError for anything but arrays of floats.
+    underflowed to 0 counts as the smallest normal number: its logarithm would be infinite. In at
+    least float32. Raises ValueError unless both have one shape, TypeError for anything but arrays
+    of floats.
     """
     check_floats(student=student, teacher=teacher)
     if student.shape != teacher.shape:
         want, got = list(student.shape), list(teacher.shape)
         raise ValueError(f"teacher: expected the student's shape {want}, got {got}")
-    teacher = jax.lax.stop_gradient(teacher)
-    student = jnp.maximum(student, jnp.finfo(student.dtype).tiny)
+    teacher = wide(jax.lax.stop_gradient(teacher))
+    # wide: a sum over some 40,000 rows is infinite in float16
+    student = wide(jnp.maximum(student, jnp.finfo(student.dtype).tiny))
     shown = ~(teacher <= 0)  # not > 0, which is False for NaN: rows of NaN would make a loss of 0
     sees = shown.any(-1)
     rows = -jnp.where(shown, teacher * jnp.log(student), 0).sum(-1)

@@ -155,16 +155,16 @@ def _own_lengths(prompt, lengths) -> tuple[Int[Array, "*B"], int]:
     T = prompt.shape[-1]
     if lengths is None:
         return jnp.full(prompt.shape[:-1], T), T
-    if jnp.shape(lengths) != prompt.shape[:-1]:
-        raise ValueError(
-            f"lengths: expected shape {list(prompt.shape[:-1])}, got {list(jnp.shape(lengths))}"
-        )
     if isinstance(lengths, jax.core.Tracer):
         raise TypeError(
             "lengths: expected numbers, as the shortest says how many tokens are read at once, got "
             "a traced array; call generate outside of jit, for it is compiled as it is"
         )
-    found = np.asarray(lengths)
+    found = np.asarray(lengths)  # a list is numbers too
+    if found.shape != prompt.shape[:-1]:
+        raise ValueError(
+            f"lengths: expected shape {list(prompt.shape[:-1])}, got {list(found.shape)}"
+        )
     if not (np.issubdtype(found.dtype, np.integer) and ((found > 0) & (found <= T)).all()):
         raise ValueError(f"lengths: expected integers from 1 to {T}, got {found.tolist()}")
     return jnp.asarray(found), int(found.min(initial=T))

@@ -217,6 +217,14 @@ def test_a_weight_that_underflowed_counts_as_the_smallest_normal_number():
         np.testing.assert_array_equal(slope, [[[[0, -0.75]]]])
 
 
+def test_many_rows_in_float16_have_a_finite_mean():
+    # their sum, 1.4 for each, is above the largest float16, 65,504
+    w = jnp.full((1, 1, 70_000, 4), 0.25, jnp.float16)
+    loss, slope = jax.value_and_grad(distillation_loss)(w, w)
+    np.testing.assert_allclose(loss, np.log(4), rtol=1e-5)
+    np.testing.assert_allclose(slope, -1 / 70_000, rtol=0.01)
+
+
 @pytest.mark.slow
 def test_rows_that_see_nothing_do_not_count():
     q, k, _, maps = inputs(Hedgehog(), T=6, S=6)

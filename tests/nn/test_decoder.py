@@ -366,6 +366,16 @@ def test_what_cannot_decode_is_refused_by_name():
         model.step(None, TOKENS[:, 0])
 
 
+@pytest.mark.filterwarnings("error")
+def test_lengths_may_be_a_list():
+    # jax warned that it will refuse to tell the shape of one
+    model = decoder()
+    draw = lambda lengths: model.generate(TOKENS[:, :2], 2, lengths=lengths, temperature=0)
+    np.testing.assert_array_equal(draw([1, 2, 2]), draw(jnp.array([1, 2, 2])))
+    with pytest.raises(ValueError, match=r"lengths: expected shape \[3\], got \[2\]"):
+        draw([1, 2])
+
+
 def test_steps_may_be_numpys():
     model = decoder()
     draw = lambda steps: model.generate(TOKENS[:, :2], steps, temperature=0)
