@@ -62,7 +62,7 @@ def distillation_loss(
         want, got = list(student.shape), list(teacher.shape)
         raise ValueError(f"teacher: expected the student's shape {want}, got {got}")
     teacher = wide(jax.lax.stop_gradient(teacher))
-    # wide: a sum over some 40,000 rows is infinite in float16
+    # wide: a sum over tens of thousands of rows is infinite in float16
     student = wide(jnp.maximum(student, jnp.finfo(student.dtype).tiny))
     shown = ~(teacher <= 0)  # not > 0, which is False for NaN: rows of NaN would make a loss of 0
     sees = shown.any(-1)
