@@ -314,6 +314,13 @@ def test_an_argument_that_a_config_does_not_have_is_told_the_nearest(config, val
         read(f"{ROOT / 'configs' / config}")
 
 
+def test_a_key_that_a_config_itself_lacks_is_no_unknown_argument(tmp_path: Path):
+    text = "TABLE = {'a': {'x': 1}}\ndef get_config(arg):\n    return TABLE[arg]['y']"
+    (path := tmp_path / "c.py").write_text(text)
+    with pytest.raises(ConfigError, match=r"get_config\('a'\), line 3: KeyError: 'y'"):
+        read(f"{path}:a")
+
+
 def test_a_module_beside_a_config_is_told_how_to_be_found(tmp_path: Path):
     (tmp_path / "mine_alone.py").touch()
     (path := tmp_path / "c.py").write_text("from mine_alone import X")
