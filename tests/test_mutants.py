@@ -239,6 +239,18 @@ class DropsWithoutScaling(Dropping):
     reference = __call__
 
 
+class DropsOthersBackward(Dropping):
+    """A backward pass that draws anew: fair in the mean, and its gradient is of another output."""
+
+    def __call__(self, q, k, v, *, dropout_key=None, **masked):
+        call = super().__call__
+        if dropout_key is None:
+            return call(q, k, v, **masked)
+        out = call(q, k, v, dropout_key=dropout_key, **masked)
+        other = call(q, k, v, dropout_key=jax.random.fold_in(dropout_key, 1), **masked)
+        return other + jax.lax.stop_gradient(out - other)
+
+
 MUTANTS = [
     (NoScale(), "equals_reference"),
     (SwappedQK(), "any_length_works"),
@@ -265,6 +277,7 @@ MUTANTS = [
     (OneMaskForEveryHead(), "drops_fairly"),
     (OneMaskForEveryRow(), "drops_fairly"),
     (DropsWithoutScaling(), "drops_fairly"),
+    (DropsOthersBackward(), "drops_fairly"),
 ]
 
 
