@@ -8,7 +8,16 @@ import pytest
 
 import attn
 from attn import FULL, Bias, Causal, Padding, Segments
-from attn._core import apply_weights, biased, dense_attention, masked_softmax, scores, seen_array
+from attn._core import (
+    apply_weights,
+    biased,
+    dense_attention,
+    dots,
+    isolate,
+    masked_softmax,
+    scores,
+    seen_array,
+)
 from attn._dropout import as_dropout, check_rate
 from attn._inputs import check_qkv
 from attn._wide import wide
@@ -80,6 +89,14 @@ class WrongGroup(Dense):
         )
 
 
+class TurnsGroups(Dense):
+    """Where heads share keys, they are not those of their own group."""
+
+    def score(self, q, k):
+        shared = q.shape[-2] != k.shape[-2]
+        return super().score(jnp.roll(q, 1, -2) if shared else q, k)
+
+
 class MeanOfEmptyRow(Dense):
     def mix(self, s, seen, v):
         s = jnp.where(seen, s, -1e9)
@@ -115,6 +132,14 @@ class SeesOneAhead(Dense):
         return mask if causal is None else Causal(causal.offset + 1) & rest
 
 
+class SeesAheadInItsLastBlock(Dense):
+    """Off by one in the mask of its last block alone: early outputs and gradients are right."""
+
+    def mix(self, s, seen, v):
+        late = (jnp.arange(s.shape[-2]) >= 8)[:, None]
+        return super().mix(s, seen | (late & jnp.roll(seen, 1, -1)), v)
+
+
 class PoisonedByPadding(Dense):
     """0 * NaN: unseen values are multiplied by weight 0."""
 
@@ -124,6 +149,107 @@ class PoisonedByPadding(Dense):
         K = v.shape[-2]
         out = jnp.einsum("...kgts,...skd->...tkgd", w.reshape(*batch, K, N // K, T, S), v)
         return out.reshape(*batch, T, N, v.shape[-1])
+
+
+class RowsMeet(Dense):
+    """0 * NaN again: of all rows of a batch."""
+
+    def mix(self, s, seen, v):
+        out = super().mix(s, seen, v)
+        return out + 0 * out.mean(0, keepdims=True)
+
+
+class IgnoresPaddingKeys(Dense):
+    """Knows paddings by their lengths alone."""
+
+    def see(self, mask):
+        (padding,), rest = mask.take(Padding)
+        return mask if padding is None or padding.keys is None else rest
+
+
+class QueriesMeet(Dense):
+    """0 * NaN of all queries, padded ones too."""
+
+    def __call__(self, q, k, v, **masked):
+        return super().__call__(q, k, v, **masked) + 0 * q.mean((-3, -2, -1), keepdims=True)
+
+
+class AnswersPaddedQueries(Dense):
+    def see(self, mask):
+        (padding,), rest = mask.take(Padding)
+        if padding is None or padding.queries is None:
+            return mask
+        others = dataclasses.replace(padding, queries=jnp.ones_like(padding.queries))
+        return others & rest
+
+
+class NanQueriesReachKeys(Dense):
+    """A gradient of 0 times a NaN query, summed over all queries."""
+
+    def score(self, q, k):
+        return dots(q, isolate(k)[0]) / q.shape[-1] ** 0.5
+
+
+@jax.custom_vjp
+def taught(out, x):
+    """`out`, whose gradient also goes to every number of x."""
+    return out
+
+
+taught.defvjp(lambda out, x: (out, x), lambda x, g: (g, jnp.full_like(x, g.sum())))
+
+
+class TeachesPadding(Dense):
+    def __call__(self, q, k, v, **masked):
+        return taught(super().__call__(q, k, v, **masked), k)
+
+
+class TeachesPaddedQueries(Dense):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+        out = super().__call__(q, k, v, mask=mask, bias=bias)
+        (padding,), _ = mask.take(Padding)
+        return out if padding is None or padding.queries is None else taught(out, q)
+
+
+@jax.custom_vjp
+def multiplied(x, factor):
+    """x, whose gradient is multiplied by `factor`."""
+    return x
+
+
+multiplied.defvjp(lambda x, factor: (x, factor), lambda factor, g: (g * factor, None))
+
+
+class DocumentsMeetBackward(Dense):
+    """0 * NaN in the backward pass alone."""
+
+    honours = (Segments,)
+
+    def __call__(self, q, k, v, **masked):
+        everything = 1 + 0 * (q.sum() + k.sum() + v.sum())
+        return super().__call__(multiplied(q, everything), k, v, **masked)
+
+
+class TaughtByOtherRows(Dense):
+    """A learned temperature's gradient, a sum over all rows, meets 0 * NaN."""
+
+    def init(self, key, *, num_heads, **sizes):
+        return {"temperature": jnp.ones(num_heads)}
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None, temperature):
+        q = q * temperature.astype(q.dtype).reshape((1,) * (q.ndim - 2) + (-1, 1))
+        return super().__call__(q, k, v, mask=mask, bias=bias)
+
+
+class SomethingFromNoKeys(Dense):
+    def __call__(self, q, k, v, **masked):
+        return super().__call__(q, k, v, **masked) + (k.shape[-3] == 0)
+
+
+class TaughtByNoKeys(Dense):
+    def __call__(self, q, k, v, **masked):
+        out = super().__call__(q, k, v, **masked)
+        return taught(out, q) if k.shape[-3] == 0 else out
 
 
 class NoKeyGradient(Dense):
@@ -147,6 +273,35 @@ class RefusesSilently(Dense):
     honours = ()
 
 
+class CastsIntegers(Dense):
+    def __call__(self, q, k, v, **masked):
+        return super().__call__(q.astype(k.dtype), k, v, **masked)
+
+
+class ItsDefinitionIgnoresBias(Dense):
+    honours = attn.masks.TERMS
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+        if bias is not None:
+            raise NotImplementedError("bias: has none")
+        return super().__call__(q, k, v, mask=mask)
+
+
+class IgnoresBias(Dense):
+    """Declares no bias, and leaves it out where one is given."""
+
+    honours = attn.masks.TERMS
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+        return super().__call__(q, k, v, mask=mask)
+
+
+class RequiresInVain(Dense):
+    """Declares that it needs `Causal`, and runs without."""
+
+    requires = (Causal,)
+
+
 class ClaimsLinearMemory(Dense):
     linear_memory = True
 
@@ -162,6 +317,58 @@ class DecodesWithoutHistory(Dense):
 class DecodesWithoutBias(attn.Softmax):
     def step(self, state, q, k, v, *, bias=None):
         return super().step(state, q, k, v)
+
+
+class PrefillsWithoutMask(attn.Softmax):
+    def prefill(self, q, k, v, **given):
+        return super().prefill(q, k, v, **given)[0], self(q, k, v)
+
+
+class PrefillsAnEmptyState(attn.Softmax):
+    def prefill(self, q, k, v, **given):
+        state, out = super().prefill(q, k, v, **given)
+        return jax.tree.map(jnp.zeros_like, state), out
+
+
+class PrefillsPastItsLength(attn.Softmax):
+    def prefill(self, q, k, v, *, max_length, **given):
+        return super().prefill(q, k, v, max_length=max(max_length, q.shape[-3]), **given)
+
+
+class OneMatrixForAllHeads(Dense):
+    def weights(self, q, k, *, mask=FULL, bias=None):
+        seen = seen_array(mask, q.shape[-3], k.shape[-3])
+        return masked_softmax(self.score(q, k), seen).mean(-3)
+
+
+class DiffersInJit(Dense):
+    def __call__(self, q, k, v, **masked):
+        out = super().__call__(q, k, v, **masked)
+        return out * 1.01 if isinstance(out, jax.core.Tracer) else out
+
+
+class LeadingAxesMeet(Dense):
+    """Right for one batch axis, and for none."""
+
+    def __call__(self, q, k, v, **masked):
+        out = super().__call__(q, k, v, **masked)
+        return out[:, :1] + 0 * out if q.ndim > 4 else out
+
+
+class NeedsABatchAxis(Dense):
+    def __call__(self, q, k, v, **masked):
+        return super().__call__(q, k, v, **masked) * (1.0 if q.ndim > 3 else 1.01)
+
+
+class WidensUnderX64(Dense):
+    def out(self, q):
+        wide = q.dtype == jnp.float32 and jax.config.jax_enable_x64
+        return jnp.float64 if wide else q.dtype
+
+
+class NarrowsFloat64(Dense):
+    def score(self, q, k):
+        return super().score(q.astype(jnp.float32), k.astype(jnp.float32)).astype(q.dtype)
 
 
 class TransposedWeights(Dense):
@@ -239,6 +446,17 @@ class DropsWithoutScaling(Dropping):
     reference = __call__
 
 
+class TakesAnyRate(Dropping):
+    def __post_init__(self):
+        pass
+
+
+class DropsWithoutAKey(Dropping):
+    def __call__(self, q, k, v, *, dropout_key=None, **masked):
+        key = jax.random.key(0) if dropout_key is None else dropout_key
+        return super().__call__(q, k, v, dropout_key=key, **masked)
+
+
 class DropsOthersBackward(Dropping):
     """A backward pass that draws anew: fair in the mean, and its gradient is of another output."""
 
@@ -263,11 +481,14 @@ MUTANTS = [
     (IgnoresSegments(), "does_not_leak"),
     (SeesOneAhead(), "is_strictly_causal"),
     (PoisonedByPadding(), "does_not_leak"),
+    (RowsMeet(), "does_not_leak"),
     (NoKeyGradient(), "equals_reference"),
     (BroadcastsWithoutAWord(), "refuses_the_rest"),
     (BroadcastsWithoutAWord(), "traces_once_and_keeps_dtype"),
     (WidensDtype(), "traces_once_and_keeps_dtype"),
     (RefusesSilently(), "refuses_the_rest"),
+    (IgnoresBias(), "refuses_the_rest"),
+    (RequiresInVain(), "refuses_the_rest"),
     (ClaimsLinearMemory(), "memory_is_linear"),
     (DecodesWithoutHistory(), "steps_equal_parallel"),
     (DecodesWithoutBias(), "steps_equal_parallel"),
@@ -278,6 +499,31 @@ MUTANTS = [
     (OneMaskForEveryRow(), "drops_fairly"),
     (DropsWithoutScaling(), "drops_fairly"),
     (DropsOthersBackward(), "drops_fairly"),
+    (SeesAheadInItsLastBlock(), "is_strictly_causal"),
+    (IgnoresPaddingKeys(), "does_not_leak"),
+    (QueriesMeet(), "does_not_leak"),
+    (TeachesPadding(), "does_not_leak"),
+    (DocumentsMeetBackward(), "does_not_leak"),
+    (TaughtByOtherRows(), "does_not_leak"),
+    (AnswersPaddedQueries(), "sees_nothing_gives_zero"),
+    (NanQueriesReachKeys(), "sees_nothing_gives_zero"),
+    (TeachesPaddedQueries(), "sees_nothing_gives_zero"),
+    (SomethingFromNoKeys(), "sees_nothing_gives_zero"),
+    (TaughtByNoKeys(), "sees_nothing_gives_zero"),
+    (CastsIntegers(), "refuses_the_rest"),
+    (ItsDefinitionIgnoresBias(), "refuses_the_rest"),
+    (PrefillsWithoutMask(), "steps_equal_parallel"),
+    (PrefillsAnEmptyState(), "steps_equal_parallel"),
+    (PrefillsPastItsLength(), "steps_equal_parallel"),
+    (OneMatrixForAllHeads(), "weights_give_output"),
+    (DiffersInJit(), "transforms_agree"),
+    (LeadingAxesMeet(), "transforms_agree"),
+    (NeedsABatchAxis(), "transforms_agree"),
+    (TurnsGroups(), "transforms_agree"),
+    (WidensUnderX64(), "traces_once_and_keeps_dtype"),
+    (NarrowsFloat64(), "traces_once_and_keeps_dtype"),
+    (TakesAnyRate(), "drops_fairly"),
+    (DropsWithoutAKey(), "drops_fairly"),
 ]
 
 
