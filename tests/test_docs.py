@@ -186,10 +186,24 @@ def test_benchmarks_read_as_their_data_is_written_today():
         assert path.with_suffix(".md").read_text() == text, path
 
 
-def test_pages_on_mechanisms_are_those_of_the_code():
-    loader = importlib.machinery.SourceFileLoader("mechanisms", str(ROOT / "scripts/mechanisms"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("mechanisms", loader))
+def script(name):
+    loader = importlib.machinery.SourceFileLoader(name, str(ROOT / f"scripts/{name}"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
     loader.exec_module(module)
+    return module
+
+
+def test_sizes_of_blocks_are_timed(capsys):
+    """Nobody ran it, and what it called had another name."""
+    script("blocks").main([8])
+    forward, both = capsys.readouterr().out.splitlines()
+    assert "T      8  forward             block    8 x    8" in forward
+    assert "forward + backward" in both
+    assert both.endswith("1.00 a visited score")
+
+
+def test_pages_on_mechanisms_are_those_of_the_code():
+    module = script("mechanisms")
     for page in module.WRITTEN:
         assert module.renewed(page) == (ROOT / page).read_text(), "run scripts/mechanisms"
 
