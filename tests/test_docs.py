@@ -124,6 +124,13 @@ def test_no_two_documented_commands_want_one_directory():
     assert not {workdir: x for workdir, x in wanted.items() if len(x) > 1}
 
 
+def test_a_command_of_two_lines_is_one_where_it_is_copied_to_a_shell():
+    """Two backslashes ended the first line, for Python; a shell took one of them as an argument."""
+    lines = [line for path in ROOT.glob("configs/*.py") for line in path.read_text().splitlines()]
+    ends = [re.search(r"\\+$", line) for line in lines]
+    assert {end[0] for end in ends if end} == {"\\"}
+
+
 def test_the_page_on_speed_says_how_fast_the_machine_of_each_benchmark_was():
     said = (ROOT / "docs/speed.md").read_text().partition("matrix-product peak beside each")[2]
     told = said.partition("\n\n")[0].partition("; on Intel")[::2]
