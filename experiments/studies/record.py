@@ -27,7 +27,8 @@ NOT_RECORDED = "date and commit not recorded"  # of the first studies
 OF_ANOTHER = (
     "> Tables and figures are of this run, the words around them of the one in the repository.\n\n"
 )
-Study = Callable[[int, int], tuple[dict[str, Any], Figures]]  # of seeds and steps
+Study = Callable[..., tuple[dict[str, Any], Figures]]  # of those of COUNTS that it has
+COUNTS = {"seeds": "training runs of each kind, or draws", "steps": "training steps"}
 
 
 def main(
@@ -35,27 +36,27 @@ def main(
     blocks: Callable[[dict[str, Any]], Blocks],
     folder: Path,
     *,
-    seeds: int,
-    steps: int,
     usage: str,
     arguments: Sequence[str] | None = None,
+    **counts: int,
 ) -> int:
-    """The command of a study; returns its exit code."""
+    """The command of a study, with a flag for each of its `counts`, the default; returns its exit
+    code."""
     arguments = sys.argv[1:] if arguments is None else arguments
 
     def define(values: flags.FlagValues) -> None:
         out = f"runs/studies/{folder.name}"
         flags.DEFINE_string("out", out, "the folder to write to", flag_values=values)
-        flags.DEFINE_integer("seeds", seeds, "training runs of each kind", flag_values=values)
-        flags.DEFINE_integer("steps", steps, "training steps", flag_values=values)
+        for name, default in counts.items():
+            flags.DEFINE_integer(name, default, COUNTS[name], flag_values=values)
 
     def run(values: flags.FlagValues) -> None:
-        small = [f"--{n}: expected at least 1" for n in ("seeds", "steps") if values[n].value < 1]
+        small = [f"--{n}: expected at least 1" for n in counts if values[n].value < 1]
         if small:
             raise ConfigError(small)
         start, out = time.monotonic(), Path(values.out)
         out.mkdir(parents=True, exist_ok=True)
-        results, figures = study(values.seeds, values.steps)
+        results, figures = study(**{name: values[name].value for name in counts})
         command = redact.command(f"experiments.studies.{folder.name}", arguments)
         results = {"run": about(command, time.monotonic() - start)} | results
         write(out, folder, rounded(results), blocks, figures)
