@@ -20,6 +20,8 @@ from PIL import Image
 from experiments import cli, disk, records, redact
 from experiments.errors import ConfigError
 from experiments.report import plots
+from experiments.stdout import tell
+from experiments.words import plural
 
 Blocks = dict[str, str]  # what stands under each name of a README
 Figures = dict[str, tuple[str, bytes]]  # svg and png
@@ -60,7 +62,8 @@ def main(
         command = redact.command(f"experiments.studies.{folder.name}", arguments)
         results = {"run": about(command, time.monotonic() - start)} | results
         write(out, folder, rounded(results), blocks, figures)
-        print(f"written: {out / 'README.md'}, results.json and {len(figures)} figures")
+        drawn = plural(len(figures), "figure")
+        tell(f"written: {out / 'README.md'}, results.json and {drawn}")
 
     return cli.main(define, run, usage=usage, arguments=arguments)
 

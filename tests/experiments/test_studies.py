@@ -4,7 +4,9 @@ measured."""
 import dataclasses
 import functools
 import json
+import os
 import re
+import sys
 
 import jax
 import numpy as np
@@ -346,6 +348,22 @@ def test_a_study_has_the_flags_that_its_usage_names(name, capsys):
         has = f"[--{flag}=" in shown.splitlines()[0]
         assert (f"\n--{flag}: " in shown) == has
         assert (f"--{flag}=0: unknown flag" in errors) != has
+
+
+def test_a_reader_that_leaves_ends_no_study(tmp_path, monkeypatch):
+    """`| head -1` ended hours of it as a broken pipe in the folder, with nothing written."""
+    name = uptraining.name_of
+    kinds = [name(4), *(name(n, way) for n in (2, 1) for way in uptraining.WAYS)]
+    monkeypatch.setattr(uptraining, "converted", lambda base, s, seed: [(n, base) for n in kinds])
+    monkeypatch.setattr(uptraining, "train", lambda *_: None)
+    monkeypatch.setattr(uptraining, "accuracy", lambda model: 0.5)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as gone:
+        monkeypatch.setattr(sys, "stdout", gone)
+        assert conversion_command.main([f"--out={tmp_path}", "--seeds=1"]) == 0
+        monkeypatch.undo()
+    assert (tmp_path / "results.json").exists()
 
 
 def test_every_study_has_its_command():
