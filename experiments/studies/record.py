@@ -161,9 +161,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
-def spread(values: Sequence[float], digits: int = 1) -> str:
+def spread(values: Sequence[float]) -> str:
     """Percent: mean over seeds, and the lowest and highest seed where they differ."""
-    low, mean, high = (
-        f"{100 * x:.{digits}f}" for x in (min(values), sum(values) / len(values), max(values))
-    )
+    three = min(values), sum(values) / len(values), max(values)
+    low, mean, high = (f"{100 * x:.1f}" for x in three)
     return mean if low == high else f"{mean} ({low} to {high})"
