@@ -1,8 +1,8 @@
 """A causal language model over bytes, in nanoGPT's small setting for Shakespeare's characters.
 
-python -m experiments.train --config=configs/bytes.py:softmax --workdir=runs/bytes \\
+python -m experiments.train --config=configs/bytes.py:softmax --workdir=runs/bytes \
     --config.task.path=tinyshakespeare.txt
-python -m experiments.compare --config=configs/bytes.py --workdir=runs/bytes-variants \\
+python -m experiments.compare --config=configs/bytes.py --workdir=runs/bytes-variants \
     --config.task.path=tinyshakespeare.txt --processes=2
 
 Three seeds, 2,000 steps (two Intel cores, one core a run, 29 November 2026, commit b86c1e6; both

@@ -1,8 +1,8 @@
 """nanoGPT's large setting for Shakespeare's characters: three minutes on a GPU.
 
-python -m experiments.train --config=configs/bytes_large.py:softmax --workdir=runs/bytes-large \\
+python -m experiments.train --config=configs/bytes_large.py:softmax --workdir=runs/bytes-large \
     --config.task.path=tinyshakespeare.txt
-python -m experiments.compare --config=configs/bytes_large.py --workdir=runs/bytes-large-variants \\
+python -m experiments.compare --config=configs/bytes_large.py --workdir=runs/bytes-large-variants \
     --config.task.path=tinyshakespeare.txt
 
 Published by nanoGPT (https://github.com/karpathy/nanoGPT): best validation loss 1.4697 nats a

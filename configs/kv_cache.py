@@ -1,6 +1,6 @@
 """What must be kept of each token while decoding: all heads, grouped heads, one head, or latents.
 
-python -m experiments.compare --config=configs/kv_cache.py --workdir=runs/kv_cache \\
+python -m experiments.compare --config=configs/kv_cache.py --workdir=runs/kv_cache \
     --config.task.path=tinyshakespeare.txt --processes=2
 
 nanoGPT's small setting (configs/bytes.py, which says where the text is from) with fewer key heads,

@@ -4,7 +4,7 @@ negative eigenvalues can (Grazzi et al. 2024, arXiv:2411.12537).
 python -m experiments.train --config=configs/modular.py:negative --workdir=runs/modular
 
 Two CPU cores (AMD EPYC, shared with much other work), seed 0, test accuracy after 400 steps (chance
-50%, always the last bit 51.3%); negative and positive are gated_delta_net with and without negative
+50%, always the last bit 51.2%); negative and positive are gated_delta_net with and without negative
 eigenvalues:
 
     negative   100.0%   132 s (19 s compiling)    3.9 steps/s    77,682 parameters

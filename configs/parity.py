@@ -3,7 +3,7 @@
 
 python -m experiments.train --config=configs/parity.py:lstm --workdir=runs/parity
 python -m experiments.train --config=configs/modular.py:lstm --workdir=runs/parity-each-bit
-python -m experiments.train --config=configs/parity.py:lstm --workdir=runs/parity-after \\
+python -m experiments.train --config=configs/parity.py:lstm --workdir=runs/parity-after \
     --config.init_from=runs/parity-each-bit
 
 Two CPU cores (AMD EPYC, shared with much other work), seed 0, test accuracy in % after 400 steps

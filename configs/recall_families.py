@@ -1,7 +1,7 @@
 """Recall against the size of the state, for the families that decode from one: does the published
 trade-off (Zoology, Arora et al. 2023, arXiv:2312.04927; Based, arXiv:2402.18668) appear?
 
-python -m experiments.compare --config=configs/recall_families.py --workdir=runs/recall_families \\
+python -m experiments.compare --config=configs/recall_families.py --workdir=runs/recall_families \
     --processes=2
 
 The task and the short convolution in front are those of configs/recall_state.py.

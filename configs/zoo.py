@@ -6,7 +6,7 @@ Settings made for thousands of tokens are reduced to suit 64, so that no sparse 
 them. One seed and one learning rate: this shows what works, not what is best.
 
 One CPU core of two (Intel Xeon, shared; experiments/studies/tasks). Test accuracy in %, 270 images
-of which each is 0.4 (chance 10; a binomial standard error is 1.2 to 3.0, so neighbours in this list
+of which each is 0.4 (chance 10; a binomial standard error is 1.3 to 3.0, so neighbours in this list
 cannot be separated): fnet 58.5, average 68.9, conv 77.4, depthwise_conv 81.5; linear 84.4, rfa
 84.8, routing 87.4, quest 87.8, luong and performer 88.5, softmax, efficient, moba and gru 88.9,
 cosformer 90.0, hgrn2 and reformer 90.4, hedgehog and gated_delta_net 90.7, additive, lightning,

@@ -50,7 +50,7 @@ def decays(params: optax.Params) -> optax.Params:
 
 
 def learning_rate(o: Optimizer, steps: int) -> optax.Schedule:
-    """The rate of each update: warm-up times decay, at t = 0 the first update's."""
+    """The rate of an update, by how many came before it: warm-up times decay."""
     warmup, peak = max(o.warmup_steps, 1), o.learning_rate
     decay = SCHEDULES[o.schedule](o, steps)
 

@@ -1,7 +1,6 @@
 """Runs of a comparison as jobs of a cluster, through submitit: each takes what no other holds."""
 
 import pickle
-import sys
 from collections.abc import Callable, Sequence
 from multiprocessing import spawn
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from experiments.errors import ConfigError
 from experiments.redact import redacted
+from experiments.say import say
 
 
 def settings(given: Sequence[str]) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def run(
     there = _as_spawned, prepared, pickle.dumps((work, arguments))
     for job in [executor.submit(*there) for _ in range(processes)]:
         if (error := job.exception()) is not None:  # waits for it
-            print(redacted(f"job {job.job_id} failed, see {folder}: {error}"), file=sys.stderr)
+            say(redacted(f"job {job.job_id} failed, see {folder}: {error}"))
 
 
 def _as_spawned(prepared: dict[str, Any], pickled: bytes) -> None:

@@ -2,9 +2,10 @@
 
     python -m experiments.train --config=FILE[:ARG] [--config.a.b=value] --workdir=DIR
 
-Exit codes: 0 done, 2 wrong configuration, 3 a number was not finite, 4 no good checkpoint or data,
-or one that could not be written, 5 the directory is another run's or cannot be written to, 129, 130
-or 143 stopped by SIGHUP, SIGINT or SIGTERM and saved.
+Exit codes: 0 done, 1 what has none of its own, such as no device, 2 wrong configuration, 3 a number
+was not finite, 4 no good checkpoint or data, or one that could not be written, 5 the directory is
+another run's or cannot be written to, 129, 130 or 143 stopped by SIGHUP, SIGINT or SIGTERM and
+saved.
 """
 
 import json

@@ -124,6 +124,13 @@ def test_no_two_documented_commands_want_one_directory():
     assert not {workdir: x for workdir, x in wanted.items() if len(x) > 1}
 
 
+def test_a_command_of_two_lines_is_one_where_it_is_copied_to_a_shell():
+    """Two backslashes ended the first line, for Python; a shell took one of them as an argument."""
+    lines = [line for path in ROOT.glob("configs/*.py") for line in path.read_text().splitlines()]
+    ends = [re.search(r"\\+$", line) for line in lines]
+    assert {end[0] for end in ends if end} == {"\\"}
+
+
 def test_the_page_on_speed_says_how_fast_the_machine_of_each_benchmark_was():
     said = (ROOT / "docs/speed.md").read_text().partition("matrix-product peak beside each")[2]
     told = said.partition("\n\n")[0].partition("; on Intel")[::2]
@@ -186,10 +193,24 @@ def test_benchmarks_read_as_their_data_is_written_today():
         assert path.with_suffix(".md").read_text() == text, path
 
 
-def test_pages_on_mechanisms_are_those_of_the_code():
-    loader = importlib.machinery.SourceFileLoader("mechanisms", str(ROOT / "scripts/mechanisms"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("mechanisms", loader))
+def script(name):
+    loader = importlib.machinery.SourceFileLoader(name, str(ROOT / f"scripts/{name}"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
     loader.exec_module(module)
+    return module
+
+
+def test_sizes_of_blocks_are_timed(capsys):
+    """Nobody ran it, and what it called had another name."""
+    script("blocks").main([8])
+    forward, both = capsys.readouterr().out.splitlines()
+    assert "T      8  forward             block    8 x    8" in forward
+    assert "forward + backward" in both
+    assert both.endswith("1.00 a visited score")
+
+
+def test_pages_on_mechanisms_are_those_of_the_code():
+    module = script("mechanisms")
     for page in module.WRITTEN:
         assert module.renewed(page) == (ROOT / page).read_text(), "run scripts/mechanisms"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
-from experiments import provenance
+from experiments import provenance, stdout
 from experiments.errors import ConfigError, LabError
 from experiments.measure.suites import all_peers
 from experiments.report.measurements import COPY, Row
@@ -62,7 +62,7 @@ def checkout(ref: str) -> Iterator[Path]:
 
 
 def beside(
-    ref: str, arguments: Sequence[str], suites: Peers, tell: Callable[[str], None] = print
+    ref: str, arguments: Sequence[str], suites: Peers, tell: Callable[[str], None] = stdout.tell
 ) -> dict[str, Turns]:
     """Milliseconds of ours by what is timed, "here" and "there", of the suites that both have:
     beside the first peer of each that both have, or beside all where there is none. `arguments` are

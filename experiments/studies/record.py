@@ -20,6 +20,8 @@ from PIL import Image
 from experiments import cli, disk, records, redact
 from experiments.errors import ConfigError
 from experiments.report import plots
+from experiments.stdout import tell
+from experiments.words import plural
 
 Blocks = dict[str, str]  # what stands under each name of a README
 Figures = dict[str, tuple[str, bytes]]  # svg and png
@@ -27,7 +29,8 @@ NOT_RECORDED = "date and commit not recorded"  # of the first studies
 OF_ANOTHER = (
     "> Tables and figures are of this run, the words around them of the one in the repository.\n\n"
 )
-Study = Callable[[int, int], tuple[dict[str, Any], Figures]]  # of seeds and steps
+Study = Callable[..., tuple[dict[str, Any], Figures]]  # of those of COUNTS that it has
+COUNTS = {"seeds": "training runs of each kind, or draws", "steps": "training steps"}
 
 
 def main(
@@ -35,31 +38,32 @@ def main(
     blocks: Callable[[dict[str, Any]], Blocks],
     folder: Path,
     *,
-    seeds: int,
-    steps: int,
     usage: str,
     arguments: Sequence[str] | None = None,
+    **counts: int,
 ) -> int:
-    """The command of a study; returns its exit code."""
+    """The command of a study, with a flag for each of its `counts`, the default; returns its exit
+    code."""
     arguments = sys.argv[1:] if arguments is None else arguments
 
     def define(values: flags.FlagValues) -> None:
         out = f"runs/studies/{folder.name}"
         flags.DEFINE_string("out", out, "the folder to write to", flag_values=values)
-        flags.DEFINE_integer("seeds", seeds, "training runs of each kind", flag_values=values)
-        flags.DEFINE_integer("steps", steps, "training steps", flag_values=values)
+        for name, default in counts.items():
+            flags.DEFINE_integer(name, default, COUNTS[name], flag_values=values)
 
     def run(values: flags.FlagValues) -> None:
-        small = [f"--{n}: expected at least 1" for n in ("seeds", "steps") if values[n].value < 1]
+        small = [f"--{n}: expected at least 1" for n in counts if values[n].value < 1]
         if small:
             raise ConfigError(small)
         start, out = time.monotonic(), Path(values.out)
         out.mkdir(parents=True, exist_ok=True)
-        results, figures = study(values.seeds, values.steps)
+        results, figures = study(**{name: values[name].value for name in counts})
         command = redact.command(f"experiments.studies.{folder.name}", arguments)
         results = {"run": about(command, time.monotonic() - start)} | results
         write(out, folder, rounded(results), blocks, figures)
-        print(f"written: {out / 'README.md'}, results.json and {len(figures)} figures")
+        drawn = plural(len(figures), "figure")
+        tell(f"written: {out / 'README.md'}, results.json and {drawn}")
 
     return cli.main(define, run, usage=usage, arguments=arguments)
 
@@ -157,9 +161,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
-def spread(values: Sequence[float], digits: int = 1) -> str:
+def spread(values: Sequence[float]) -> str:
     """Percent: mean over seeds, and the lowest and highest seed where they differ."""
-    low, mean, high = (
-        f"{100 * x:.{digits}f}" for x in (min(values), sum(values) / len(values), max(values))
-    )
+    three = min(values), sum(values) / len(values), max(values)
+    low, mean, high = (f"{100 * x:.1f}" for x in three)
     return mean if low == high else f"{mean} ({low} to {high})"

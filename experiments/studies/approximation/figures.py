@@ -4,11 +4,10 @@ highest, dashes are theory."""
 import numpy as np
 
 from experiments.report import axis, palette, plots
-from experiments.studies.approximation.tables import large
+from experiments.studies.approximation.tables import MEAN, large
 from experiments.studies.record import Figures, saved
 
 BLUE, ORANGE, GREEN, RED, SKY, PINK, GREY = palette.COLOURS
-MEAN = "mean of the values"
 # colour and mark of each variant
 LOOKS = {
     "performer": (BLUE, "o"),

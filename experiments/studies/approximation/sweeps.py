@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import jax.numpy as jnp
 
 import attn
+from experiments.stdout import tell
 from experiments.studies.approximation import theory, variants
 from experiments.studies.approximation.distillation import distil, learned, random_maps
 from experiments.studies.approximation.errors import NAMES, errors, exact, relative, results
@@ -22,7 +23,7 @@ def collect(rows: Iterable[dict[str, float]]) -> Found:
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-def measure(s: Settings, tell=print) -> dict:
+def measure(s: Settings) -> dict:
     """All parts, by name."""
     parts = {
         "features": by_features,

@@ -14,6 +14,7 @@ import jax
 from absl import flags
 
 from experiments import cli, redact
+from experiments.stdout import tell
 from experiments.studies import record
 from experiments.studies.complexity import settings as settings_file
 from experiments.studies.complexity.figures import figures
@@ -38,13 +39,13 @@ def main(arguments=None) -> int:
         rows = {}
         with jax.default_matmul_precision("highest"):
             for name in settings.names:
-                print(name, flush=True)
+                tell(name)
                 rows[name] = measure(settings, name)
         command = redact.command(f"experiments.studies.{FOLDER.name}", arguments)
         found = {"settings": settings_file.plain(settings), "mixers": rows}
         results = {"run": record.about(command, time.monotonic() - start)} | found
         record.write(out, FOLDER, record.rounded(results), blocks, figures(results))
-        print(f"written: {out / 'README.md'}, results.json and the figure")
+        tell(f"written: {out / 'README.md'}, results.json and the figure")
 
     return cli.main(define, run, load=settings_file.read, usage=__doc__, arguments=arguments)
 

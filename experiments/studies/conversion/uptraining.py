@@ -10,6 +10,7 @@ from flax import nnx
 
 from attn.nn import Encoder, EncoderConfig, parameter_count
 from attn.nn.keys import fold
+from experiments.stdout import tell
 from experiments.studies.conversion.convert import WAYS, convert
 from experiments.tasks import Digits
 
@@ -37,7 +38,7 @@ class Settings:
 TASK = Digits()
 
 
-def measure(s: Settings, tell=print) -> dict:
+def measure(s: Settings) -> dict:
     """Accuracies [seed][share] of each way, on validation and test together: nothing is chosen
     by them."""
     runs: dict[str, list[list[float]]] = {}

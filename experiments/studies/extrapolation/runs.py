@@ -12,6 +12,7 @@ from experiments.config import Experiment
 from experiments.config_file import read
 from experiments.evaluate import Answers, load
 from experiments.learner import Learner
+from experiments.stdout import tell
 from experiments.validation import fingerprint
 
 CONFIG = provenance.ROOT / "configs/extrapolation.py"
@@ -36,7 +37,7 @@ class Settings:
         return read(f"{CONFIG}:{encoding}", [*overrides, *self.changes])
 
 
-def measure(s: Settings, cells: Path, tell=print) -> dict:
+def measure(s: Settings, cells: Path) -> dict:
     """Test accuracies [seed] of each encoding by length; and without learning."""
     found: dict[str, dict[str, list[float]]] = {}
     seconds = 0.0

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.stdout import tell
 from experiments.studies.heads.relations import FIRST, Task, maps, score, train
 
 RATES = (3e-3, 1e-2, 3e-2)  # each number of heads is judged at its own best of these
@@ -15,7 +16,7 @@ CASES = {
 }
 
 
-def measure(seeds: int, steps: int, tell=print) -> tuple[dict, dict]:
+def measure(seeds: int, steps: int) -> tuple[dict, dict]:
     """(results, maps): maps[heads] is (before, after) of the first seed on two relations."""
     results, drawn = {}, {}
     for name, (task, counts) in CASES.items():

@@ -11,6 +11,7 @@ from experiments.alike import NEAR, alike
 from experiments.cells import Cells
 from experiments.config import task
 from experiments.fairness import Fairness
+from experiments.stdout import tell
 from experiments.studies.lra.published import MODERN, models, variants
 from experiments.studies.lra.trees import with_trees
 from experiments.sweep import Planned, firsts
@@ -112,11 +113,11 @@ def near(planned: list[Planned]) -> set[str]:
     return {variant for variant, n in size.items() if abs(n / first - 1) <= NEAR}
 
 
-def measure(s: Settings, workdir: Path, tell=print) -> dict[str, Any]:
-    return {name: measured(s, name, workdir / name, tell) for name in s.tasks}
+def measure(s: Settings, workdir: Path) -> dict[str, Any]:
+    return {name: measured(s, name, workdir / name) for name in s.tasks}
 
 
-def measured(s: Settings, name: str, folder: Path, tell=print) -> dict[str, Any]:
+def measured(s: Settings, name: str, folder: Path) -> dict[str, Any]:
     """Trains what has not ended yet. Of each setting that the task has seeds for and each model the
     test accuracies, by seed, of the checkpoint best on validation; why others have none; the
     accuracy of what is simpler."""

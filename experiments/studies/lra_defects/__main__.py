@@ -19,7 +19,7 @@ from experiments.studies.lra_defects.tables import blocks
 FOLDER = Path(__file__).parent
 
 
-def study(seeds: int, steps: int):
+def study(seeds: int):
     """(results, figures)."""
     sizes = Sizes(draws=seeds)
     with jax.default_matmul_precision("highest"):
@@ -28,7 +28,7 @@ def study(seeds: int, steps: int):
 
 
 def main(arguments=None) -> int:
-    return record.main(study, blocks, FOLDER, seeds=5, steps=1, usage=__doc__, arguments=arguments)
+    return record.main(study, blocks, FOLDER, seeds=5, usage=__doc__, arguments=arguments)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from experiments.studies.lra_speed.tables import blocks
 FOLDER = Path(__file__).parent
 
 
-def study(seeds: int, steps: int):
+def study(steps: int):
     """(results, figures)."""
     settings = Settings(steps=steps)
     results = {"settings": dataclasses.asdict(settings), "lengths": measure(settings)}
@@ -25,7 +25,7 @@ def study(seeds: int, steps: int):
 
 
 def main(arguments=None) -> int:
-    return record.main(study, blocks, FOLDER, seeds=1, steps=7, usage=__doc__, arguments=arguments)
+    return record.main(study, blocks, FOLDER, steps=7, usage=__doc__, arguments=arguments)
 
 
 if __name__ == "__main__":

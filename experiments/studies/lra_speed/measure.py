@@ -11,6 +11,7 @@ from experiments.config import Experiment, mechanism
 from experiments.config_file import read
 from experiments.provenance import ROOT
 from experiments.quantities import Step, in_turns
+from experiments.stdout import tell
 from experiments.studies.lra.published import models
 from experiments.studies.lra_speed.published import LENGTHS, SPEED
 from experiments.validation import from_dict, to_dict
@@ -56,7 +57,7 @@ def reviews(folder: Path, length: int) -> None:
         (folder / f"{name}.tsv").write_text("".join(lines))
 
 
-def measure(s: Settings, tell=print) -> dict[str, Any]:
+def measure(s: Settings) -> dict[str, Any]:
     """{length: {model: milliseconds of a step, half of them in low..high, and its peak bytes}}."""
     found = {}
     for length in s.lengths:
@@ -74,5 +75,5 @@ def measure(s: Settings, tell=print) -> dict[str, Any]:
             for name, x in times.items()
         }
         shown = ", ".join(f"{name} {x.median:,.0f}" for name, x in times.items())
-        tell(f"{length} bytes: {shown} ms", flush=True)
+        tell(f"{length} bytes: {shown} ms")
     return found

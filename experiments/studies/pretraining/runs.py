@@ -6,6 +6,7 @@ from typing import Any
 
 from experiments import train
 from experiments.config import Experiment, mechanism, task
+from experiments.stdout import tell
 from experiments.validation import fingerprint, from_dict
 
 WAYS = ("from scratch", "from scratch, twice as long", "pretrained")
@@ -46,7 +47,7 @@ class Settings:
         )
 
 
-def measure(s: Settings, cells: Path, tell=print) -> dict:
+def measure(s: Settings, cells: Path) -> dict:
     """Test accuracies [seed] of each variant and way, of the checkpoint best on validation."""
     found: dict[str, dict[str, list[float]]] = {}
     for variant in s.variants:

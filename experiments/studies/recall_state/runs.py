@@ -8,6 +8,7 @@ from typing import Any
 from experiments import provenance, quantities, train
 from experiments.cells import Cells
 from experiments.config_file import read_sweep
+from experiments.stdout import tell
 from experiments.sweep import Planned, plan
 
 CONFIGS = ("recall_state", "recall_families")
@@ -49,7 +50,7 @@ def family(p: Planned) -> str:
     return p.config["model"]["attention"][-1]["name"]
 
 
-def measure(s: Settings, folder: Path, tell=print) -> dict[str, Any]:
+def measure(s: Settings, folder: Path) -> dict[str, Any]:
     """Test accuracies [seed] by family and bytes of state, of the checkpoint best on validation;
     what has no result, with its error."""
     cells = Cells(folder, tuple(s.planned()))

@@ -9,6 +9,7 @@ from experiments import provenance, quantities, train
 from experiments.cells import Cells
 from experiments.config_file import read, read_sweep
 from experiments.gathered import baselines
+from experiments.stdout import tell
 from experiments.sweep import Planned, firsts, plan
 
 SWEEP = ("sweep()",)
@@ -67,7 +68,7 @@ class Settings:
         return p.having(longer) if longer else p
 
 
-def measure(s: Settings, folder: Path, tell=print) -> dict[str, Any]:
+def measure(s: Settings, folder: Path) -> dict[str, Any]:
     """What each run of each config came to, those of one model by seed, of the checkpoint best on
     validation; what has no result, with its error."""
     ended, found, missing = {}, {}, {}

@@ -17,7 +17,7 @@ from experiments.studies.tpu.tables import blocks
 FOLDER = Path(__file__).parent
 
 
-def study(seeds: int, steps: int):
+def study():
     """(results, figures)."""
     settings = Settings()
     results = {"settings": dataclasses.asdict(settings), "mechanisms": measure(settings)}
@@ -25,7 +25,7 @@ def study(seeds: int, steps: int):
 
 
 def main(arguments=None) -> int:
-    return record.main(study, blocks, FOLDER, seeds=1, steps=1, usage=__doc__, arguments=arguments)
+    return record.main(study, blocks, FOLDER, usage=__doc__, arguments=arguments)
 
 
 if __name__ == "__main__":

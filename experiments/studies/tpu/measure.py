@@ -12,6 +12,7 @@ from typing import Any
 from attn import MECHANISMS
 from experiments.errors import ConfigError
 from experiments.measure.cost import Shape
+from experiments.stdout import tell
 
 LIBRARY = "TPU_LIBRARY_PATH"
 HOW = "pip install --no-deps --target=DIR 'libtpu==0.0.42.*'"  # the one of jax 0.10
@@ -33,7 +34,7 @@ def has_compiler() -> bool:
     return importlib.util.find_spec("libtpu") is not None if path is None else Path(path).is_file()
 
 
-def measure(settings: Settings, tell=print) -> dict[str, Any]:
+def measure(settings: Settings) -> dict[str, Any]:
     """{mechanism: what `compiler.needs` finds, or {"error": why there is no program}}. Raises
     ConfigError where there is no compiler for TPUs."""
     if not has_compiler():
@@ -42,7 +43,7 @@ def measure(settings: Settings, tell=print) -> dict[str, Any]:
     found = {}
     for name in settings.mechanisms:
         found[name] = alone(name, settings)
-        tell(f"{name}: {found[name]}", flush=True)
+        tell(f"{name}: {found[name]}")
     return found
 
 
