@@ -21,6 +21,7 @@ from attn._core import (
 from attn._dropout import as_dropout, check_rate
 from attn._inputs import check_qkv
 from attn._wide import wide
+from attn.biases import as_bias
 from attn.linearized.feature_maps import orthogonal_features
 from attn.testing import check
 
@@ -220,6 +221,27 @@ def multiplied(x, factor):
 multiplied.defvjp(lambda x, factor: (x, factor), lambda factor, g: (g * factor, None))
 
 
+class TeachesTheFuture(Dense):
+    def __call__(self, q, k, v, **masked):
+        return taught(super().__call__(q, k, v, **masked), v)
+
+
+class NanTeachesItself(Dense):
+    """The gradient of a key that nothing sees is 0 * NaN."""
+
+    def __call__(self, q, k, v, **masked):
+        return super().__call__(q, multiplied(k, 1 + 0 * k), v, **masked)
+
+
+class LaterKeysReachTheirGradients(Dense):
+    """Those of the first block alone, which a NaN after it makes NaN."""
+
+    def __call__(self, q, k, v, **masked):
+        first = (jnp.arange(q.shape[-3]) < 7)[:, None, None]
+        factor = jnp.where(first, 1 + 0 * k.sum(), 1).astype(q.dtype)
+        return super().__call__(multiplied(q, factor), k, v, **masked)
+
+
 class DocumentsMeetBackward(Dense):
     """0 * NaN in the backward pass alone."""
 
@@ -276,6 +298,25 @@ class RefusesSilently(Dense):
 class CastsIntegers(Dense):
     def __call__(self, q, k, v, **masked):
         return super().__call__(q.astype(k.dtype), k, v, **masked)
+
+
+class TakesAnUndeclaredWindow(Dense):
+    honours = (*(term for term in attn.masks.TERMS if term is not attn.Window), Bias)
+
+    def reference(self, q, k, v, *, mask=FULL, bias=None):
+        if mask.take(attn.Window)[0][0] is not None:
+            raise NotImplementedError("mask: no Window")
+        return super().reference(q, k, v, mask=mask, bias=bias)
+
+
+class ItsDefinitionTakesAnUndeclaredWindow(TakesAnUndeclaredWindow):
+    __call__, reference = TakesAnUndeclaredWindow.reference, Dense.reference
+
+
+class AddsBiasTwice(Dense):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+        twice = None if bias is None else 2 * as_bias(bias).array(q.shape[-3], k.shape[-3])[None]
+        return super().__call__(q, k, v, mask=mask, bias=twice)
 
 
 class ItsDefinitionIgnoresBias(Dense):
@@ -500,6 +541,9 @@ MUTANTS = [
     (DropsWithoutScaling(), "drops_fairly"),
     (DropsOthersBackward(), "drops_fairly"),
     (SeesAheadInItsLastBlock(), "is_strictly_causal"),
+    (TeachesTheFuture(), "is_strictly_causal"),
+    (NanTeachesItself(), "is_strictly_causal"),
+    (LaterKeysReachTheirGradients(), "is_strictly_causal"),
     (IgnoresPaddingKeys(), "does_not_leak"),
     (QueriesMeet(), "does_not_leak"),
     (TeachesPadding(), "does_not_leak"),
@@ -510,6 +554,9 @@ MUTANTS = [
     (TeachesPaddedQueries(), "sees_nothing_gives_zero"),
     (SomethingFromNoKeys(), "sees_nothing_gives_zero"),
     (TaughtByNoKeys(), "sees_nothing_gives_zero"),
+    (AddsBiasTwice(), "equals_reference"),
+    (TakesAnUndeclaredWindow(), "refuses_the_rest"),
+    (ItsDefinitionTakesAnUndeclaredWindow(), "refuses_the_rest"),
     (CastsIntegers(), "refuses_the_rest"),
     (ItsDefinitionIgnoresBias(), "refuses_the_rest"),
     (PrefillsWithoutMask(), "steps_equal_parallel"),
