@@ -20,7 +20,7 @@ from attn import (
 )
 from attn.masks import Padding
 from attn.nn import Seq2Seq, Seq2SeqConfig
-from attn.nn.cross import check_cross
+from attn.nn.cross import CrossBlock, check_cross
 from attn.testing import inputs
 
 RNG = np.random.default_rng(0)
@@ -78,6 +78,29 @@ def test_step_by_step_equals_at_once(changes, options):
     near = dict(rtol=0, atol=0.05) if changes.get("dtype") == "bfloat16" else NEAR
     np.testing.assert_allclose(stepped, whole[:, 1:], **near)
     assert abs(whole).max() > 0.1
+
+
+@pytest.mark.parametrize("where", ["pre", "post"])
+def test_a_layer_is_its_equations(where):
+    settings = config(**SIDE, norm_position=where)
+    key = jax.random.key(1)
+    layer = CrossBlock(settings, SOFTMAX, cross=SOFTMAX, source_length=7, key=key)
+    for norm in (layer.own.attention_norm, layer.cross_norm, layer.mlp_norm):
+        key, of_scale, of_bias = jax.random.split(key, 3)
+        norm.scale[...] = 1 + jax.random.normal(of_scale, norm.scale.shape) / 2
+        norm.bias[...] = jax.random.normal(of_bias, norm.bias.shape)
+    x, source = (jax.random.normal(k, (3, n, 12)) for k, n in zip(jax.random.split(key), (6, 7)))
+    mask = Padding(LENGTHS)
+    parts = [
+        (layer.own.attention_norm, lambda y: layer.own.attention(y, mask=Causal())),
+        (layer.cross_norm, lambda y: layer.cross(y, context=source, mask=mask)),
+        (layer.mlp_norm, layer.mlp),
+    ]
+    want = x
+    for norm, part in parts:
+        want = norm(want + part(want)) if where == "post" else want + part(norm(want))
+    out = layer(x, source=source, mask=mask, bias=None, positions=None, dropout_key=None)
+    np.testing.assert_allclose(out, want, **NEAR)
 
 
 def test_a_score_is_of_the_source_and_of_earlier_tokens_alone():
