@@ -315,6 +315,17 @@ def test_what_is_seen_and_not_finite_is_not_swallowed(name):
             assert lost[0, 4].any(), f"{bad} in {'qkv'[at]}"
 
 
+@pytest.mark.parametrize("name", ["moba", "nsa", "quest"])
+def test_nor_is_a_query_that_sees_the_first_block_alone(name):
+    """Of blocks with padding it is looked up which hold a key that it sees."""
+    mechanism = attn.MECHANISMS[name].examples()[0]
+    q, k, v, learned = inputs(mechanism, **TINY)
+    mask = attn.Causal() & attn.Padding(jnp.array([3, 2]))
+    call = jax.jit(lambda q: mechanism(q, k, v, mask=mask, **learned))
+    lost = np.isnan(call(q.at[:, 1].set(jnp.nan))).all((-2, -1))
+    np.testing.assert_array_equal(lost, np.broadcast_to(np.arange(lost.shape[1]) == 1, lost.shape))
+
+
 @pytest.mark.slow
 def test_without_asserts_and_with_warnings_as_errors_refusals_are_the_same():
     program = """
