@@ -132,8 +132,12 @@ def test_variants_are_compared_with_plain():
 
 
 def test_fewer_key_heads_are_compared_with_all():
-    rows = [row(64, "attn", t, mode="decode", heads=8, kv_heads=k) for k, t in ((8, 6), (1, 1))]
-    assert sharing(rows) == [
+    of = lambda mode: [
+        row(64, "attn", t, mode=mode, heads=8, kv_heads=k) for k, t in ((8, 6), (2, 4), (1, 1))
+    ]
+    rows = of("decode")
+    rows[1]["why"] = "wrong, so not timed: x"
+    assert sharing(of("forward") + rows) == [
         "attn, 8 heads, float32, width 64, T = 64: faster than with 8 key heads by 6x with 1."
     ]
 
