@@ -39,10 +39,11 @@ NOTES = {
     "not say.",
     "error / allowed": "The distance to a float64 oracle of the same inputs, at the timed shape, "
     "in units of what is allowed in that dtype: the worst of output, gradients and worst row, of "
-    "the last key head of the last batch row. It is looked at before it is timed. Ours must be "
-    "within 1; peers, which people use as they are, are timed up to 4, with a * beyond 1; what is "
-    "further off is wrong, not timed. Lengths that an oracle cannot hold, which a suite names, are "
-    "timed unjudged.",
+    "the last batch row, all heads where a mechanism is held to its own definition (linearized, "
+    "sparse), else the last key head. It is looked at before it is timed. Ours must be within 1; "
+    "peers, which people use as they are, are timed up to 4, with a * beyond 1; what is further "
+    "off is wrong, not timed. Lengths that an oracle cannot hold, which a suite names, are timed "
+    "unjudged.",
     "heads": "Query heads / key heads. Keys and values are repeated for flax.linen, which cannot "
     "group heads.",
 }
