@@ -10,6 +10,7 @@ import attn
 from attn import FULL, Bias, Causal, Padding, Segments
 from attn._core import (
     apply_weights,
+    attend_materialized,
     biased,
     dense_attention,
     dots,
@@ -46,7 +47,7 @@ class Dense(attn.Mechanism):
         return scores(q, k) / q.shape[-1] ** 0.5
 
     def mix(self, s, seen, v):
-        return apply_weights(masked_softmax(s, seen), v, seen)
+        return attend_materialized(s, seen, v)
 
     def out(self, q):
         return q.dtype
@@ -155,6 +156,8 @@ class PoisonedByPadding(Dense):
 class RowsMeet(Dense):
     """0 * NaN again: of all rows of a batch."""
 
+    honours = ()
+
     def mix(self, s, seen, v):
         out = super().mix(s, seen, v)
         return out + 0 * out.mean(0, keepdims=True)
@@ -171,17 +174,17 @@ class IgnoresPaddingKeys(Dense):
 class QueriesMeet(Dense):
     """0 * NaN of all queries, padded ones too."""
 
+    honours = (Padding,)
+
     def __call__(self, q, k, v, **masked):
         return super().__call__(q, k, v, **masked) + 0 * q.mean((-3, -2, -1), keepdims=True)
 
 
 class AnswersPaddedQueries(Dense):
-    def see(self, mask):
-        (padding,), rest = mask.take(Padding)
-        if padding is None or padding.queries is None:
-            return mask
-        others = dataclasses.replace(padding, queries=jnp.ones_like(padding.queries))
-        return others & rest
+    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+        out = super().__call__(q, k, v, mask=mask, bias=bias)
+        (padding,), _ = mask.take(Padding)
+        return out if padding is None or padding.queries is None else out + 1
 
 
 class NanQueriesReachKeys(Dense):
@@ -198,6 +201,17 @@ def taught(out, x):
 
 
 taught.defvjp(lambda out, x: (out, x), lambda x, g: (g, jnp.full_like(x, g.sum())))
+
+
+@jax.custom_vjp
+def taught_if_small(out, x):
+    """The same of ordinary numbers."""
+    return out
+
+
+taught_if_small.defvjp(
+    lambda out, x: (out, x), lambda x, g: (g, jnp.where(jnp.abs(x) < 100, g.sum(), 0))
+)
 
 
 class TeachesPadding(Dense):
@@ -223,7 +237,7 @@ multiplied.defvjp(lambda x, factor: (x, factor), lambda factor, g: (g * factor, 
 
 class TeachesTheFuture(Dense):
     def __call__(self, q, k, v, **masked):
-        return taught(super().__call__(q, k, v, **masked), v)
+        return taught_if_small(super().__call__(q, k, v, **masked), v)
 
 
 class NanTeachesItself(Dense):
@@ -304,6 +318,7 @@ class TakesAnUndeclaredWindow(Dense):
     honours = (*(term for term in attn.masks.TERMS if term is not attn.Window), Bias)
 
     def reference(self, q, k, v, *, mask=FULL, bias=None):
+        check_qkv(q, k, v, mask, bias)
         if mask.take(attn.Window)[0][0] is not None:
             raise NotImplementedError("mask: no Window")
         return super().reference(q, k, v, mask=mask, bias=bias)
@@ -319,22 +334,24 @@ class AddsBiasTwice(Dense):
         return super().__call__(q, k, v, mask=mask, bias=twice)
 
 
-class ItsDefinitionIgnoresBias(Dense):
-    honours = attn.masks.TERMS
-
-    def __call__(self, q, k, v, *, mask=FULL, bias=None):
-        if bias is not None:
-            raise NotImplementedError("bias: has none")
-        return super().__call__(q, k, v, mask=mask)
-
-
 class IgnoresBias(Dense):
     """Declares no bias, and leaves it out where one is given."""
 
     honours = attn.masks.TERMS
 
     def __call__(self, q, k, v, *, mask=FULL, bias=None):
+        check_qkv(q, k, v, mask, bias)
         return super().__call__(q, k, v, mask=mask)
+
+    def reference(self, q, k, v, *, mask=FULL, bias=None):
+        check_qkv(q, k, v, mask, bias)
+        if bias is not None:
+            raise NotImplementedError("bias: has none")
+        return super().reference(q, k, v, mask=mask)
+
+
+class ItsDefinitionIgnoresBias(IgnoresBias):
+    __call__, reference = IgnoresBias.reference, Dense.reference
 
 
 class RequiresInVain(Dense):
@@ -544,6 +561,7 @@ MUTANTS = [
     (TeachesTheFuture(), "is_strictly_causal"),
     (NanTeachesItself(), "is_strictly_causal"),
     (LaterKeysReachTheirGradients(), "is_strictly_causal"),
+    (TaughtByOtherRows(), "is_strictly_causal"),
     (IgnoresPaddingKeys(), "does_not_leak"),
     (QueriesMeet(), "does_not_leak"),
     (TeachesPadding(), "does_not_leak"),
@@ -590,4 +608,4 @@ def test_one_law_may_be_named_alone():
 @pytest.mark.slow
 @pytest.mark.parametrize("law", sorted({law for _, law in MUTANTS} - {"memory_is_linear"}))
 def test_the_unchanged_one_passes(law):
-    check(Dropping(), only=[law]).raise_if_broken()
+    check(Dropping() if law == "drops_fairly" else Dense(), only=[law]).raise_if_broken()
