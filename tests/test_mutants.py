@@ -118,6 +118,20 @@ class NarrowSoftmax(Dense):
         return apply_weights(narrow.astype(s.dtype), v, seen)
 
 
+class OffInFloat32(Dense):
+    """By a thousandth, which is nothing in 16 bits."""
+
+    honours = attn.masks.TERMS
+
+    def __call__(self, q, k, v, **masked):
+        return super().__call__(q, k, v, **masked) * (1.001 if q.dtype == jnp.float32 else 1)
+
+
+class OffInBfloat16(Dense):
+    def __call__(self, q, k, v, **masked):
+        return super().__call__(q, k, v, **masked) * (1.2 if q.dtype == jnp.bfloat16 else 1)
+
+
 class IgnoresPadding(Dense):
     def see(self, mask):
         return mask.take(Padding)[1]
@@ -535,6 +549,8 @@ MUTANTS = [
     (MeanOfEmptyRow(), "sees_nothing_gives_zero"),
     (NanFromEmptyRow(), "sees_nothing_gives_zero"),
     (NarrowSoftmax(), "equals_reference"),
+    (OffInFloat32(), "equals_reference"),
+    (OffInBfloat16(), "equals_reference"),
     (IgnoresPadding(), "does_not_leak"),
     (IgnoresSegments(), "does_not_leak"),
     (SeesOneAhead(), "is_strictly_causal"),
