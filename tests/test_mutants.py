@@ -21,6 +21,7 @@ from attn._core import (
 )
 from attn._dropout import as_dropout, check_rate
 from attn._inputs import check_qkv
+from attn._varying import varying
 from attn._wide import wide
 from attn.biases import as_bias
 from attn.linearized.feature_maps import orthogonal_features
@@ -165,6 +166,24 @@ class PoisonedByPadding(Dense):
         K = v.shape[-2]
         out = jnp.einsum("...kgts,...skd->...tkgd", w.reshape(*batch, K, N // K, T, S), v)
         return out.reshape(*batch, T, N, v.shape[-1])
+
+
+class PoisonedByPaddedLengths(Dense):
+    """0 * NaN of all keys, where padding is told by lengths."""
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+        out = super().__call__(q, k, v, mask=mask, bias=bias)
+        (padding,), _ = mask.take(Padding)
+        return out if padding is None or padding.lengths is None else out + 0 * k.sum()
+
+
+class AnswersEmptyRows(Dense):
+    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+        out = super().__call__(q, k, v, mask=mask, bias=bias)
+        (padding,), _ = mask.take(Padding)
+        if padding is None or padding.lengths is None:
+            return out
+        return out + (padding.lengths == 0)[:, None, None, None]
 
 
 class RowsMeet(Dense):
@@ -419,6 +438,11 @@ class DiffersInJit(Dense):
         return out * 1.01 if isinstance(out, jax.core.Tracer) else out
 
 
+class DiffersUnderShardMap(Dense):
+    def __call__(self, q, k, v, **masked):
+        return super().__call__(q, k, v, **masked) * (1.01 if varying(q) else 1.0)
+
+
 class LeadingAxesMeet(Dense):
     """Right for one batch axis, and for none."""
 
@@ -518,6 +542,10 @@ class DropsWithoutScaling(Dropping):
     reference = __call__
 
 
+class ClaimsToDropInLinearMemory(Dropping):
+    linear_memory = True
+
+
 class TakesAnyRate(Dropping):
     def __post_init__(self):
         pass
@@ -555,6 +583,7 @@ MUTANTS = [
     (IgnoresSegments(), "does_not_leak"),
     (SeesOneAhead(), "is_strictly_causal"),
     (PoisonedByPadding(), "does_not_leak"),
+    (PoisonedByPaddedLengths(), "does_not_leak"),
     (RowsMeet(), "does_not_leak"),
     (NoKeyGradient(), "equals_reference"),
     (BroadcastsWithoutAWord(), "refuses_the_rest"),
@@ -583,6 +612,7 @@ MUTANTS = [
     (TeachesPadding(), "does_not_leak"),
     (DocumentsMeetBackward(), "does_not_leak"),
     (TaughtByOtherRows(), "does_not_leak"),
+    (AnswersEmptyRows(), "sees_nothing_gives_zero"),
     (AnswersPaddedQueries(), "sees_nothing_gives_zero"),
     (NanQueriesReachKeys(), "sees_nothing_gives_zero"),
     (TeachesPaddedQueries(), "sees_nothing_gives_zero"),
@@ -598,11 +628,13 @@ MUTANTS = [
     (PrefillsPastItsLength(), "steps_equal_parallel"),
     (OneMatrixForAllHeads(), "weights_give_output"),
     (DiffersInJit(), "transforms_agree"),
+    (DiffersUnderShardMap(), "transforms_agree"),
     (LeadingAxesMeet(), "transforms_agree"),
     (NeedsABatchAxis(), "transforms_agree"),
     (TurnsGroups(), "transforms_agree"),
     (WidensUnderX64(), "traces_once_and_keeps_dtype"),
     (NarrowsFloat64(), "traces_once_and_keeps_dtype"),
+    (ClaimsToDropInLinearMemory(), "drops_fairly"),
     (TakesAnyRate(), "drops_fairly"),
     (DropsWithoutAKey(), "drops_fairly"),
 ]
