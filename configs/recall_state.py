@@ -33,12 +33,12 @@ def get_config():
 
 
 def sweep():
-    layers = lambda name, **fields: [
-        mechanism("depthwise_conv", kernel=4),
-        mechanism(name, **fields),
-    ]
-    yield {"model.attention": layers("softmax"), "model.head_dim": 64}
-    for head_dim in (8, 16, 32, 64, 128):  # a state of head_dim x head_dim numbers
-        yield {"model.attention": layers("linear"), "model.head_dim": head_dim}
-    for left in (7, 15, 31):
-        yield {"model.attention": layers("window", left=left, right=0), "model.head_dim": 64}
+    def run(name, second, head_dim):
+        layers = [mechanism("depthwise_conv", kernel=4), second]
+        return {"name": name, "model.attention": layers, "model.head_dim": head_dim}
+
+    yield run("softmax", mechanism("softmax"), 64)
+    for width in (8, 16, 32, 64, 128):  # a state of width x width numbers
+        yield run(f"linear {width}", mechanism("linear"), width)
+    for keys in (8, 16, 32):
+        yield run(f"window {keys}", mechanism("window", left=keys - 1, right=0), 64)

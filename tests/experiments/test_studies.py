@@ -320,8 +320,11 @@ def test_each_config_of_the_tasks_is_run_as_it_stands():
     assert {len({p.name for p in runs}) for runs in planned.values()} >= {1, 9, 59}
     for runs in planned.values():
         assert all(p.experiment.train.steps <= 100 for p in runs)
-    (first,) = tasks.Settings().planned("needle")
+    first, *others = tasks.Settings(seeds=3).planned("needle")
     assert first.experiment == read(str(ROOT / "configs/needle.py:softmax"))
+    assert [p.experiment.seed for p in (first, *others)] == [0, 1, 2]
+    for config in tasks.LONG:
+        assert tasks.Settings(seeds=3).planned(config) == tasks.Settings(seeds=1).planned(config)
 
 
 def test_readme_has_the_table_of_the_tasks():
@@ -329,6 +332,11 @@ def test_readme_has_the_table_of_the_tasks():
     text = (ROOT / "README.md").read_text()
     _, _, after = text.partition("<!-- tasks: of experiments/studies/tasks -->\n")
     assert after.partition("<!-- end -->")[0] == tasks_tables.tasks(results["configs"]) + "\n"
+
+
+def test_a_table_of_tasks_has_the_mean_of_the_seeds_and_their_range():
+    models = {"one": {"accuracy": [0.5]}, "two": {"accuracy": [0.7, 0.5]}}
+    assert tasks_tables.scores({"models": models}) == "one **50.0**; two **60.0** (50.0 to 70.0)"
 
 
 def test_how_far_rows_alone_tell_mechanisms_apart_is_that_of_the_data():

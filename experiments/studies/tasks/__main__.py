@@ -1,9 +1,9 @@
-"""python -m experiments.studies.tasks [--out=DIR] [--seeds=1] [--steps=4000]
+"""python -m experiments.studies.tasks [--out=DIR] [--seeds=3] [--steps=4000]
 
 What do small models learn of each task in minutes on two cores? Trains the configs that are made
-for that, each run at most --steps; writes results.json, README.md and the figure;
---out=experiments/studies/tasks renews the study itself. Runs that are finished, in
-runs/studies/tasks/cells, are not run again.
+for that, each run at most --steps, and listops_small and zoo, the longest, with one seed; writes
+results.json, README.md and the figures; --out=experiments/studies/tasks renews the study itself.
+Runs that are finished, in runs/studies/tasks/cells, are not run again.
 """
 
 import sys
@@ -21,7 +21,7 @@ WORKDIR = Path("runs/studies/tasks")
 def main(arguments=None) -> int:
     study = record.study(Settings, lambda settings: measure(settings, WORKDIR), figures)
     return record.main(
-        study, blocks, FOLDER, seeds=1, steps=4000, usage=__doc__, arguments=arguments
+        study, blocks, FOLDER, seeds=3, steps=4000, usage=__doc__, arguments=arguments
     )
 
 

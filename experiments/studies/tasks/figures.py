@@ -23,14 +23,17 @@ def figures(results: dict) -> Figures:
 
 
 def _dots(name: str, dots: Sequence[Dot]) -> tuple[str, bytes]:
-    """A line for each: its accuracy, the error of the test's rows, ticks where baselines are."""
+    """A line for each: its accuracy and each seed's, the error of the test's rows, ticks where
+    baselines are."""
     places = range(len(dots))
     score = [fmean(row["accuracy"]) for _, row, _ in dots]
     error = [math.sqrt(x * (1 - x) / found["test rows"]) for x, (*_, found) in zip(score, dots)]
+    seeds = [(100 * x, at) for at in places for x in dots[at][1]["accuracy"]]
     simple = [(100 * x, at) for at in places for x in dots[at][2]["baselines"].values()]
     with plots.figure(6.0, 0.6 + 0.16 * len(dots)) as fig:
         ax = fig.subplots()
         ax.plot(*zip(*simple), "|", color=plots.INK, ms=5, mew=0.7)
+        ax.plot(*zip(*seeds), "o", color=palette.COLOURS[0], ms=3, mfc="none", mew=0.5)
         style = {"fmt": "o", "ms": 3, "lw": 0.8, "color": palette.COLOURS[0]}
         ax.errorbar([100 * x for x in score], places, xerr=[196 * e for e in error], **style)
         ax.grid(visible=False, axis="y")  # a line for each of so many would be most of the file

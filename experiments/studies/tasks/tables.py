@@ -3,7 +3,8 @@
 from statistics import fmean
 
 from experiments.studies.record import Blocks, run_line, spread, table
-from experiments.studies.tasks.runs import CONFIGS
+from experiments.studies.tasks.runs import CONFIGS, LONG
+from experiments.words import plural
 
 ZOO = "zoo"  # many models of one task: a list of its own
 
@@ -34,7 +35,13 @@ def ladder(baselines: dict) -> str:
 
 def scores(found: dict) -> str:
     models = found["models"].items()
-    return "; ".join(f"{name} **{spread(row['accuracy'])}**" for name, row in models) or "–"
+    return "; ".join(f"{name} {_bold(spread(row['accuracy']))}" for name, row in models) or "–"
+
+
+def _bold(score: str) -> str:
+    """The mean, not its range."""
+    mean, blank, seeds = score.partition(" ")
+    return f"**{mean}**{blank}{seeds}"
 
 
 def zoo(configs: dict) -> str:
@@ -54,7 +61,9 @@ def settings(r: dict) -> str:
     rows = [row for found in configs for row in found["models"].values()]
     runs = sum(len(row["accuracy"]) for row in rows)
     minutes = sum(sum(row["seconds"]) for row in rows) / 60
-    seeds = "one seed" if s["seeds"] == 1 else f"{s['seeds']} seeds"
+    seeds = plural(s["seeds"], "seed")
+    if s["seeds"] > 1 and (once := [name for name in LONG if name in r["configs"]]):
+        seeds += f" of each, and one of {' and '.join(f'`{name}`' for name in once)}"
     return (
         f"{len(configs)} of the {len(CONFIGS)} configs; {seeds}; {runs} runs with a result, "
         f"{len(r['without result'])} without; {minutes:,.0f} minutes of training with compilation."
