@@ -147,12 +147,12 @@ def renewed(text: str, blocks: Blocks) -> str:
 
 
 def rounded(value: Any) -> Any:
-    """Numbers with four digits: more would be the machine's, not the study's."""
+    """Numbers with six digits: tables show three or four, and would round those of four twice."""
     if isinstance(value, dict):
         return {k: rounded(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [rounded(v) for v in value]
-    return float(f"{value:.4g}") if isinstance(value, float) else value
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

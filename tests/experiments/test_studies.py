@@ -334,6 +334,11 @@ def test_readme_has_the_table_of_the_tasks():
     assert after.partition("<!-- end -->")[0] == tasks_tables.tasks(results["configs"]) + "\n"
 
 
+def test_a_table_rounds_what_a_study_found_once():
+    """221 right of 270 were 81.8%: of 0.8185, not of 0.81852."""
+    assert record.spread(record.rounded([221 / 270])) == record.spread([221 / 270]) == "81.9"
+
+
 def test_a_table_of_tasks_has_the_mean_of_the_seeds_and_their_range():
     models = {"one": {"accuracy": [0.5]}, "two": {"accuracy": [0.7, 0.5]}}
     assert tasks_tables.scores({"models": models}) == "one **50.0**; two **60.0** (50.0 to 70.0)"
