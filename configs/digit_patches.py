@@ -5,7 +5,8 @@ python -m experiments.train --config=configs/digit_patches.py:softmax --workdir=
 
 Two CPU cores (AMD EPYC, shared), seed 0: 44 s, 27 steps/s; validation accuracy 93.3%, test 89.6% at
 the best step, 350, with 76,490 parameters (chance 10%); pixel by pixel, with four times as many
-tokens, it is 95.9 and 92.2 (configs/digits.py).
+tokens, it is 95.9 and 92.2 (configs/digits.py). Three seeds do not tell them apart: test 89.6 to
+96.3 and 91.9 to 92.6 (experiments/studies/tasks).
 """
 
 from experiments.config import mechanism, task

@@ -13,6 +13,7 @@ def blocks(r: dict) -> Blocks:
     return {
         "tasks": tasks(r["configs"]),
         "zoo": zoo(r["configs"]),
+        "seeds": seeds(r["configs"]),
         "settings": settings(r),
         "run": run_line(r),
     }
@@ -54,6 +55,23 @@ def zoo(configs: dict) -> str:
 def ordered(models: dict) -> list[str]:
     """From the worst to the best."""
     return sorted(models, key=lambda name: fmean(models[name]["accuracy"]))
+
+
+def seeds(configs: dict) -> str:
+    """How far apart the lowest and the highest seed of a model are, in points."""
+    apart = {
+        f"`{config}` {name}": 100 * (max(row["accuracy"]) - min(row["accuracy"]))
+        for config, found in configs.items()
+        for name, row in found["models"].items()
+        if len(row["accuracy"]) > 1
+    }
+    near, far = sum(x < 1 for x in apart.values()), sum(x > 5 for x in apart.values())
+    widest = sorted(apart, key=apart.get, reverse=True)[:5]
+    return (
+        f"Models with several seeds: {len(apart)}. Their lowest and highest seed are less than one "
+        f"point apart in {near}, more than five in {far}. The widest: "
+        f"{', '.join(f'{name} {apart[name]:.1f}' for name in widest) or '–'}."
+    )
 
 
 def settings(r: dict) -> str:
