@@ -42,7 +42,7 @@ def weights(form, q, k, gates, learned, mask: Mask) -> Float[Array, "*B N T S"]:
         top = jnp.where(seen, weight, low(weight.dtype)).max(-1, keepdims=True)
         w = w * jnp.exp(jnp.where(seen, weight - jax.lax.stop_gradient(top), 0))
     if form.normalised:
-        w = divide(w, w.sum(-1))
+        w = divide(w, w.sum(-1), form.floor)
     if t.erase is not None:
         # token j wrote v_j minus what it erased: w (I + E)^-1 = w - w (I + E)^-1 E; with `remove`,
         # whose own scores are R and which rows read by scores b: w - b (I + R)^-1 E
@@ -125,7 +125,9 @@ def loop(form, q, k, v, gates, learned) -> Float[Array, "*B T N D"]:
             after = shrunk - outer(remove, read(erase, S)) + outer(k, v)
         norm = norm + k
         out = read(q, S if form.reads_before else after)
-        return (after, norm), divide(out, (q * norm).sum(-1)) if form.normalised else out
+        if form.normalised:
+            out = divide(out, (q * norm).sum(-1), form.floor)
+        return (after, norm), out
 
     M, D = t.q.shape[-1], v.shape[-1]
     start = jnp.zeros((*batch, N, M, D), q.dtype), jnp.zeros((*batch, N, M), q.dtype)

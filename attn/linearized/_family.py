@@ -7,7 +7,7 @@ Each head has a state S [M, D]; token t updates and reads it by its `Terms`:
     o_t = q_t . S_t                              or q_t . S_{t-1}, if it `reads_before`
 
 plus own_t v_t, if it `adds_own` (`Mechanism.own`). A normalised variant divides by the same
-recurrence on values of 1. With `remove`, a second key,
+recurrence on values of 1, or by its `floor`. With `remove`, a second key,
 S_t = S' - remove_t (erase_t . S_{t-1})^T + k_t v_t^T.
 """
 
@@ -50,6 +50,8 @@ class Linearized(Mechanism):
 
     honours: ClassVar = (Causal, Padding, Segments)
     normalised: ClassVar[bool] = False
+    # of keys without log-weights, what a normaliser is at least; 0: only one of 0 is replaced, by 1
+    floor: ClassVar[float] = 0.0
     reads_before: ClassVar[bool] = False
     adds_own: ClassVar[bool] = False
     squares: ClassVar[bool] = False  # features may overflow where q and k do not

@@ -125,7 +125,7 @@ def meet(
         met = met + _only(order.from_state, state.poison[..., None, None] + jnp.zeros_like(met))
         spoilt = _only(order.to_state, spoilt).sum(-1) + _only(order.goes_on, state.poison)
         run = state.run if tokens.run is None else tokens.run[:, -1]
-        return State(kv, k, top, run, spoilt), Read(sums, weight, met)
+        return State(kv, k, top, run, spoilt), Read(sums, weight, met, form.floor)
 
     return follow
 

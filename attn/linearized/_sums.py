@@ -19,7 +19,7 @@ from attn._tokens import to_heads
 from attn._turns import loops_are_slow
 from attn._varying import vary
 from attn._wide import finite
-from attn.linearized._terms import divide, isolated_terms, low
+from attn.linearized._terms import divide, divisor, isolated_terms, low
 
 # on two CPU cores with T = 4096: from 256 to 2048 within 10% of each other
 CHUNK = 1024
@@ -92,29 +92,29 @@ def _read(form, K: int, learned_and_sums, queries, sees) -> Float[Array, "B C N 
     B, C, N, H = q.shape
     terms, q_poison, _ = isolated_terms(form, learned, q, jnp.zeros((B, C, K, H), q.dtype), {}, 2)
     fq = jnp.swapaxes(terms.q, 1, 2).reshape(B, K, N // K * C, -1)
-    out = _met(fq, sums.kv[:, 0], sums.k[:, 0] if form.normalised else None)
+    out = _met(fq, sums.kv[:, 0], sums.k[:, 0] if form.normalised else None, form.floor)
     met = to_heads(sums.poison, N, -1) + jnp.where(sees[..., None], q_poison, 0)
     return jnp.swapaxes(out.reshape(B, N, C, -1), 1, 2) + lax.stop_gradient(met)[..., None]
 
 
-@jax.custom_jvp
-def _met(q, kv, k):
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
+def _met(q, kv, k, floor: float):
     """q kv, divided by q k if there is a k."""
     out = q @ kv
-    return out if k is None else divide(out, (q @ k[..., None])[..., 0])
+    return out if k is None else divide(out, (q @ k[..., None])[..., 0], floor)
 
 
 @_met.defjvp
-def _met_jvp(primals, tangents):
+def _met_jvp(floor, primals, tangents):
     """0 in a row that overflows: if it is unused, 0 * inf would reach the sums it read."""
     (q, kv, k), (dq, dkv, dk) = primals, tangents
-    out = _met(q, kv, k)
+    out = _met(q, kv, k, floor)
     fine = jnp.isfinite(out).all(-1, keepdims=True)
     d_out = dq @ finite(kv) + q @ dkv
     if k is not None:  # as that of `divide`
-        d = q @ k[..., None]
-        dd = jnp.where(d == 0, 0, dq @ finite(k)[..., None] + q @ dk[..., None])
-        d_out = (d_out - jnp.where(fine, out, 0) * dd) / jnp.where(fine & (d != 0), d, 1)
+        used, own = divisor(q @ k[..., None], floor)
+        dd = jnp.where(own, dq @ finite(k)[..., None] + q @ dk[..., None], 0)
+        d_out = (d_out - jnp.where(fine, out, 0) * dd) / jnp.where(fine, used, 1)
     return out, jnp.where(fine, d_out, 0)
 
 

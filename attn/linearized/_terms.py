@@ -1,6 +1,7 @@
 """What the engine works on: tokens, what a variant makes of them, states, and what queries read."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -123,9 +124,10 @@ class Read:
     sums: Float[Array, "B K G C D"]
     weight: Float[Array, "B K G C"] | None  # of a normalised variant
     poison: Float[Array, "B K G C"]
+    floor: float = dataclasses.field(metadata={"static": True})
 
     def out(self) -> Float[Array, "B C N D"]:
-        x = self.sums if self.weight is None else divide(self.sums, self.weight)
+        x = self.sums if self.weight is None else divide(self.sums, self.weight, self.floor)
         B, K, G, C, D = x.shape
         x = x + lax.stop_gradient(self.poison)[..., None]
         return jnp.swapaxes(x.reshape(B, K * G, C, D), 1, 2)
@@ -137,29 +139,33 @@ class Read:
         out, d_out, mute = map(heads_first, (out, d_out, mute))
         if self.weight is None:
             return d_out, None
-        share = jnp.where(self.weight == 0, 0, 1 / _or_one(self.weight))
+        used, own = divisor(self.weight, self.floor)
+        share = jnp.where(own, 1 / used, 0)
         d_weight = jnp.where(mute[..., None] & (d_out == 0), 0, d_out * out).sum(-1)
-        return divide(d_out, self.weight), -d_weight * share
+        return divide(d_out, self.weight, self.floor), -d_weight * share
 
 
-@jax.custom_jvp
-def divide(numerator, denominator):
-    """numerator / denominator, by 1 in place of 0: a query that meets no key gets 0."""
-    return numerator / _or_one(denominator)[..., None]
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def divide(numerator, denominator, floor=0.0):
+    """numerator / `divisor`."""
+    return numerator / divisor(denominator, floor)[0][..., None]
 
 
 @divide.defjvp
-def _divide_jvp(primals, tangents):
+def _divide_jvp(floor, primals, tangents):
     """(dn - out dd) / d, without d^2: for a query far from all keys' features, d of 1e-20 of the
     nearest, it is 0 in float32 and made the gradient infinite."""
     (numerator, d), (dn, dd) = primals, tangents
-    out = divide(numerator, d)
-    dd = jnp.where(d == 0, 0, dd)
-    return out, (dn - out * dd[..., None]) / _or_one(d)[..., None]
+    out = divide(numerator, d, floor)
+    used, own = divisor(d, floor)
+    return out, (dn - out * jnp.where(own, dd, 0)[..., None]) / used[..., None]
 
 
-def _or_one(x):
-    return jnp.where(x == 0, 1, x)
+def divisor(d, floor: float):
+    """What stands for the normaliser d, and where it is d itself: at least `floor`, or without one
+    1 in place of 0, for a query that meets no key gets 0. NaN stays."""
+    own = ~(d <= floor) if floor else d != 0
+    return jnp.where(own, d, floor or 1), own
 
 
 def beside(seen, x, n: int):

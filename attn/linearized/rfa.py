@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._inputs import check_qkv
-from attn._settings import check_count
+from attn._settings import check_count, is_number
 from attn.linearized._family import Linearized
 from attn.linearized._terms import Terms
 from attn.linearized.feature_maps import orthogonal_features, random_fourier, unit
@@ -25,26 +25,29 @@ def rfa_attention(
     sigma: Float[Array, "K H"] | None = None,
     features: int = 64,
     seed: int = 0,
+    floor: float = 0.0,
     chunk: int | None = None,
 ) -> Float[Array, "*B T N D"]:
-    """phi(q_i) . S_i / phi(q_i) . z_i, with sines and cosines in place of softmax's exponential.
+    """phi(q_i) . S_i / max(phi(q_i) . z_i, floor), sines and cosines in place of exponentials.
 
     phi(x) = [sin(W x), cos(W x)] / sqrt(M) of x / |x|; W are the `features` rows that `seed` draws,
     times `sigma` (1 by default, learned in the paper). S_i = sum_j phi(k_j) v_j^T and
     z_i = sum_j phi(k_j) over the visible keys; with the gate g = exp(`log_decay`), under `Causal`
     only, S_i = g_i S_(i-1) + (1 - g_i) phi(k_i) v_i^T and z_i alike.
 
-    Products estimate exp(-|q - k|^2 / 2) with either sign: normalisers near 0 are used as they are,
-    for the paper has no epsilon; the authors' code scales features by a tenth and keeps normalisers
-    at 1 or above. Rows are orthogonal within blocks of H, one of the authors' two choices. O(T)
-    time and memory. Honours `Causal`, `Padding` and `Segments` joined by `&`, else
-    NotImplementedError. Raises ValueError for arrays of the wrong shape, for features
-    below 1 and for a negative seed.
+    Products estimate exp(-|q - k|^2 / 2), one key's weight, with either sign. Normalisers near 0
+    are used as they are with `floor` 0, the paper's formula. The authors' code has a floor, of
+    100 / M in these units (it scales features by a tenth, and 1 is the least): a row of a smaller
+    normaliser is no mean of values, but training no longer meets quotients of any size. Rows of W
+    are orthogonal within blocks of H, one of the authors' two choices. O(T) time and memory.
+    Honours `Causal`, `Padding` and `Segments` joined by `&`, else NotImplementedError. Raises
+    ValueError for arrays of the wrong shape, features below 1, a negative seed or floor.
     """
     check_qkv(q, k, v, mask)
     sigma = jnp.ones(k.shape[-2:], jnp.float32) if sigma is None else sigma
     gates = {} if log_decay is None else {"log_decay": log_decay}
-    rfa = RFA(features=features, seed=seed, gated=log_decay is not None, chunk=chunk)
+    gated = log_decay is not None
+    rfa = RFA(features=features, seed=seed, gated=gated, floor=floor, chunk=chunk)
     return rfa(q, k, v, mask=mask, bias=bias, sigma=sigma, **gates)
 
 
@@ -53,7 +56,8 @@ class RFA(Linearized):
     """Random Fourier features of unit queries and keys, `gated` or not (Peng et al. 2021).
 
     One draw, by `seed`, for all heads; the authors draw for each head and layer, and redraw in
-    training.
+    training. With the authors' `floor`, 100 / `features`, it trains where without one it may not
+    (configs/zoo.py).
     """
 
     normalised: ClassVar = True
@@ -62,11 +66,14 @@ class RFA(Linearized):
     features: int = 64
     seed: int = 0
     gated: bool = False
+    floor: float = 0.0
 
     def __post_init__(self):
         super().__post_init__()
         check_count("features", self.features)
         check_count("seed", self.seed, least=0)
+        if not is_number(self.floor) or not 0 <= self.floor < 1e30:
+            raise ValueError(f"floor: expected a number from 0 to 1e30, got {self.floor!r}")
 
     @property
     def requires(self):
@@ -95,4 +102,5 @@ class RFA(Linearized):
 
     @classmethod
     def examples(cls):
-        return cls(features=32, chunk=8), cls(features=32, chunk=8, gated=True)
+        plain, gated = cls(features=32, chunk=8), cls(features=32, chunk=8, gated=True)
+        return plain, gated, cls(features=32, chunk=8, floor=2)

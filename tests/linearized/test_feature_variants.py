@@ -66,6 +66,28 @@ def test_rfa_is_the_papers(mask):
     same(RFA(features=32, chunk=4), define, mask, room=8)
 
 
+@pytest.mark.parametrize(
+    ("mask", "c"), list(zip(MASKS.values(), (0.085, 0.11, 0.15, 0.17), strict=True)), ids=MASKS
+)
+def test_rfa_with_a_floor_is_the_authors(mask, c):
+    """Features times c and normalisers of at least 1; their c is a tenth, these give normalisers on
+    both sides of 1 (https://github.com/Noahs-ARK/RFA)."""
+    w, low = wide(orthogonal_features(0, 32, 8)), []
+
+    def define(q, k, v, seen, arrays):
+        phi = lambda x, head: c * np.sqrt(32) * fourier(x, w * arrays["sigma"][head])
+        out = np.zeros((len(q), 4, v.shape[-1]))
+        for i, n in np.ndindex(len(q), 4):
+            weights = np.array([phi(q[i, n], n // 2) @ phi(x, n // 2) for x in k[:, n // 2]])
+            z = weights @ seen[i]
+            low.append(z < 1)
+            out[i, n] = (weights * seen[i]) @ v[:, n // 2] / max(z, 1)
+        return out
+
+    same(RFA(features=32, chunk=4, floor=1 / (32 * c**2)), define, mask)
+    assert 0.1 < np.mean(low) < 0.9
+
+
 def test_gated_rfa_is_the_papers_recurrence():
     w = wide(orthogonal_features(0, 32, 8))
 
