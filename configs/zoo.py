@@ -26,6 +26,7 @@ from experiments.config import mechanism, task
 
 CUT = {
     "performer": {"features": 64},
+    "rfa": {"floor": 100 / 64},  # its authors' code's
     "based": {"window": 8},
     "window": {"left": 8, "right": 8},
     "global_window": {"window": 16},

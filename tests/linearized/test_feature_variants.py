@@ -72,20 +72,35 @@ def test_rfa_is_the_papers(mask):
 def test_rfa_with_a_floor_is_the_authors(mask, c):
     """Features times c and normalisers of at least 1; their c is a tenth, these give normalisers on
     both sides of 1 (https://github.com/Noahs-ARK/RFA)."""
-    w, low = wide(orthogonal_features(0, 32, 8)), []
+    rfa = RFA(features=32, chunk=4, floor=1 / (32 * c**2))
+    q, k, v, arrays = inputs(rfa, T=T, S=S, scale=2.0)
+    w = arrays["sigma"][:, None] * orthogonal_features(0, 32, 8)
+    seen = jnp.asarray(mask.array(T, S))
+    seen = seen[:, None] if seen.ndim == 3 else seen
 
-    def define(q, k, v, seen, arrays):
-        phi = lambda x, head: c * np.sqrt(32) * fourier(x, w * arrays["sigma"][head])
-        out = np.zeros((len(q), 4, v.shape[-1]))
-        for i, n in np.ndindex(len(q), 4):
-            weights = np.array([phi(q[i, n], n // 2) @ phi(x, n // 2) for x in k[:, n // 2]])
-            z = weights @ seen[i]
-            low.append(z < 1)
-            out[i, n] = (weights * seen[i]) @ v[:, n // 2] / max(z, 1)
-        return out
+    def features(x, w):
+        angle = jnp.einsum("btnh,nmh->btnm", x / jnp.linalg.norm(x, axis=-1, keepdims=True), w)
+        return c * jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1)
 
-    same(RFA(features=32, chunk=4, floor=1 / (32 * c**2)), define, mask)
-    assert 0.1 < np.mean(low) < 0.9
+    def weights(q, k):
+        twice = lambda x, axis: jnp.repeat(x, 2, axis)
+        fq, fk = features(q, twice(w, 0)), twice(features(k, w), 2)
+        return jnp.where(seen, jnp.einsum("btnm,bsnm->bnts", fq, fk), 0)
+
+    def define(q, k, v):
+        p = weights(q, k)
+        p = p / jnp.maximum(p.sum(-1, keepdims=True), 1)
+        return jnp.einsum("bnts,bsnd->btnd", p, jnp.repeat(v, 2, 2))
+
+    assert 0.1 < (weights(q, k).sum(-1) < 1).mean() < 0.9
+    out_and_gradients = lambda form: jax.jit(
+        lambda *x: (form(*x), jax.grad(lambda *x: jnp.sin(form(*x)).sum(), (0, 1, 2))(*x))
+    )(q, k, v)
+    want = out_and_gradients(define)
+    for form in (rfa, rfa.reference):
+        got = out_and_gradients(functools.partial(form, mask=mask, **arrays))
+        for x, y in zip(*map(jax.tree.leaves, (got, want)), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
 
 def test_gated_rfa_is_the_papers_recurrence():

@@ -84,6 +84,9 @@ def test_settings_are_of_their_kind():
         attn.HGRN2(lower_bound="a")
     with pytest.raises(ValueError, match="layer_fraction"):
         attn.Lightning(layer_fraction=None)
+    for floor in (-1, float("nan"), True, "1"):
+        with pytest.raises(ValueError, match="floor: expected a number from 0 to 1e30, got"):
+            attn.RFA(floor=floor)
     with pytest.raises(ValueError, match="feature_map: expected one of elu"):
         attn.Linear(feature_map=["elu"])
     assert attn.Performer(features=np.int64(8)).features == 8
