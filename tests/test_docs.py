@@ -243,6 +243,12 @@ def test_what_is_kept_of_each_token_says_what_its_runs_came_to():
         both = [float(run[x]) for run in of for x in ("test.accuracy", "validation.accuracy")]
         assert f"{100 * statistics.fmean(both):.1f}" == accuracy, name
         assert {run["parameters"] for run in of} == {parameters.replace(",", "")}, name
+    found = {row[0]: (int(row[2].replace(",", "")), float(row[3].split()[0])) for row in rows[2:]}
+    pairs = [(found[f"softmax, {n}"], found[f"latent, {n}"]) for n in ("2 key heads", "1 key head")]
+    two, one = (f"{a - b:.3f}" for (_, a), (_, b) in pairs)
+    more = " and ".join(f"{100 * (b / a - 1):.0f}" for (a, _), (b, _) in pairs)
+    text = " ".join((ROOT / "configs/kv_cache.py").read_text().split())
+    assert f"by {two} (two) and {one} (one), with {more}% more parameters" in text
 
 
 def test_shakespeare_says_what_its_runs_came_to():
