@@ -18,10 +18,10 @@ the mean of both halves of the last tenth, with the lowest and the highest seed:
 | softmax, 1 key head | 64 | 767,104 | 1.861 (1.844 to 1.875) | 44.5 |
 | latent, 1 key head | 64 | 832,640 | 1.859 (1.849 to 1.873) | 44.6 |
 
-The means follow what is kept, and latents are ahead of as many key heads by 0.002 and 0.009, with
-8% more parameters; three seeds establish none of this (the smallest p of six paired t-tests is
-0.038, not corrected). DeepSeek-V2's own comparisons are at billions of parameters, with rotary
-positions, which `decoupled` channels would carry here.
+The means follow what is kept, and latents are ahead of as many key heads by 0.009 (two) and 0.002
+(one), with 8 and 9% more parameters; three seeds establish none of this (the smallest p of six
+paired t-tests is 0.038, not corrected). DeepSeek-V2's own comparisons are at billions of
+parameters, with rotary positions, which `decoupled` channels would carry here.
 """
 
 from experiments.config import mechanism, task

@@ -13,9 +13,10 @@ softmax in four layers. Seed 0, 142,658 parameters, five minutes on one shared c
 of which go into drawing the 100,000 images: validation 51.3, 51.8, 50.4, 53.4, 62.4, 67.8, 72.1,
 73.0, 75.3 and 75.0% at steps 250 to 2,500, test 74.7%. On a core of an Intel Xeon it took off
 later: 54.2% at step 1,500, 65.7 at the last, test 64.2 (seeds 1 and 2: 67.6 and 67.8). With fresh
-images at each step and 3,000 steps it reached 73.8. Twins in one batch matter: with images in an
-order that separates them it was at 50.0 after 2,000 steps (60,000 images, a rate of 0.002; also
-with 32 per step at 0.001, after 3,000), as were two layers.
+images at each step and 3,000 steps it reached 73.8. Twins in one batch seem to matter: with images
+in an order that separates them it was at 50.0 after 2,000 steps (60,000 images, a rate of 0.002;
+also with 32 per step at 0.001, after 3,000), as were two layers; but that is one seed each, and
+when a run takes off depends on its seed (experiments/studies/lra).
 
 Accuracy without following a curve from dot to dot (scikit-learn's boosted trees, 200 rounds, 10,000
 images, tested on 2,000; studies/lra/trees.py): on the sizes of the pieces of connected ink,

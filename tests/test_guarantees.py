@@ -5,6 +5,7 @@ import pathlib
 import jax
 import pytest
 from test_laws import whole_in_ci
+from test_mutants import MUTANTS as UNDER_LAWS
 from test_mutants import (
     DecodesWithoutHistory,
     Dense,
@@ -151,6 +152,16 @@ MUTANTS = {
 
 def test_every_column_has_a_mutant():
     assert list(MUTANTS) == list(COLUMNS)
+
+
+def test_the_pages_count_the_mutants():
+    """One said 25 and 15 where the others said 82 in all."""
+    pages = (PAGE, PAGE.with_name("reliability.md"), PAGE.parent.parent / "README.md")
+    here, reliability, readme = (page.read_text() for page in pages)
+    n = len(UNDER_LAWS) + len(MUTANTS)
+    assert f"{len(UNDER_LAWS)} planted under the laws, {len(MUTANTS)} under" in here
+    assert f"| {n} of {n} caught |" in reliability
+    assert f"{n} of {n} wrong implementations" in readme
 
 
 @pytest.mark.slow

@@ -76,6 +76,15 @@ def memory(r: dict) -> str:
     return table(head, rows)
 
 
+def ahead(at: dict, names: list[str], than: str) -> str:
+    """The models that are faster than another, and those whose middle half of steps meets its."""
+    one = at[than]
+    beyond = [name for name in names if at[name]["high"] < one["low"]]
+    near = [name for name in names if at[name]["low"] <= one["high"] and name not in beyond]
+    within = f" (within noise, as the middle halves overlap: {', '.join(near)})" if near else ""
+    return (", ".join(beyond) or "none") + within
+
+
 def answer(r: dict) -> str:
     """At the longest: the paper's order, and which are faster than exact attention."""
     length = list(r["lengths"])[-1]
@@ -83,16 +92,14 @@ def answer(r: dict) -> str:
     theirs = [paper(name, length) for name in names]
     lines = []
     if len(names) > 2 and None not in theirs:
-        rho = spearmanr([faster(r, name, length) for name in names], theirs).statistic
+        found = spearmanr([faster(r, name, length) for name in names], theirs)
         lines.append(
             f"* At {longest(r)} bytes the order of {len(names)} models by speed has Spearman's "
-            f"rho {rho:+.2f} with the paper's."
+            f"rho {found.statistic:+.2f} (p {found.pvalue:.2g}) with the paper's."
         )
-    beyond = lambda than: [name for name in names if faster(r, name, length, than) > 1]
-    before, still = (", ".join(beyond(than)) or "none" for than in (DRAWN, BLOCKS))
     lines.append(
-        f"* Faster there than softmax that materializes its matrix: {before}; than softmax in "
-        f"blocks: {still}."
+        f"* Faster there than softmax that materializes its matrix: {ahead(last(r), names, DRAWN)};"
+        f" than softmax in blocks: {ahead(last(r), names, BLOCKS)}."
     )
     memory = last(r)[BLOCKS]["peak bytes"] / last(r)[DRAWN]["peak bytes"]
     lines.append(
