@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+from statistics import fmean
 
 import jax
 import numpy as np
@@ -316,7 +317,7 @@ def test_each_family_has_each_state_once():
 
 def test_each_config_of_the_tasks_is_run_as_it_stands():
     """One was left out of a table by hand, and the table went stale."""
-    settings = tasks.Settings(steps=100)
+    settings = tasks.Settings(seeds=1, steps=100)
     planned = {config: settings.planned(config) for config in tasks.CONFIGS}
     assert {len({p.name for p in runs}) for runs in planned.values()} >= {1, 9, 59}
     for runs in planned.values():
@@ -324,8 +325,6 @@ def test_each_config_of_the_tasks_is_run_as_it_stands():
     first, *others = tasks.Settings(seeds=3).planned("needle")
     assert first.experiment == read(str(ROOT / "configs/needle.py:softmax"))
     assert [p.experiment.seed for p in (first, *others)] == [0, 1, 2]
-    for config in tasks.LONG:
-        assert tasks.Settings(seeds=3).planned(config) == tasks.Settings(seeds=1).planned(config)
 
 
 def test_readme_has_the_table_of_the_tasks():
@@ -355,13 +354,14 @@ def test_a_table_of_tasks_has_the_mean_of_the_seeds_and_their_range():
     text = tasks_tables.seeds({"task": {"models": models}, "other": {"models": models}})
     assert "several seeds: 2. " in text
     assert "in 0, more than five in 2. " in text
-    assert text.endswith("The widest: `task` two 20.0, `other` two 20.0.")
+    assert text.endswith("The widest: `task` two by 20.0, `other` two by 20.0.")
 
 
 def test_how_far_rows_alone_tell_mechanisms_apart_is_that_of_the_data():
     """Of 258 right of 270 it was taken from 95.6%, a number that had been rounded before."""
     models = json.loads((tasks_command.FOLDER / "results.json").read_text())["configs"]["zoo"]
-    right = {n: round(270 * row["accuracy"][0]) / 270 for n, row in models["models"].items()}
+    whole = lambda accuracies: fmean(round(270 * x) for x in accuracies) / 270
+    right = {n: whole(row["accuracy"]) for n, row in models["models"].items()}
     error = {n: 100 * (p * (1 - p) / 270) ** 0.5 for n, p in right.items()}
     text = " ".join((ROOT / "configs/zoo.py").read_text().split())
     assert f"error is {min(error.values()):.1f} to {max(error.values()):.1f}" in text

@@ -37,14 +37,13 @@ CONFIGS = {
     "zoo": SWEEP,
 }
 AFTER = {"parity": "modular"}  # also run from the best parameters of that one
-LONG = ("listops_small", "zoo")  # half of the time that one seed of all takes: one seed only
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """A run has its config's `train.steps`, but at most `steps`; `fields` are changed in all."""
 
-    seeds: int = 3  # of those that are not LONG
+    seeds: int = 3
     steps: int = 4000
     configs: tuple[str, ...] = tuple(CONFIGS)
     fields: tuple[tuple[str, Any], ...] = ()
@@ -59,8 +58,7 @@ class Settings:
         else:
             every = [Planned(x, read(f"{file}:{x}", changes)) for x in CONFIGS[config]]
         models = firsts(every).values()
-        seeds = range(1 if config in LONG else self.seeds)
-        runs = [p.having({"seed": seed}) for seed in seeds for p in models]
+        runs = [p.having({"seed": seed}) for seed in range(self.seeds) for p in models]
         return [self._shortened(p) for p in runs]
 
     def _shortened(self, p: Planned) -> Planned:

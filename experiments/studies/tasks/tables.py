@@ -3,7 +3,7 @@
 from statistics import fmean
 
 from experiments.studies.record import Blocks, run_line, spread, table
-from experiments.studies.tasks.runs import CONFIGS, LONG
+from experiments.studies.tasks.runs import CONFIGS
 from experiments.words import plural
 
 ZOO = "zoo"  # many models of one task: a list of its own
@@ -46,10 +46,12 @@ def _bold(score: str) -> str:
 
 
 def zoo(configs: dict) -> str:
+    """The mean of each model's seeds."""
     if ZOO not in configs:
         return "Not run."
     models = configs[ZOO]["models"]
-    return ", ".join(f"{name} {spread(models[name]['accuracy'])}" for name in ordered(models)) + "."
+    mean = {name: 100 * fmean(row["accuracy"]) for name, row in models.items()}
+    return ", ".join(f"{name} {mean[name]:.1f}" for name in ordered(models)) + "."
 
 
 def ordered(models: dict) -> list[str]:
@@ -70,7 +72,7 @@ def seeds(configs: dict) -> str:
     return (
         f"Models with several seeds: {len(apart)}. Their lowest and highest seed are less than one "
         f"point apart in {near}, more than five in {far}. The widest: "
-        f"{', '.join(f'{name} {apart[name]:.1f}' for name in widest) or '–'}."
+        f"{', '.join(f'{name} by {apart[name]:.1f}' for name in widest) or '–'}."
     )
 
 
@@ -79,10 +81,8 @@ def settings(r: dict) -> str:
     rows = [row for found in configs for row in found["models"].values()]
     runs = sum(len(row["accuracy"]) for row in rows)
     minutes = sum(sum(row["seconds"]) for row in rows) / 60
-    seeds = plural(s["seeds"], "seed")
-    if s["seeds"] > 1 and (once := [name for name in LONG if name in r["configs"]]):
-        seeds += f" of each, and one of {' and '.join(f'`{name}`' for name in once)}"
     return (
-        f"{len(configs)} of the {len(CONFIGS)} configs; {seeds}; {runs} runs with a result, "
+        f"{len(configs)} of the {len(CONFIGS)} configs; {plural(s['seeds'], 'seed')} of each; "
+        f"{runs} runs with a result, "
         f"{len(r['without result'])} without; {minutes:,.0f} minutes of training with compilation."
     )
