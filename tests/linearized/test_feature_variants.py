@@ -113,6 +113,13 @@ def test_gated_rfa_is_the_papers_recurrence():
     same(RFA(features=32, chunk=4, gated=True), define, Causal(), S=T, room=8)
 
 
+def test_normalisers_of_gated_rfa_are_at_most_1():
+    """So a floor above divides all rows by itself."""
+    q, k, v, arrays = inputs(RFA(gated=True), T=5, S=5)
+    run = lambda floor: RFA(gated=True, floor=floor)(q, k, v, mask=Causal(), **arrays) * floor
+    np.testing.assert_allclose(run(100 / 64), run(1.0), rtol=1e-5)
+
+
 @pytest.mark.slow
 def test_gated_rfa_at_extreme_gates():
     """A gate of 1 writes nothing, one of 0 forgets all; both have gradients."""
