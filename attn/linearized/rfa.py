@@ -44,7 +44,7 @@ def rfa_attention(
     64 features, divides all rows alike and normalises none. Rows of W are orthogonal within blocks
     of H, one of the authors' two choices. O(T) time and memory. Honours `Causal`, `Padding` and
     `Segments` joined by `&`, else NotImplementedError. Raises ValueError for arrays of the wrong
-    shape, features below 1, a negative seed or floor.
+    shape, features below 1, a negative seed and a floor but 0 or 1e-30 to 1e30.
     """
     check_qkv(q, k, v, mask)
     sigma = jnp.ones(k.shape[-2:], jnp.float32) if sigma is None else sigma
@@ -75,8 +75,9 @@ class RFA(Linearized):
         super().__post_init__()
         check_count("features", self.features)
         check_count("seed", self.seed, least=0)
-        if not is_number(self.floor) or not 0 <= self.floor < 1e30:
-            raise ValueError(f"floor: expected a number from 0 to 1e30, got {self.floor!r}")
+        if not is_number(self.floor) or not (self.floor == 0 or 1e-30 <= self.floor <= 1e30):
+            want = "0 or a number from 1e-30 to 1e30"
+            raise ValueError(f"floor: expected {want}, got {self.floor!r}")
 
     @property
     def requires(self):
