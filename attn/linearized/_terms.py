@@ -164,8 +164,9 @@ def _divide_jvp(floor, primals, tangents):
 def divisor(d, floor: float):
     """What stands for the normaliser d, and where it is d itself: at least `floor`, or without one
     1 in place of 0, for a query that meets no key gets 0. NaN stays."""
+    floor = float(floor)  # JAX takes no int beyond 32 bits, and a float64 of NumPy's widens d
     own = ~(d <= floor) if floor else d != 0
-    return jnp.where(own, d, floor or 1), own
+    return jnp.where(own, d, floor or 1.0), own
 
 
 def beside(seen, x, n: int):

@@ -36,12 +36,15 @@ def rfa_attention(
     only, S_i = g_i S_(i-1) + (1 - g_i) phi(k_i) v_i^T and z_i alike.
 
     Products estimate exp(-|q - k|^2 / 2), one key's weight, with either sign. Normalisers near 0
-    are used as they are with `floor` 0, the paper's formula. The authors' code has a floor, of
-    100 / M in these units (it scales features by a tenth, and 1 is the least): a row of a smaller
-    normaliser is no mean of values, but training no longer meets quotients of any size. Rows of W
-    are orthogonal within blocks of H, one of the authors' two choices. O(T) time and memory.
-    Honours `Causal`, `Padding` and `Segments` joined by `&`, else NotImplementedError. Raises
-    ValueError for arrays of the wrong shape, features below 1, a negative seed or floor.
+    are used as they are with `floor` 0, the paper's formula. The authors' causal kernel has a
+    floor, of 100 / M in these units (it scales features by a tenth, and 1 is the least); their
+    cross-attention puts it under |phi(q_i) . z_i|, which differs here below -floor alone. A row of
+    a smaller normaliser is no mean of values, but training no longer meets quotients of any size.
+    With the gate, which their code lacks, normalisers are at most 1: a floor above, as 100 / M of
+    64 features, divides all rows alike and normalises none. Rows of W are orthogonal within blocks
+    of H, one of the authors' two choices. O(T) time and memory. Honours `Causal`, `Padding` and
+    `Segments` joined by `&`, else NotImplementedError. Raises ValueError for arrays of the wrong
+    shape, features below 1, a negative seed and a floor but 0 or 1e-30 to 1e30.
     """
     check_qkv(q, k, v, mask)
     sigma = jnp.ones(k.shape[-2:], jnp.float32) if sigma is None else sigma
@@ -56,8 +59,8 @@ class RFA(Linearized):
     """Random Fourier features of unit queries and keys, `gated` or not (Peng et al. 2021).
 
     One draw, by `seed`, for all heads; the authors draw for each head and layer, and redraw in
-    training. With the authors' `floor`, 100 / `features`, it trains where without one it may not
-    (configs/zoo.py).
+    training. Not `gated`, it trains with the authors' `floor`, 100 / `features`, where without one
+    it may not (configs/zoo.py).
     """
 
     normalised: ClassVar = True
@@ -72,8 +75,9 @@ class RFA(Linearized):
         super().__post_init__()
         check_count("features", self.features)
         check_count("seed", self.seed, least=0)
-        if not is_number(self.floor) or not 0 <= self.floor < 1e30:
-            raise ValueError(f"floor: expected a number from 0 to 1e30, got {self.floor!r}")
+        if not is_number(self.floor) or not (self.floor == 0 or 1e-30 <= self.floor <= 1e30):
+            want = "0 or a number from 1e-30 to 1e30"
+            raise ValueError(f"floor: expected {want}, got {self.floor!r}")
 
     @property
     def requires(self):

@@ -103,6 +103,18 @@ def test_rfa_with_a_floor_is_the_authors(mask, c):
             np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
 
+def test_any_number_may_be_the_floor():
+    """An integer beyond 32 bits, a float64 of NumPy's; and the smallest where nothing is seen."""
+    q, k, v, arrays = inputs(RFA(), T=5, S=5)
+    run = lambda floor, mask: RFA(floor=floor, chunk=4)(q, k, v, mask=mask, **arrays)
+    np.testing.assert_allclose(run(10**12, FULL) * 1e12, run(1e9, FULL) * 1e9, rtol=1e-5)
+    for mask in (Padding(jnp.array([0, 5])), Causal() & Padding(jnp.array([0, 5]))):
+        assert (run(1e-30, mask)[0] == 0).all()
+    with jax.enable_x64(True):
+        rfa = RFA(floor=np.float64(1.5))
+        assert rfa.weights(q, k, **arrays).dtype == np.float32
+
+
 def test_gated_rfa_is_the_papers_recurrence():
     w = wide(orthogonal_features(0, 32, 8))
 
@@ -111,6 +123,13 @@ def test_gated_rfa_is_the_papers_recurrence():
         return oracle.gated_rfa(q, k, v, np.exp(arrays["log_decay"]), phi)
 
     same(RFA(features=32, chunk=4, gated=True), define, Causal(), S=T, room=8)
+
+
+def test_normalisers_of_gated_rfa_are_at_most_1():
+    """So a floor above divides all rows by itself."""
+    q, k, v, arrays = inputs(RFA(gated=True), T=5, S=5)
+    run = lambda floor: RFA(gated=True, floor=floor)(q, k, v, mask=Causal(), **arrays) * floor
+    np.testing.assert_allclose(run(100 / 64), run(1.0), rtol=1e-5)
 
 
 @pytest.mark.slow
