@@ -370,6 +370,21 @@ def test_how_far_rows_alone_tell_mechanisms_apart_is_that_of_the_data():
     assert f"rows alone is {min(others):.1f} to {max(others):.1f} points" in said
 
 
+def test_the_zoo_lists_the_means_of_its_study():
+    models = json.loads((tasks_command.FOLDER / "results.json").read_text())["configs"]["zoo"]
+    text = " ".join((ROOT / "configs/zoo.py").read_text().split())
+    listed = re.search(r"separated\): (.*?)\. None failed", text)[1]
+    said, names = {}, []
+    for word in re.split(", | and ", listed):
+        name, _, mean = word.partition(" ")
+        names.append(name)
+        if mean:
+            said |= dict.fromkeys(names, mean)
+            names = []
+    means = {n: f"{100 * fmean(row['accuracy']):.1f}" for n, row in models["models"].items()}
+    assert said == means
+
+
 def test_mistakes_in_the_command_are_named(capsys):
     assert heads_command.main(["--seeds=0", "--steps=0"]) == 2
     assert conversion_command.main(["--ot=x"]) == 2
