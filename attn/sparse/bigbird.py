@@ -28,8 +28,9 @@ class BigBird(Patterned):
 
     Random blocks are drawn over `length` tokens, by default over the keys given; with a `length`,
     decoding equals the whole at once. The first blocks are global, and random ones may coincide
-    with others; in the authors' code the first and the last block are global, random blocks never
-    coincide with others, and each head and layer has its own.
+    with others. In the authors' code the first and the last block are global; random ones lie
+    outside of the window and, of a sequence longer than 1,024 tokens, among these first tokens
+    alone; each head and layer has its own.
     """
 
     block_size: int = 64
