@@ -237,7 +237,9 @@ class Sinkhorn(Mechanism):
     def flops(self, T, S, N, K, H, D):
         m = min(self.block_size, max(T, S, 1))
         Q, U = -(-T // m), -(-S // m)
-        return 2 * N * (Q * H * H + Q * U * (H + m * (H + D)) + 2 * Q * m * m * (H + D))
+        mapped = min(N * Q, K * U) * H * H  # by W: the fewer, blocks of queries or of keys
+        blocks = Q * U * (H + m * (H + D + 1)) + 2 * Q * m * m * (H + D)
+        return 2 * (mapped + N * blocks)
 
     @classmethod
     def examples(cls):
