@@ -50,6 +50,11 @@ class BigBird(Patterned):
     def settled(self):
         return self.length is not None or self.random == 0
 
+    def of_length(self, max_length):
+        self.patterns(max_length, max_length)  # refuses more tokens than it is drawn for
+        of = self.length or max_length or None  # None: there are no tokens
+        return dataclasses.replace(self, length=of)
+
     def _pattern(self) -> Mask:
         return bigbird_pattern(
             block_size=self.block_size,
