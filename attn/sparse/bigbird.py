@@ -77,5 +77,5 @@ class BigBird(Patterned):
         return (
             cls(block_size=4, window=1, global_blocks=1, random=1, block=8),
             cls(block_size=5, window=0, global_blocks=0, random=2, seed=3),
-            cls(block_size=4, window=0, random=2, length=1024),
+            cls(block_size=4, window=0, random=2, length=4096),
         )
