@@ -13,6 +13,7 @@ from attn._blockwise import blockwise
 from attn._cache import check_one_token
 from attn._core import dense_attention, dots
 from attn._explicit import auto_inside
+from attn._forms import visited_scores
 from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
 from attn._merge import merged, softmax_part
 from attn._prompt import check_prompt
@@ -238,8 +239,12 @@ class Pooled(Mechanism):
         return {"key_kernel": draw(a, head_dim), "value_kernel": draw(b, value_dim)}
 
     def flops(self, T, S, N, K, H, D):
-        conv = 2 * S * K * (H * H + D * D) if self.pool == "conv" else 0
-        return 2 * T * -(-S // self.stride) * N * (H + D) + conv
+        if 0 in (T, S, D):
+            return 0
+        stride = min(self.stride, T + S)
+        blocks = -(-S // stride)
+        conv = 2 * blocks * stride * K * (H * H + D * D) if self.pool == "conv" else 0
+        return 2 * visited_scores(FULL, T, blocks, N) * N * (H + D) + conv
 
     @classmethod
     def examples(cls):

@@ -14,10 +14,9 @@ from attn._core import dense_attention, dense_weights
 from attn._dropout import check_rate, dropout_of
 from attn._explicit import auto_inside
 from attn._inputs import check_qkv, check_state
-from attn._prompt import bias_of, check_prompt
 from attn._settings import check_block, check_flags
 from attn.biases import Bias, as_bias
-from attn.masks import FULL, TERMS, Causal, Mask, Padding
+from attn.masks import FULL, TERMS, Mask, Padding
 from attn.sparse._parts import attend_parts, by_head, visited_by_heads
 from attn.sparse._reorder import Part, laid_out
 
@@ -30,7 +29,8 @@ class Patterned(Cached):
     """A variant is its `patterns`, and the `pieces` in which they run; all else is here.
 
     It decodes with a cache of all tokens; a step sees its row of the pattern for max_length tokens,
-    which is the row of the whole sequence at once if the pattern is `settled`.
+    which is the row of the whole sequence at once if the pattern is `settled`, as that of
+    `of_length` is.
     """
 
     honours: ClassVar = (*TERMS, Bias)
@@ -109,17 +109,6 @@ class Patterned(Cached):
 
     def flops(self, T, S, N, K, H, D):
         return 2 * visited_by_heads(self.pieces(T, S), T, S, N, self.block) * (H + D)
-
-    def prefill(self, q, k, v, *, max_length, bias=None):
-        check_prompt(q, k, v, max_length)
-        _, bias = check_qkv(q, k, v, FULL, bias_of(bias, q))
-        return _cache.fill(k, v, max_length), self._rows(q, k, v, bias, max_length)
-
-    def _rows(self, q, k, v, bias, max_length):
-        """The causal output of the first tokens of `max_length`."""
-        causal = [Causal() & pattern for pattern in self.patterns(max_length, max_length)]
-        parts = tuple((Part(pattern.sized(max_length, max_length)),) for pattern in causal)
-        return attend_parts(parts, q, k, v, FULL, bias, block=self.block)
 
     def step(self, state, q, k, v, *, bias=None):
         check_state(state, _cache.Cache, q)

@@ -42,6 +42,10 @@ class AxialPattern(Patterned):
         super().__post_init__()
         check_raster(self.height, self.width)
 
+    def of_length(self, max_length):
+        height, width = raster(self.height, self.width, max_length)
+        return dataclasses.replace(self, height=height, width=width)
+
     def patterns(self, T, S):
         return (Axial(*raster(self.height, self.width, S)),)
 

@@ -28,8 +28,9 @@ class BigBird(Patterned):
 
     Random blocks are drawn over `length` tokens, by default over the keys given; with a `length`,
     decoding equals the whole at once. The first blocks are global, and random ones may coincide
-    with others; in the authors' code the first and the last block are global, random blocks never
-    coincide with others, and each head and layer has its own.
+    with others. In the authors' code the first and the last block are global; random ones lie
+    outside of the window and, of a sequence longer than 1,024 tokens, among these first tokens
+    alone; each head and layer has its own.
     """
 
     block_size: int = 64
@@ -48,6 +49,11 @@ class BigBird(Patterned):
     @property
     def settled(self):
         return self.length is not None or self.random == 0
+
+    def of_length(self, max_length):
+        self.patterns(max_length, max_length)  # refuses more tokens than it is drawn for
+        of = self.length or max_length or None  # None: there are no tokens
+        return dataclasses.replace(self, length=of)
 
     def _pattern(self) -> Mask:
         return bigbird_pattern(
@@ -71,5 +77,5 @@ class BigBird(Patterned):
         return (
             cls(block_size=4, window=1, global_blocks=1, random=1, block=8),
             cls(block_size=5, window=0, global_blocks=0, random=2, seed=3),
-            cls(block_size=4, window=0, random=2, length=1024),
+            cls(block_size=4, window=0, random=2, length=4096),
         )

@@ -84,6 +84,12 @@ class BlockSparse(Patterned):
         texts = tuple(m.to_json() if isinstance(m, Mask) else m for m in given)
         object.__setattr__(self, "masks", texts)
 
+    def of_length(self, max_length):
+        masks = self.patterns(max_length, max_length)
+        return dataclasses.replace(
+            self, masks=tuple(mask.sized(max_length, max_length) for mask in masks)
+        )
+
     def patterns(self, T, S):
         return tuple(map(from_json, self.masks))
 

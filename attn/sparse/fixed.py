@@ -64,6 +64,10 @@ class FixedPattern(Patterned):
         size = self.block_size or root_up(S)
         return Fixed(size, min(self.summary, size))
 
+    def of_length(self, max_length):
+        whole = self._whole(max_length)
+        return dataclasses.replace(self, block_size=whole.block, summary=whole.summary)
+
     def patterns(self, T, S):
         whole = self._whole(S)
         if self.heads == "merged":

@@ -52,6 +52,10 @@ class Local2DPattern(Patterned):
         check_raster(self.height, self.width)
         check_count("reach", self.reach, least=0)
 
+    def of_length(self, max_length):
+        height, width = raster(self.height, self.width, max_length)
+        return dataclasses.replace(self, height=height, width=width)
+
     def patterns(self, T, S):
         return (Local2D(*raster(self.height, self.width, S), self.reach),)
 

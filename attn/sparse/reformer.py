@@ -59,9 +59,10 @@ def reformer_attention(
     mean square of 1 (logits are q . k / |k|, as in the authors' code) and a token attends to itself
     only if it sees nothing else. Without it, a query that sees nothing has output 0.
 
-    O(T rounds (chunk + buckets)) time besides a sort, memory linear in T. Honours `Causal` and
-    `Padding`, else NotImplementedError. ValueError for rotations of a wrong shape and a chunk below
-    1, TypeError for a `shared_qk` that is not True or False.
+    O(T rounds (chunk + buckets)) time besides a sort and, to count in how many rounds each pair is
+    shown, T rounds^2 chunk comparisons; memory linear in T. Honours `Causal` and `Padding`, else
+    NotImplementedError. ValueError for rotations of a wrong shape and a chunk below 1, TypeError
+    for a `shared_qk` that is not True or False.
     """
     check_flag("shared_qk", shared_qk)
     causal, padding = _checked(q, k, v, mask, bias, rotations, chunk)

@@ -43,8 +43,9 @@ def sinkhorn_attention(
     all pairs of blocks; P is exp(R) with its columns, then its rows, normalised to sum to 1,
     `iterations` times (the paper: rows, then columns; rows last make averages). The block sorted to
     a query block is P k, P v, place by place: a permutation P moves whole blocks. (The scores are
-    ours: the authors' code maps the sum of each block of keys to one score for each place, and uses
-    no query.) Where some of a place's tokens are hidden, it is the average of the others, and its
+    ours: the authors' code, that of Long Range Arena, maps the sum of each block of keys to one
+    score for each place, and uses no query; it adds up two softmaxes, of the own block and of the
+    sorted one.) Where some of a place's tokens are hidden, it is the average of the others, and its
     weight is multiplied by their share of P.
 
     O(T block_size + (T / block_size)^2 (H + block_size (H + D))) time. No Gumbel noise. Honours
@@ -237,7 +238,9 @@ class Sinkhorn(Mechanism):
     def flops(self, T, S, N, K, H, D):
         m = min(self.block_size, max(T, S, 1))
         Q, U = -(-T // m), -(-S // m)
-        return 2 * N * (Q * H * H + Q * U * (H + m * (H + D)) + 2 * Q * m * m * (H + D))
+        mapped = min(N * Q, K * U) * H * H  # by W: the fewer, blocks of queries or of keys
+        blocks = Q * U * (H + m * (H + D + 1)) + 2 * Q * m * m * (H + D)
+        return 2 * (mapped + N * blocks)
 
     @classmethod
     def examples(cls):

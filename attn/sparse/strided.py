@@ -53,6 +53,9 @@ class StridedPattern(Patterned):
     def _stride(self, S: int) -> int:
         return self.stride or root_up(S)
 
+    def of_length(self, max_length):
+        return dataclasses.replace(self, stride=self._stride(max_length))
+
     def patterns(self, T, S):
         n = self._stride(S)
         near, far = Window(n, n), Strided(n)

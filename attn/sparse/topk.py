@@ -114,7 +114,8 @@ class TopK(Cached):
         return dense_scores(q, k, mask, bias, None, None)[0], kept
 
     def flops(self, T, S, N, K, H, D):
-        return 2 * T * S * N * (2 * H + D)  # scores twice: ranked in float32, and weighed
+        # scores twice, unless all keys are kept: ranked in float32, and weighed
+        return 2 * T * S * N * (H + D + (H if self.keys < S else 0))
 
     @classmethod
     def examples(cls):

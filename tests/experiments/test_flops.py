@@ -6,7 +6,16 @@ import pytest
 from jax import lax
 from tiers import at_once
 
-from attn import FULL, MECHANISMS, Causal, Softmax, dot_product_attention
+from attn import (
+    FULL,
+    MECHANISMS,
+    Causal,
+    Pooled,
+    Sinkhorn,
+    Softmax,
+    TopK,
+    dot_product_attention,
+)
 from experiments.measure.flops import count
 
 
@@ -144,6 +153,29 @@ def test_formulas_know_lengths_and_settings(name):
             continue  # the longest that it takes, shorter than these
         counted, claimed = counted_and_claimed(mechanism, 1024)
         assert claimed == pytest.approx(counted, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        TopK(keys=64),  # all keys, which need no ranking
+        Sinkhorn(block_size=3),
+        Pooled(stride=3, pool="conv"),
+        Pooled(stride=300, pool="conv"),
+    ],
+)
+def test_formulas_of_short_texts_are_exact(mechanism):
+    counted, claimed = counted_and_claimed(mechanism, 60)
+    assert claimed == counted
+
+
+@pytest.mark.parametrize("name", ["strided", "fixed", "axial"])
+def test_a_prompt_costs_what_a_call_does(name):
+    """It was O(T^2): 9 to 18 times as much at 4,096 tokens."""
+    mechanism, x = MECHANISMS[name](), shape(1, 4096, 2, 16)
+    call = lambda q, k, v: mechanism(q, k, v, mask=Causal())
+    prompt = lambda q, k, v: mechanism.prefill(q, k, v, max_length=4096)[1]
+    assert count(prompt, x, x, x).flops == count(call, x, x, x).flops
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

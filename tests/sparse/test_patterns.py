@@ -10,11 +10,13 @@ from attn import Causal, _forms
 from attn._places import Places
 from attn.kernels import dispatch
 from attn.kernels.cudnn import Cudnn
-from attn.masks import FULL
+from attn.masks import FULL, Random, Window
+from attn.sparse._patterned import Patterned
 from attn.sparse._reorder import Part, Reordered, SameGroup
 from attn.testing import assert_close, inputs
 
 T = 37
+PATTERNS = [name for name, kind in attn.MECHANISMS.items() if issubclass(kind, Patterned)]
 
 
 def drawn(define):
@@ -352,6 +354,17 @@ def test_patterns_without_sizes_are_not_settled(name):
     kind = attn.MECHANISMS[name]
     assert not kind().settled
     assert kind(**given).settled
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_prompt_is_that_of_a_settled_pattern(name):
+    drawn = attn.BlockSparse(masks=(Random(2, 1, 0), Window(3, 0)))
+    for mechanism in (*attn.MECHANISMS[name].examples(), *(drawn,) * (name == "block_sparse")):
+        for length in (7, 40):
+            one = mechanism.of_length(length)
+            assert one.settled
+            sized = lambda m: tuple(p.sized(length, length) for p in m.patterns(length, length))
+            assert sized(one) == sized(mechanism)
 
 
 def test_a_window_runs_by_a_kernel_where_the_platform_has_one(monkeypatch):
