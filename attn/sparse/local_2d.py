@@ -6,14 +6,10 @@ import dataclasses
 import numpy as np
 from jaxtyping import Array, Float
 
-from attn import _cache
-from attn._inputs import check_qkv
 from attn._places import Places
-from attn._prompt import bias_of, check_prompt
 from attn._settings import check_count
 from attn.biases import Bias
-from attn.masks import FULL, Causal, Local2D, Mask
-from attn.sparse._parts import attend_parts
+from attn.masks import FULL, Local2D, Mask
 from attn.sparse._patterned import Patterned
 from attn.sparse._raster import check_raster, raster
 from attn.sparse._reorder import Around, Part
@@ -58,7 +54,7 @@ class Local2DPattern(Patterned):
 
     def of_length(self, max_length):
         height, width = raster(self.height, self.width, max_length)
-        return dataclasses.replace(self, height=height, width=width)
+        return _InOrder(height=height, width=width, reach=self.reach, block=self.block)
 
     def patterns(self, T, S):
         return (Local2D(*raster(self.height, self.width, S), self.reach),)
@@ -69,18 +65,15 @@ class Local2DPattern(Patterned):
         (rows, at), (columns, of) = map(by_tile, (T, S))
         return ((Part(pattern, rows, columns, Around(at, of, self.reach)),),)
 
-    def prefill(self, q, k, v, *, max_length, bias=None):
-        """In the tokens' own order: of the past alone it visits fewer scores than tiles do."""
-        check_prompt(q, k, v, max_length)
-        _, bias = check_qkv(q, k, v, FULL, bias_of(bias, q))
-        (pattern,) = self.patterns(max_length, max_length)
-        parts = ((Part((Causal() & pattern).sized(max_length, max_length)),),)
-        out = attend_parts(parts, q, k, v, FULL, bias, block=self.block)
-        return _cache.fill(k, v, max_length), out
-
     @classmethod
     def examples(cls):
         return cls(height=4, width=5, reach=1, block=8), cls(reach=2)
+
+
+class _InOrder(Local2DPattern):
+    """In the tokens' own order: of the past alone it visits fewer scores than tiles do."""
+
+    pieces = Patterned.pieces
 
 
 def _by_tile(length: int, width: int) -> tuple[Places, tuple[Places, Places]]:
