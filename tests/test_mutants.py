@@ -177,6 +177,14 @@ class PoisonedByPaddedLengths(Dense):
         return out if padding is None or padding.lengths is None else out + 0 * k.sum()
 
 
+class OverflowReachesThePast(Dense):
+    """0 * inf of all keys squared, NaN among them left out."""
+
+    def __call__(self, q, k, v, **masked):
+        known = jax.lax.stop_gradient(jnp.where(jnp.isnan(k), 0, k))
+        return super().__call__(q, k, v, **masked) + 0 * jnp.square(known).sum()
+
+
 class AnswersEmptyRows(Dense):
     def __call__(self, q, k, v, *, mask=FULL, bias=None):
         out = super().__call__(q, k, v, mask=mask, bias=bias)
@@ -184,6 +192,14 @@ class AnswersEmptyRows(Dense):
         if padding is None or padding.lengths is None:
             return out
         return out + (padding.lengths == 0)[:, None, None, None]
+
+
+class PoisonedByDocuments(Dense):
+    """0 * NaN of all keys, where there are documents."""
+
+    def __call__(self, q, k, v, *, mask=FULL, bias=None):
+        out = super().__call__(q, k, v, mask=mask, bias=bias)
+        return out if mask.take(Segments)[0][0] is None else out + 0 * k.sum()
 
 
 class RowsMeet(Dense):
@@ -397,6 +413,32 @@ class ClaimsLinearMemory(Dense):
     linear_memory = True
 
 
+class GrowsUnseen(attn.Linear):
+    """No array is T x S, but one is T x S / 8."""
+
+    def __call__(self, q, k, v, *, mask=attn.FULL, bias=None):
+        some = jnp.repeat(k[..., : max(k.shape[-3] // 8, 1), :, :], 2, axis=-2)
+        scores = jnp.sin(jnp.einsum("...tnh,...snh->...nts", q, some))
+        unseen = (jnp.swapaxes(scores, -1, -2) @ scores).mean()
+        return super().__call__(q, k, v, mask=mask) + 0 * unseen
+
+
+class TakesFew(attn.Linear):
+    def __call__(self, q, k, v, *, mask=attn.FULL, bias=None):
+        if q.shape[-3] > 64:
+            raise ValueError("too many tokens")
+        return super().__call__(q, k, v, mask=mask)
+
+
+class EqualsItselfAlone(Dense):
+    """Each new record is traced anew."""
+
+    def __eq__(self, other):
+        return self is other
+
+    __hash__ = object.__hash__
+
+
 class DecodesWithoutHistory(Dense):
     def init_state(self, batch, **sizes):
         return jnp.zeros(())
@@ -557,6 +599,14 @@ class DropsWithoutAKey(Dropping):
         return super().__call__(q, k, v, dropout_key=key, **masked)
 
 
+class DropsTheSameForEveryKey(Dropping):
+    def __call__(self, q, k, v, *, dropout_key=None, **masked):
+        key = None if dropout_key is None else jax.random.key(0)
+        return super().__call__(q, k, v, dropout_key=key, **masked)
+
+    reference = __call__
+
+
 class DropsOthersBackward(Dropping):
     """A backward pass that draws anew: fair in the mean, and its gradient is of another output."""
 
@@ -581,6 +631,8 @@ MUTANTS = [
     (OffInBfloat16(), "equals_reference"),
     (IgnoresPadding(), "does_not_leak"),
     (IgnoresSegments(), "does_not_leak"),
+    (PoisonedByDocuments(), "does_not_leak"),
+    (OverflowReachesThePast(), "is_strictly_causal"),
     (SeesOneAhead(), "is_strictly_causal"),
     (PoisonedByPadding(), "does_not_leak"),
     (PoisonedByPaddedLengths(), "does_not_leak"),
@@ -593,6 +645,7 @@ MUTANTS = [
     (IgnoresBias(), "refuses_the_rest"),
     (RequiresInVain(), "refuses_the_rest"),
     (ClaimsLinearMemory(), "memory_is_linear"),
+    (GrowsUnseen(), "memory_is_linear"),
     (DecodesWithoutHistory(), "steps_equal_parallel"),
     (DecodesWithoutBias(), "steps_equal_parallel"),
     (TransposedWeights(), "weights_give_output"),
@@ -633,10 +686,12 @@ MUTANTS = [
     (NeedsABatchAxis(), "transforms_agree"),
     (TurnsGroups(), "transforms_agree"),
     (WidensUnderX64(), "traces_once_and_keeps_dtype"),
+    (EqualsItselfAlone(), "traces_once_and_keeps_dtype"),
     (NarrowsFloat64(), "traces_once_and_keeps_dtype"),
     (ClaimsToDropInLinearMemory(), "drops_fairly"),
     (TakesAnyRate(), "drops_fairly"),
     (DropsWithoutAKey(), "drops_fairly"),
+    (DropsTheSameForEveryKey(), "drops_fairly"),
 ]
 
 
@@ -645,6 +700,12 @@ def test_mutant_is_caught(mutant, law):
     (verdict,) = check(mutant, only=[law]).verdicts
     assert verdict.broken
     assert not verdict.broken.startswith("raised"), verdict.broken
+
+
+def test_memory_is_not_asked_beyond_a_records_own_length():
+    check(attn.Cosformer(length=64), only=["memory_is_linear"]).raise_if_broken()
+    (verdict,) = check(TakesFew(), only=["memory_is_linear"]).verdicts
+    assert verdict.broken == "raised ValueError: too many tokens"
 
 
 def test_one_law_may_be_named_alone():
