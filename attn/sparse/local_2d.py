@@ -15,6 +15,9 @@ from attn.sparse._raster import check_raster, raster
 from attn.sparse._reorder import Around, Part
 
 TILE = 8  # pixels a side: 64 tokens that lie together
+# a score by tiles takes this many times as long as one in the tokens' own order: its pixel is
+# looked up, and a block is one tile
+DEARER = 2
 
 
 def local_2d_attention(
@@ -33,8 +36,9 @@ def local_2d_attention(
     A square around each pixel of a height x width raster, by default the least square that holds S
     pixels (local attention of the Image Transformer, Parmar et al. 2018, arXiv:1802.05751, but
     around each pixel, not around blocks of them). Tokens from height * width on see nothing and are
-    not seen. O(T (reach + 8)^2) time: pixels are sorted into tiles of 8 x 8. Takes any mask and
-    bias. Raises ValueError for sides below 1, for one without the other and for a negative reach.
+    not seen. O(T (reach + 8)^2) time: pixels are sorted into tiles of 8 x 8, where the band of
+    rows that holds the squares would cost more. Takes any mask and bias. Raises ValueError for
+    sides below 1, for one without the other and for a negative reach.
     """
     return Local2DPattern(height=height, width=width, reach=reach)(q, k, v, mask=mask, bias=bias)
 
@@ -54,13 +58,18 @@ class Local2DPattern(Patterned):
 
     def of_length(self, max_length):
         height, width = raster(self.height, self.width, max_length)
-        return _InOrder(height=height, width=width, reach=self.reach, block=self.block)
+        return dataclasses.replace(self, height=height, width=width)
 
     def patterns(self, T, S):
         return (Local2D(*raster(self.height, self.width, S), self.reach),)
 
     def pieces(self, T, S):
         (pattern,) = self.patterns(T, S)
+        # the keys that a query's block meets: a band of rows, or the tiles around its own
+        band = min(2 * self.reach * pattern.width + 128, S)
+        around = ((2 * -(-self.reach // TILE) + 1) * TILE) ** 2
+        if band <= DEARER * around:
+            return super().pieces(T, S)
         by_tile = lambda length: _by_tile(length, pattern.width)
         (rows, at), (columns, of) = map(by_tile, (T, S))
         return ((Part(pattern, rows, columns, Around(at, of, self.reach)),),)
@@ -68,12 +77,6 @@ class Local2DPattern(Patterned):
     @classmethod
     def examples(cls):
         return cls(height=4, width=5, reach=1, block=8), cls(reach=2)
-
-
-class _InOrder(Local2DPattern):
-    """In the tokens' own order: of the past alone it visits fewer scores than tiles do."""
-
-    pieces = Patterned.pieces
 
 
 def _by_tile(length: int, width: int) -> tuple[Places, tuple[Places, Places]]:

@@ -10,10 +10,12 @@ from attn import Causal, _forms
 from attn._places import Places
 from attn.kernels import dispatch
 from attn.kernels.cudnn import Cudnn
-from attn.masks import FULL, Random, Window
+from attn.masks import FULL, Padding, Random, Window
 from attn.sparse._patterned import Patterned
 from attn.sparse._reorder import Part, Reordered, SameGroup
+from attn.sparse.local_2d import DEARER, TILE
 from attn.testing import assert_close, inputs
+from attn.testing.trying import compare, with_gradients
 
 T = 37
 PATTERNS = [name for name, kind in attn.MECHANISMS.items() if issubclass(kind, Patterned)]
@@ -388,3 +390,25 @@ def test_a_window_runs_by_a_kernel_where_the_platform_has_one(monkeypatch):
         assert bool(asked) == kernel, window
         reference = window.reference(q, k, v, mask=mask)
         assert_close(out, reference, dtype="float32", what=str(window))
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "reach", "tiled"),
+    [(8, 8, 3, False), (64, 64, 8, False), (16, 512, 8, True), (256, 256, 3, True)],
+)
+def test_pixels_are_sorted_into_tiles_where_rows_cost_more(height, width, reach, tiled):
+    pattern, size = attn.Local2DPattern(height=height, width=width, reach=reach), height * width
+    ((part,),) = pattern.pieces(size, size)
+    assert part.lies != tiled
+    assert pattern.visited(size, size) * size <= DEARER * ((2 * -(-reach // TILE) + 1) * TILE) ** 2
+
+
+@pytest.mark.parametrize("mask", [FULL, Causal() & Padding(jnp.array([30, 37]))], ids=str)
+def test_tiles_compute_the_same(monkeypatch, mask):
+    monkeypatch.setattr("attn.sparse.local_2d.DEARER", 0)
+    pattern = attn.Local2DPattern(height=4, width=10, reach=2, block=8)
+    ((part,),) = pattern.pieces(T, T)
+    assert not part.lies
+    arrays = inputs(pattern, T=T, S=T)
+    run = jax.jit(with_gradients(pattern))
+    compare(pattern, run, arrays, mask, None, dtype=jnp.float32, what="tiles")
