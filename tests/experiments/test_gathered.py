@@ -864,6 +864,25 @@ def test_a_variant_is_compared_with_the_first_of_its_own_comparison(tmp_path):
     assert "ompared" not in merged(shared).about
 
 
+def test_a_copy_of_the_first_under_another_name_is_not_in_its_place(tmp_path):
+    """All were tested against that of the last comparison, which may have fewer seeds."""
+
+    def left(label, seeds, **kinds):
+        runs = [
+            (dataclasses.replace(planned(kind, s), variant=name), (n + s) / 10)
+            for n, (name, kind) in enumerate(kinds.items())
+            for s in seeds
+        ]
+        begin(leave(tmp_path / label, runs), [p for p, _ in runs], Fairness())
+        return gathered.gathered(tmp_path / label)
+
+    a = left("a", range(4), softmax="softmax", linear="linear")
+    b = left("b", range(2), baseline="softmax", window="window")
+    against = {row.name: row.against for row in merged({"a": a, "b": b}).rows()}
+    assert against["softmax"] is against["baseline"] is None
+    assert (against["linear"].seeds, against["window"].seeds) == (4, 2)
+
+
 def test_runs_of_other_settings_are_not_edited_into_one_variant(tmp_path):
     runs = [(planned(), 0.25), (planned("linear"), 0.5)]
     workdir = leave(tmp_path, runs)
