@@ -43,7 +43,6 @@ from experiments.sinks import define_sinks
 from experiments.sources import sources
 from experiments.stdout import Console
 from experiments.sweep import Planned, plan
-from experiments.words import plural
 
 EQUAL = Fairness()  # as the config file has them
 Measure = Callable[[dict[str, Experiment], Path], dict[str, dict[str, Any]]]
@@ -162,7 +161,7 @@ def _run(values: flags.FlagValues, comparison: tuple[Sweep, Fairness]) -> None:
         planned,
         Path(values.workdir),
         title=f"Comparison: {values.config}",
-        about=f"{_about(values.config.partition(':')[0])} {_shape(planned[0].experiment)}",
+        about=f"{_about(values.config.partition(':')[0])} {_shape(planned)}",
         command=redact.started("experiments.compare"),
         run=functools.partial(train.run, progress=launch is here, sinks=values.sink, kept=kept),
         measure=functools.partial(costs, kept=kept),
@@ -193,15 +192,27 @@ def _about(path: str) -> str:
     return " ".join(docstring.partition("\n\n")[0].split())
 
 
-def _shape(x: Experiment) -> str:
-    """What every millisecond, byte and FLOP of the report depends on."""
-    layers, heads = plural(x.model.layers, "layer"), plural(x.model.heads, "head")
-    length, held_out = x.posed.train_length, x.posed.length
-    longer = f" ({held_out} where held out, and for a state)" if held_out > length else ""
+def _shape(planned: Sequence[Planned]) -> str:
+    """What every millisecond, byte and FLOP of the report depends on, each value that a run has."""
+    every = lambda of: sorted({of(p.experiment) for p in planned})
+    lengths = every(lambda x: (x.posed.train_length, x.posed.length))
+    layers, heads = every(lambda x: x.model.layers), every(lambda x: x.model.heads)
+    batches, widths = every(lambda x: x.train.batch_size), every(lambda x: x.model.width)
+    s = lambda numbers: "" if numbers == [1] else "s"
     return (
-        f"Sequences of {length}{longer}, batch {x.train.batch_size}; "
-        f"{layers} of width {x.model.width} with {heads}."
+        f"Sequences of {_or([_length(*x) for x in lengths])}, batch {_or(batches)}; "
+        f"{_or(layers)} layer{s(layers)} of width {_or(widths)} with {_or(heads)} head{s(heads)}."
     )
+
+
+def _length(trained: int, held_out: int) -> str:
+    longer = f" ({held_out} where held out, and for a state)" if held_out > trained else ""
+    return f"{trained}{longer}"
+
+
+def _or(values: Sequence[Any]) -> str:
+    *others, last = map(str, values)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -192,14 +192,16 @@ class Session:
             self.display.warn(f"{self.metrics} lacks {lost} of the rows up to step {self.step}")
         train, pending = self.experiment.train, []
         batches, looked = self._batches(), time.monotonic()
-        while self.step < train.steps and not self.signals.caught:
+        stopping = bool(self.signals.caught)
+        while self.step < train.steps and not stopping:
             pending.append(self._train(*batches))
             self.step += self.together
             last = self.step == train.steps
             batches = None if last else self._batches()  # while the device is at work
             jax.block_until_ready(pending[-AHEAD:][0])
             scoring = last or self.step % train.eval_every == 0
-            saving = last or self.step % train.save_every == 0 or bool(self.signals.caught)
+            stopping = bool(self.signals.caught)  # read once: what stops saves its rows too
+            saving = last or self.step % train.save_every == 0 or stopping
             if scoring or saving or time.monotonic() - looked > LOOK:
                 rows = self._fetch(pending)
                 if not rows:

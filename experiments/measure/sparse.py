@@ -12,7 +12,7 @@ import numpy as np
 from attn import Mechanism
 from attn.testing.cases import base_mask
 from experiments.measure import cost, turns
-from experiments.measure.attention import labels
+from experiments.measure.attention import PRODUCTS, labels
 from experiments.measure.machine import on_cpu
 from experiments.measure.options import Options
 from experiments.measure.turns import MODES, OURS, Contender, Group, Row
@@ -72,7 +72,7 @@ class Sparse:
             lambda: turns.compiled_with_gates(attend, inputs, mode, arrays),
             judge if shape.T <= self.judged else None,
             ours=True,
-            work=work * shape.B * (1 if mode == MODES[0] else 2.5),
+            work=work * shape.B * PRODUCTS[mode] / PRODUCTS[MODES[0]],
         )
 
 

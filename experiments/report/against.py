@@ -3,6 +3,7 @@ many."""
 
 import dataclasses
 import statistics
+from collections.abc import Mapping
 
 from experiments.report.stats import LEVEL, Score, holm, paired
 
@@ -35,15 +36,24 @@ class Against:
 def against(scores: dict[str, dict[int, Score]]) -> dict[str, Against]:
     """`scores` are by variant and seed, the reference first. A variant that shares fewer than two
     seeds with it is not there."""
+    return corrected(tested(scores))
+
+
+def tested(scores: dict[str, dict[int, Score]]) -> dict[str, Against]:
+    """`against`, not corrected yet."""
     reference, *others = scores
-    ps, differences = {}, {}
+    found = {}
     for name in others:
         common = sorted(scores[name].keys() & scores[reference].keys())
         a, b = ([scores[of][seed] for seed in common] for of in (reference, name))
         if (p := paired(a, b)) is not None:
-            ps[name], differences[name] = p, [y.accuracy - x.accuracy for x, y in zip(a, b)]
-    most = lambda name: max(len(scores[name]), len(scores[reference]))
-    return {
-        name: Against(statistics.fmean(differences[name]), p, len(differences[name]), most(name))
-        for name, p in holm(ps).items()
-    }
+            difference = statistics.fmean(y.accuracy - x.accuracy for x, y in zip(a, b))
+            most = max(len(scores[name]), len(scores[reference]))
+            found[name] = Against(difference, p, len(common), most)
+    return found
+
+
+def corrected(found: Mapping[str, Against]) -> dict[str, Against]:
+    """For there being so many, whichever reference each is tested against."""
+    ps = holm({name: one.p for name, one in found.items()})
+    return {name: dataclasses.replace(found[name], p=p) for name, p in ps.items()}

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.records import is_number
-from experiments.report.against import Against, against
+from experiments.report.against import Against, corrected, tested
 from experiments.report.stats import Score, interval
 
 
@@ -93,9 +93,11 @@ def variants(
     for names in by_task(cells).values():
         score = lambda name: {c.seed: c.scores["test"] for c in by_name[name] if c.result}
         own = {name: (firsts or {}).get(name, names[0]) for name in names}
+        uncorrected = {}
         for first in dict.fromkeys(own.values()):
             compared = [first, *(x for x in names if own[x] == first != x)]
-            found |= against({name: score(name) for name in compared})
+            uncorrected |= tested({name: score(name) for name in compared})
+        found |= corrected(uncorrected)  # for all of a task
     return [
         Variant(name, tuple(own), costs.get(name, {}), found.get(name))
         for name, own in by_name.items()

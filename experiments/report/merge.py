@@ -104,10 +104,10 @@ def _firsts(cells: Sequence[Cell], comparisons: Named) -> dict[str, str]:
 def _on_own_machines(firsts: Mapping[str, str], cells: Sequence[Cell]) -> dict[str, str]:
     """Each first as it ran on the machine of the variant that it is for, where it did."""
     ran = {c.variant: (seedless(c.config), c.machine) for c in cells if c.result}
-    names = {one: name for name, one in ran.items()}
+    names = {one: name for name, one in reversed(ran.items())}  # of several the one that is first
 
     def nearest(name: str, first: str) -> str:
-        if not {name, first} <= ran.keys():
+        if not {name, first} <= ran.keys() or ran[first][1] == ran[name][1]:
             return first
         return names.get((ran[first][0], ran[name][1]), first)
 

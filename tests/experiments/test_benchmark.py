@@ -18,7 +18,7 @@ import pytest
 from absl import flags
 from rich.console import Console
 
-from attn import MECHANISMS, Causal, Padding, Segments, Window
+from attn import FULL, MECHANISMS, Causal, Padding, Segments, Window
 from experiments import benchmark, provenance
 from experiments.errors import ConfigError, Interrupted, LabError
 from experiments.measure import commits, cost, decoding, machine, overhead, torch_peers
@@ -199,6 +199,14 @@ def test_needed_work_is_what_the_mask_shows():
     assert pairs(Causal() & Segments(halves, halves), 300) == 2 * 150 * 151 / 2
     shape = cost.Shape(B=2, T=10, N=4, K=2, H=8)
     assert needed(shape, Causal(), MODES[1]) == 2 * 7 * 55 * 2 * 4 * 8
+
+
+def test_work_in_visited_blocks_is_that_of_softmax_where_all_are_visited():
+    """With backward it was that of the backward pass alone."""
+    shape = cost.Shape(B=2, T=256, N=4, K=2, H=16)
+    for mode in MODES:
+        all_of = suites()["sparse"].contender(MECHANISMS["softmax"](), shape, [()], mode)
+        assert all_of.work == needed(shape, FULL, mode)
 
 
 def test_decoding_reads_a_cache_in_place():

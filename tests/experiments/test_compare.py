@@ -671,14 +671,23 @@ def test_a_report_is_about_the_first_paragraph_of_its_config(tmp_path):
 
 
 def test_one_of_a_thing_is_not_many():
-    said = compare._shape(experiment())
+    said = compare._shape([Planned("", experiment())])
     assert said == "Sequences of 64, batch 4; 1 layer of width 16 with 4 heads."
+
+
+def test_the_shape_of_a_report_is_that_of_all_its_runs():
+    """Of configs/pathfinder.py all ten models were said to be of the first one's size."""
+    models = [{"layers": 1, "heads": 4}, {"layers": 1, "heads": 1}, {"layers": 3, "heads": 2}]
+    default = to_dict(experiment())
+    runs = [Planned("", from_dict(default | {"model": default["model"] | x})) for x in models]
+    told = "Sequences of 64, batch 4; 1 or 3 layers of width 16 with 1, 2 or 4 heads."
+    assert compare._shape([*runs, *runs]) == told
 
 
 def test_the_length_that_is_timed_is_the_one_that_is_trained_on():
     """And that of a state is the longest, where the report said "as long as in training"."""
     x = read(str(Path(__file__).parents[2] / "configs/extrapolation.py"))
-    assert "16 (64 where held out, and for a state), batch" in compare._shape(x)
+    assert "16 (64 where held out, and for a state), batch" in compare._shape([Planned("", x)])
     assert {shape.T for _, shape, _ in layers(x)} == {16}
     assert tokens(x) == 16 * x.train.batch_size
     longest = from_dict(to_dict(x) | {"task": task("induction", length=64)})

@@ -864,6 +864,41 @@ def test_a_variant_is_compared_with_the_first_of_its_own_comparison(tmp_path):
     assert "ompared" not in merged(shared).about
 
 
+def test_all_tests_of_a_task_are_corrected_together():
+    """Of a report of several comparisons or machines those of each were, as if there were no more:
+    of ten false ones four in ten reports had a finding."""
+    at_accuracy = lambda x: {"test": {"accuracy": x, "answers": 1000}}
+    cells = [
+        Cell(f"{name}-{s}", name, s, {"seed": s}, at_accuracy(x + noise), None)
+        for name, x in (("a", 0.5), ("b", 0.6), ("c", 0.5), ("d", 0.62))
+        for s, noise in enumerate((0.01, -0.01, 0.0))
+    ]
+    own = {"a": "a", "b": "a", "c": "c", "d": "c"}
+    p = lambda some: {x.name: x.against.p for x in variants(some, {}, own) if x.against}
+    alone, together = p(cells[:6]) | p(cells[6:]), p(cells)
+    assert alone["d"] < alone["b"] == together["b"]
+    assert together["d"] == pytest.approx(2 * alone["d"])
+
+
+def test_a_copy_of_the_first_under_another_name_is_not_in_its_place(tmp_path):
+    """All were tested against that of the last comparison, which may have fewer seeds."""
+
+    def left(label, seeds, **kinds):
+        runs = [
+            (dataclasses.replace(planned(kind, s), variant=name), (n + s) / 10)
+            for n, (name, kind) in enumerate(kinds.items())
+            for s in seeds
+        ]
+        begin(leave(tmp_path / label, runs), [p for p, _ in runs], Fairness())
+        return gathered.gathered(tmp_path / label)
+
+    a = left("a", range(4), softmax="softmax", linear="linear")
+    b = left("b", range(2), baseline="softmax", window="window")
+    against = {row.name: row.against for row in merged({"a": a, "b": b}).rows()}
+    assert against["softmax"] is against["baseline"] is None
+    assert (against["linear"].seeds, against["window"].seeds) == (4, 2)
+
+
 def test_runs_of_other_settings_are_not_edited_into_one_variant(tmp_path):
     runs = [(planned(), 0.25), (planned("linear"), 0.5)]
     workdir = leave(tmp_path, runs)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from tiny_experiment import STEPS, TINY, rows, state_digest, tiny, write_config
 
-from experiments import loop, train
+from experiments import loop, signals, train
 from experiments.errors import (
     CheckpointError,
     ConfigError,
@@ -75,6 +75,31 @@ def test_stopped_at_any_step_it_ends_the_same(whole: Path, tmp_path: Path, monke
     expected = json.loads((whole / "result.json").read_text())
     same = ("validation", "test", "best_step", "parameters", "baselines")
     assert {k: result[k] for k in same} == {k: expected[k] for k in same}
+
+
+@pytest.mark.parametrize("look", range(2, 7))
+def test_stopped_between_any_two_looks_for_signals_it_has_all_rows(
+    look, whole: Path, tmp_path: Path, monkeypatch
+):
+    """After the look that decides on saving, the state was saved without the last steps' rows."""
+
+    class Late(signals.Signals):
+        looks = 0
+
+        @property
+        def caught(self):
+            self.looks += 1
+            return signal.SIGTERM if self.looks >= look else None
+
+        caught = caught.setter(lambda self, value: None)
+
+    monkeypatch.setattr(loop, "LOOK", 1e9)
+    with monkeypatch.context() as once:
+        once.setattr(loop, "Signals", Late)
+        with pytest.raises(Interrupted):
+            train.run(tiny(), tmp_path, progress=False)
+    train.run(tiny(), tmp_path, progress=False)
+    assert rows(tmp_path) == rows(whole)
 
 
 @pytest.mark.slow
