@@ -44,7 +44,7 @@ def window_attention(
     record = SlidingWindow(left=left, right=right, rate=rate, block=block)
     mask, bias = check_qkv(q, k, v, mask, bias)
     dropout = as_dropout(dropout_rate, dropout_key, q, k)
-    parts = record.pieces(q.shape[-3], k.shape[-3])
+    parts = record.running(q.shape[-3], k.shape[-3])
     return attend_parts(parts, q, k, v, mask, bias, scale=scale, dropout=dropout, block=block)
 
 
@@ -97,6 +97,6 @@ class SlidingWindow(Patterned):
     def examples(cls):
         return (
             cls(left=3, right=2, block=8),
-            cls(left=2, right=1, rate=3),
+            cls(left=2, right=1, rate=3, block=8),
             cls(left=40, right=0, block=8),
         )

@@ -1,5 +1,7 @@
 """Each pattern is the one its paper draws, its parts make it up, and its work is as claimed."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -412,3 +414,21 @@ def test_tiles_compute_the_same(monkeypatch, mask):
     arrays = inputs(pattern, T=T, S=T)
     run = jax.jit(with_gradients(pattern))
     compare(pattern, run, arrays, mask, None, dtype=jnp.float32, what="tiles")
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_short_pattern_runs_whole(name):
+    """Its pieces visited up to twice the scores that there are, and took up to three times as
+    long."""
+    for mechanism in attn.MECHANISMS[name].examples():
+        whole = dataclasses.replace(mechanism, block=None)
+        assert all(
+            parts == (Part(pattern),)
+            for parts, pattern in zip(
+                whole.running(200, 256), whole.patterns(200, 256), strict=True
+            )
+        )
+        assert whole.visited(256, 256) <= 1
+        assert whole.running(200, 257) == whole.pieces(200, 257)
+        in_blocks = dataclasses.replace(mechanism, block=8)
+        assert in_blocks.running(200, 256) == in_blocks.pieces(200, 256)
