@@ -53,7 +53,10 @@ class Attention(Projections):
     L2 norm and learn one number in place of 1 / sqrt(H)); if a head holds several vectors side
     by side (the mechanism's `parts`), each is normalised and rotated separately. With `xpos`, q and
     k are also scaled about the middle of `max_length`, so that scores fall with distance (Sun et
-    al. 2022, arXiv:2212.10554).
+    al. 2022, arXiv:2212.10554). What is made of q and k after that, before their product, makes
+    rotated scores depend on the positions too, not on their distance alone: feature maps (Linear,
+    where RoFormer rotates the features), hidden layers (Additive), decays of channels (GLA, KDA);
+    with `xpos`, norms as well (DeltaNet, Softmax(qk_norm=True); `qk_norm` here is before it).
 
     A mechanism with `shared_qk` has one kernel for q and k (Reformer, Kitaev et al. 2020,
     arXiv:2001.04451), [width, 2 N H], K = N. `bias` adds a bias to each of these products.

@@ -18,7 +18,8 @@ class EncoderConfig:
     the layer (`attn.Differential.for_layers(layers)`); a `Mixer` such as `attn.nn.LSTM()` may take
     the place of any, and the heads are those of the layers that attend. `kv_heads` None is `heads`,
     `head_dim` None is width / heads, `mlp_width` 0 leaves the position-wise network out. `dropout`
-    is that of the residual paths; the share of dropped weights is the mechanism's `dropout_rate`.
+    is that of the embedded tokens and of the residual paths (Vaswani et al. 2017, section 5.4); the
+    share of dropped weights is the mechanism's `dropout_rate`.
 
     Raises a ValueError that names every mistake at once.
     """

@@ -105,6 +105,15 @@ def test_dropout_is_a_function_of_its_key():
     )  # no key, no dropout
 
 
+def test_embedded_tokens_are_dropped_with_their_positions():
+    encoder = build(dropout=0.25, positions="learned", embedding_norm=True)
+    tokens = jnp.zeros((50, 6), jnp.int32)
+    whole = encoder.embedding(tokens, dropout_key=None)
+    x = encoder.embedding(tokens, dropout_key=KEY)
+    assert abs((x == 0).mean() - 0.25) < 0.02
+    near(jnp.where(x == 0, 0, whole / 0.75), x)
+
+
 @pytest.mark.slow
 def test_each_layer_drops_its_own():
     stack = build(dropout=0.5, layers=2, tied=True).stack

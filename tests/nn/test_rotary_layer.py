@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 from toy_mechanism import SOFTMAX, build, config, run
 
-from attn import FULL, NSA, Causal, Differential, Linear, Reformer, Window
+from attn import FULL, GLA, NSA, Causal, Differential, Linear, Reformer, Softmax, Window
 from attn.nn import Attention, Decoder
 from attn.positions import Rotary
 
@@ -54,6 +54,27 @@ def test_xpos_at_length_4096_is_finite_and_depends_on_the_distance_only():
     )
     np.testing.assert_allclose(near, far, atol=2e-3)
     assert np.isfinite(far).all()
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "xpos", "by_distance"),
+    [
+        (SOFTMAX, False, True),
+        (Softmax(qk_norm=True), False, True),
+        (Softmax(qk_norm=True), True, False),
+        (Linear(), False, False),
+        (GLA(), False, False),
+    ],
+    ids=["softmax", "normed", "normed, xpos", "linear", "gla"],
+)
+def test_what_is_made_of_rotated_q_and_k_may_depend_on_the_positions(mechanism, xpos, by_distance):
+    layer = Attention(8, num_heads=2, mechanism=mechanism, max_length=2048, xpos=xpos,
+                      key=jax.random.key(0))  # fmt: skip
+    x = jnp.asarray(RNG.normal(size=(1, 9, 8)), jnp.float32)
+    near, far = (
+        run(layer, x, mask=Causal(), positions=jnp.arange(9) + start) for start in (0, 2000)
+    )
+    assert (abs(near - far).max() < 1e-4) == by_distance
 
 
 @pytest.mark.parametrize("shape", [(0, 7), (2, 0)], ids=str)
