@@ -77,11 +77,12 @@ def test_alternating_heads_are_the_papers_two_kinds(mechanism, of_head):
         parts = sum(of_part(part, T, T) for part in mechanism.pieces(T, T)[n])
         np.testing.assert_array_equal(parts, drawn(of_head[n]))
     q, k, v, _ = inputs(mechanism, T=T, S=T)
-    out = mechanism(q, k, v)
+    whole, in_pieces = mechanism(q, k, v), dataclasses.replace(mechanism, block=8)(q, k, v)
     for head in range(4):
         seen = attn.Array(jnp.asarray(drawn(of_head[head % 2]))[None])
-        want = attn.dot_product_attention(q, k, v, mask=seen)
-        np.testing.assert_allclose(out[..., head, :], want[..., head, :], rtol=0, atol=2e-6)
+        want = attn.dot_product_attention(q, k, v, mask=seen)[..., head, :]
+        for out in (whole, in_pieces):
+            np.testing.assert_allclose(out[..., head, :], want, rtol=0, atol=2e-6)
 
 
 def test_a_dilated_segment_costs_its_length_over_the_square_of_its_rate():
@@ -149,7 +150,7 @@ def test_square_root_patterns_visit_few_blocks(kind):
 
 @pytest.mark.slow
 def test_biases_and_dropout_are_those_of_the_tokens_own_places():
-    mechanism = attn.StridedPattern(stride=4, dropout_rate=0.3)
+    mechanism = attn.StridedPattern(stride=4, dropout_rate=0.3, block=8)
     q, k, v, _ = inputs(mechanism)
     normal = lambda *shape: jnp.asarray(np.random.default_rng(5).normal(size=shape), jnp.float32)
     arrays = (normal(2, 4, 19, 19), normal(1, 4, 19, 1), normal(2, 1, 1, 19))
@@ -161,16 +162,17 @@ def test_biases_and_dropout_are_those_of_the_tokens_own_places():
 
 def test_queries_that_lie_in_order_are_not_copied():
     """The last keys of all blocks are gathered for queries that stay where they are."""
-    q, k, v, _ = inputs(attn.FixedPattern(), T=T, S=T)
-    made = jax.make_jaxpr(attn.fixed_attention)(q, k, v)
+    mechanism = attn.FixedPattern(block=8)
+    q, k, v, _ = inputs(mechanism, T=T, S=T)
+    made = jax.make_jaxpr(mechanism)(q, k, v)
     shapes = [e.outvars[0].aval.shape for e in made.eqns if e.params.get("name") == "_take"]
     assert {shape[-3] for shape in shapes} == {5}  # the last of each 7
 
 
 def test_a_part_that_nobody_is_about_is_nothing():
-    mechanism = attn.GlobalWindow(window=2, positions=(50,))
+    mechanism = attn.GlobalWindow(window=2, positions=(50,), block=8)
     q, k, v, _ = inputs(mechanism)
-    want = attn.window_attention(q, k, v, left=2, right=2, mask=FULL)
+    want = attn.window_attention(q, k, v, left=2, right=2, mask=FULL, block=8)
     np.testing.assert_array_equal(mechanism(q, k, v), want)
 
 
