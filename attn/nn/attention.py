@@ -100,6 +100,7 @@ class Attention(Projections):
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
             max_length=max_length,
+            rotary=rotary,
             xpos=xpos,
         )
         super().__init__(
