@@ -2,6 +2,7 @@
 
 import math
 
+from attn._rotary import Rotary
 from attn._settings import is_integer, is_number
 from attn.mechanism import Mechanism
 from attn.norms import HeadNorm
@@ -36,6 +37,17 @@ def turned_too_far(mechanism: Mechanism, turned: int) -> str:
         return ""
     what = f"expected rotary.fraction to turn at most the first {most} channels of each head"
     return f"{what}, which {mechanism!r} keeps as they are, got {turned}"
+
+
+def undone(mechanism: Mechanism, rotary: Rotary, xpos: bool) -> str:
+    """Why the mechanism would undo the scales of rotated q and k, "" if it does not."""
+    what = "xPos" if xpos else "" if rotary.temperature == 1 else rotary.scaling
+    if not (mechanism.qk_norm and what):
+        return ""
+    return (
+        f"{what} scales queries and keys, which {mechanism.name} with qk_norm=True undoes; set the "
+        "layer's qk_norm instead, which comes first"
+    )
 
 
 def check_requests(mechanism: Mechanism) -> None:

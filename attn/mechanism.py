@@ -56,6 +56,8 @@ class Mechanism(abc.ABC):
     # whether an output depends on its query and the keys alone: not on the query's position, nor on
     # other queries, which in a decoder are not generated yet
     crosses: ClassVar[bool] = False
+    # whether it divides each query and key by its size: it would undo what a layer scales them by
+    qk_norm: ClassVar[bool] = False
     # whether a layer projects one array for q and k
     shared_qk: ClassVar[bool] = False
     # whether all heads compute the same function: one alone gives what it gives among others

@@ -195,7 +195,8 @@ class Softmax(Cached):
     """Exact softmax over scaled dot products (Vaswani et al. 2017), with options from later work.
 
     `sinks` "zero" or "learned" is one extra logit per head; `qk_norm` divides each query and key by
-    its root mean square (after Henry et al. 2020); scores are divided by `temperature`, a number or
+    its root mean square (after Henry et al. 2020), as a layer has turned it: xPos and YaRN, whose
+    scale that would undo, are refused beside it. Scores are divided by `temperature`, a number or
     "learned", one for each head. With `output_gate="sigmoid"` a layer multiplies the output by the
     sigmoid of a projection of its input (Gated Attention, Qiu et al. 2025, arXiv:2505.06708).
     """

@@ -74,28 +74,32 @@ def _decay(q, k, log_decay, mask) -> Decay | None:
     _check_decay(q, k, log_decay)
     if S == 0:
         return None
-    (padding, segments), _ = mask.take(Padding, Segments)
+    (padding,), _ = mask.take(Padding)
+    joined = mask.mask_terms if isinstance(mask, And) else (mask,)
+    segments = [term for term in joined if isinstance(term, Segments)]
     log_decay = wide(log_decay).astype(wide(q).dtype)
     if padding is not None:
         seen, log_decay = aligned(padding.seen_keys(S)[..., None], log_decay)
         log_decay = jnp.where(seen, log_decay, 0)
     at = jnp.clip(jnp.arange(T) + _offset(mask), 0, S - 1)
-    if segments is not None:
+    if segments:
         return _within(segments, log_decay, at)
     total = running(log_decay)
     return Decay(jnp.take(total, at, axis=-3), total)
 
 
-def _within(segments: Segments, log_decay: Float[Array, "*B S N"], at: Int[Array, " T"]) -> Decay:
-    """Running sums by document, over keys and, at their positions, queries with gates of 0."""
+def _within(
+    segments: list[Segments], log_decay: Float[Array, "*B S N"], at: Int[Array, " T"]
+) -> Decay:
+    """Running sums by document (of tokens that share all their ids), over keys and, at their
+    positions, queries with gates of 0."""
     *batch, S, _ = log_decay.shape
     n, L = len(batch), S + len(at)
     every = lambda x: jnp.broadcast_to(x, (*batch, x.shape[-1]))
-    queries, keys = map(every, segments.ids)
-    ids = jnp.concatenate([keys, queries], -1)
+    ids = [jnp.concatenate([*map(every, each.ids[::-1])], -1) for each in segments]
     # a query comes after the key at its place
     place = every(jnp.concatenate([jnp.arange(S), at])), every(jnp.arange(L))
-    order = jax.lax.sort((ids, *place), num_keys=3)[2]
+    order = jax.lax.sort((*ids, *place), num_keys=len(ids) + 2)[-1]
     take = lambda x, at: jnp.take_along_axis(x, at.reshape(at.shape + (1,) * (x.ndim - n - 1)), n)
     gates = jnp.pad(log_decay, [(0, 0)] * n + [(0, L - S), (0, 0)])
     total = take(running(take(gates, order)), jnp.argsort(order, axis=-1))

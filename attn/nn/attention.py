@@ -56,7 +56,7 @@ class Attention(Projections):
     al. 2022, arXiv:2212.10554). What is made of q and k after that, before their product, makes
     rotated scores depend on the positions too, not on their distance alone: feature maps (Linear,
     where RoFormer rotates the features), hidden layers (Additive), decays of channels (GLA, KDA);
-    with `xpos`, norms as well (DeltaNet, Softmax(qk_norm=True); `qk_norm` here is before it).
+    with `xpos`, norms as well (DeltaNet; Softmax(qk_norm=True) is refused, `qk_norm` here is not).
 
     A mechanism with `shared_qk` has one kernel for q and k (Reformer, Kitaev et al. 2020,
     arXiv:2001.04451), [width, 2 N H], K = N. `bias` adds a bias to each of these products.
@@ -103,6 +103,7 @@ class Attention(Projections):
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
             max_length=max_length,
+            rotary=rotary,
             xpos=xpos,
         )
         super().__init__(

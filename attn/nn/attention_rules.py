@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from attn._requests import check_requests
+from attn._requests import check_requests, undone
 from attn._settings import check_count, check_flag
 from attn.masks import Causal, Mask
 from attn.mechanism import Mechanism
@@ -28,6 +28,7 @@ def heads_of(
     num_kv_heads: int | None,
     head_dim: int | None,
     max_length: int,
+    rotary: Rotary,
     xpos: bool,
 ) -> tuple[int, int, int]:
     """The numbers of query heads and key heads, and their width. Raises ValueError for sizes that
@@ -46,6 +47,8 @@ def heads_of(
         raise ValueError(f"num_kv_heads: expected {N} with shared_qk, got {K}")
     if xpos and mechanism.shared_qk:
         raise ValueError("xpos: expected False with shared_qk, for it scales q and k apart")
+    if wrong := undone(mechanism, rotary, xpos):
+        raise ValueError(f"{'xpos' if xpos else 'rotary'}: {wrong}")
     H = width // N if head_dim is None else head_dim
     check_count("head_dim", H)
     if H % mechanism.parts:

@@ -5,7 +5,7 @@ from typing import Literal, get_args, get_origin
 
 import numpy as np
 
-from attn._requests import turned_too_far, wrong_requests
+from attn._requests import turned_too_far, undone, wrong_requests
 from attn._settings import is_hashable, is_integer, is_number
 from attn.biases import Bias
 from attn.masks import Causal
@@ -146,6 +146,10 @@ def _relations(c) -> list[str]:
             f"positions: xpos scales queries and keys apart, and {kinds} has one array for both",
         ),
         (
+            lost := _undone(c),
+            f"{'positions' if c.positions == 'xpos' else 'rotary'}: {lost}",
+        ),
+        (
             c.positions == "xpos" and c.pooling == "cls",
             "pooling: expected another with positions='xpos', which needs Causal, where "
             "CLS at index 0 sees no other token, got 'cls'",
@@ -252,6 +256,14 @@ def _unfit(c, head_dim: int, parts: int) -> str:
         return str(error)
     attending = [m for m in c.mechanisms if isinstance(m, Mechanism)]
     return next(filter(None, (turned_too_far(m, turned) for m in attending)), "")
+
+
+def _undone(c) -> str:
+    """Why a mechanism would undo the scales of rotated q and k, "" if none does."""
+    if c.positions not in TURNED:
+        return ""
+    attending = [m for m in c.mechanisms if isinstance(m, Mechanism)]
+    return next(filter(None, (undone(m, c.rotary, c.positions == "xpos") for m in attending)), "")
 
 
 def _even(parts: int) -> str:

@@ -91,6 +91,15 @@ def test_queries_of_documents_stand_among_their_keys():
         np.testing.assert_allclose(out[i, 0], want, atol=1e-6)
 
 
+def test_several_segments_are_documents_of_tokens_that_share_all_ids():
+    """Only the first were counted, so that their order mattered."""
+    one, two = jnp.asarray([[0, 0, 0, 1, 1, 1]]), jnp.asarray([[0, 1, 0, 0, 1, 0]])
+    arrays = drawn(6)
+    want = attend(*arrays, CAUSAL & Segments(one * 2 + two))
+    for mask in (Segments(one) & Segments(two), Segments(two) & Segments(one)):
+        np.testing.assert_allclose(attend(*arrays, CAUSAL & mask), want, atol=1e-6)
+
+
 @pytest.mark.parametrize("gate", [np.nan, np.inf, 0.5])
 def test_a_gate_that_is_none_reaches_what_forgets_by_it_alone(gate):
     q, k, v, log_decay = drawn(12)

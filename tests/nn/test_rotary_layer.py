@@ -9,7 +9,18 @@ import pytest
 from flax import nnx
 from toy_mechanism import SOFTMAX, build, config, run
 
-from attn import FULL, GLA, NSA, Causal, Differential, Linear, Reformer, Softmax, Window
+from attn import (
+    FULL,
+    GLA,
+    NSA,
+    Causal,
+    DeltaNet,
+    Differential,
+    Linear,
+    Reformer,
+    Softmax,
+    Window,
+)
 from attn.nn import Attention, Decoder
 from attn.positions import Rotary
 
@@ -61,11 +72,12 @@ def test_xpos_at_length_4096_is_finite_and_depends_on_the_distance_only():
     [
         (SOFTMAX, False, True),
         (Softmax(qk_norm=True), False, True),
-        (Softmax(qk_norm=True), True, False),
+        (DeltaNet(), False, True),
+        (DeltaNet(), True, False),
         (Linear(), False, False),
         (GLA(), False, False),
     ],
-    ids=["softmax", "normed", "normed, xpos", "linear", "gla"],
+    ids=["softmax", "normed", "delta", "delta, xpos", "linear", "gla"],
 )
 def test_what_is_made_of_rotated_q_and_k_may_depend_on_the_positions(mechanism, xpos, by_distance):
     layer = Attention(8, num_heads=2, mechanism=mechanism, max_length=2048, xpos=xpos,
@@ -109,6 +121,11 @@ def test_xpos_without_causal_is_refused():
         (dict(positions="rotary", rotary=Rotary(fraction=0.3)), "rotary: rotary turns pairs: exp"),
         (dict(positions="xpos", heads=4), "positions: xpos turns pairs, so it needs an even head"),
         (dict(positions="xpos", mechanism=Reformer(shared_qk=True)), "positions: xpos scales"),
+        (dict(positions="xpos", mechanism=Softmax(qk_norm=True)), "positions: xPos scales"),
+        (
+            dict(positions="rotary", head_dim=8, rotary=YARN, mechanism=Softmax(qk_norm=True)),
+            "rotary: yarn scales",
+        ),
         (
             dict(positions="xpos", pooling="cls"),
             "pooling: expected another with posit",
@@ -119,3 +136,19 @@ def test_settings_that_do_not_fit_are_named(changes, message):
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         config(**changes)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"), [(dict(xpos=True), "xpos"), (dict(rotary=YARN), "rotary")]
+)
+def test_a_record_that_undoes_the_scales_of_positions_is_refused_by_a_layer(changes, name):
+    layer = lambda mechanism, **more: Attention(
+        8, num_heads=2, mechanism=mechanism, max_length=16, key=jax.random.key(0), **changes, **more
+    )
+    with pytest.raises(ValueError, match=f"{name}: .* scales queries and keys, which Softmax with"):
+        layer(Softmax(qk_norm=True))
+    layer(Softmax(), qk_norm=True)  # comes before them
+
+
+def test_rotary_positions_that_scale_nothing_go_with_a_record_that_norms_queries_and_keys():
+    config(positions="rotary", head_dim=8, mechanism=Softmax(qk_norm=True))
