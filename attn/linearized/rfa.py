@@ -83,6 +83,10 @@ class RFA(Linearized):
     def requires(self):
         return (Causal,) if self.gated else ()
 
+    @property
+    def crosses(self):
+        return not self.gated
+
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         return {"sigma": jnp.ones((num_kv_heads, head_dim), jnp.float32)}
 
