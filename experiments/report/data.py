@@ -27,6 +27,7 @@ class Cell:
     notes: dict[str, str] = dataclasses.field(default_factory=dict)  # how it was made fair
     machine: str = ""  # that it was trained on
     code: dict[str, str] = dataclasses.field(default_factory=dict)  # by which: commit and versions
+    own: str = ""  # its variant in its own comparison, where a report calls that otherwise
 
     @functools.cached_property
     def scores(self) -> dict[str, Score]:

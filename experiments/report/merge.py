@@ -35,8 +35,7 @@ def merged(comparisons: Named) -> Comparison:
     if len(comparisons) == 1:
         (one,) = comparisons.values()
         firsts = _firsts(one.cells, comparisons) if several_machines else {}
-        about = " ".join(filter(None, (one.about, _tested(firsts))))
-        return dataclasses.replace(one, about=about, firsts=firsts)
+        return dataclasses.replace(one, compared=_tested(firsts), firsts=firsts)
     intact = lambda x: [c for c in x.cells if is_of(c.name, c.config)]  # not edited, nor gone
     # by the names that do not tell machines apart: on another machine it would seem the same
     unlikes = unlike((c.variant, c.config) for x in before.values() for c in intact(x))
@@ -52,7 +51,8 @@ def merged(comparisons: Named) -> Comparison:
     said = lambda text: "\n".join(f"{label}: {text(x)}" for label, x in parts.items() if text(x))
     return Comparison(
         title=f"Comparisons: {', '.join(parts)}",
-        about="\n".join(filter(None, (said(lambda x: x.about), _tested(firsts), _timed(parts)))),
+        about=said(lambda x: x.about),
+        compared="\n".join(filter(None, (_tested(firsts), _timed(parts)))),
         cells=cells,
         costs=_ordered(cells, [x.costs for x in parts.values()]),
         baselines=together({label: x.baselines for label, x in parts.items()}),
@@ -138,7 +138,8 @@ def _renamed(comparison: Comparison, name: Callable[[Cell], str]) -> Comparison:
     elsewhere = here not in {cell.machine for cell in comparison.cells if cell.result}
     cells, costs, sights = [], {}, {}
     for cell in comparison.cells:
-        cells.append(dataclasses.replace(cell, variant=name(cell)))
+        own = cell.own or cell.variant
+        cells.append(dataclasses.replace(cell, variant=name(cell), own=own))
         if cell.variant in comparison.costs and (elsewhere or cell.machine == here):
             costs[cells[-1].variant] = comparison.costs[cell.variant]
         if cell.variant in comparison.sights:

@@ -516,9 +516,26 @@ def test_variants_are_compared_on_their_own_machine_where_the_first_ran_there(tm
     assert found.firsts[on("window", "Xeon")] == on("softmax", "Xeon")
     assert found.firsts[on("window", "M4")] == on("softmax", "EPYC")  # there is no nearer one
     told = f"{on('linear', 'Xeon')}, {on('window', 'Xeon')} against {on('softmax', 'Xeon')}"
-    assert told in found.about
+    assert told in found.compared
     against = {row.name: row.against for row in found.rows()}
     assert against[on("linear", "EPYC")].seeds == 2
+
+
+def test_a_report_of_two_machines_that_is_written_again_says_the_same(tmp_path):
+    """Each name had its machine twice, and no costs; what is compared with what was told twice."""
+    names = ("softmax", "linear")
+    costs = {name: {"forward_ms": 1.0} for name in names}
+    for processor, seeds in {"EPYC": (0, 1), "Xeon": (2, 3)}.items():
+        runs = [(planned(name, seed), 0.5) for name in names for seed in seeds]
+        leave(tmp_path, runs, processor=processor, costs=costs)
+    path = write(apart(gathered.gathered(tmp_path)), tmp_path)
+    assert path.read_text().count("Compared within each comparison") == 1
+    again = apart(gathered.gathered(tmp_path))
+    first = {name: (tmp_path / name).read_bytes() for name in ("table.md", "results.json")}
+    assert write(again, tmp_path).read_text().count("Compared within each comparison") == 1
+    assert first == {name: (tmp_path / name).read_bytes() for name in first}
+    assert "forward (ms)" in first["table.md"].decode()
+    assert {cell.own for cell in again.cells} == {*names}
 
 
 def test_the_slices_of_each_machine_are_its_own():
@@ -624,8 +641,10 @@ def test_what_did_not_take_turns_is_told(tmp_path):
     found = {name: gathered.gathered(folder) for name, folder in left.items()}
     both = merged({"a": found["linear"], "b": found["gla"], "c": found["linear"]})
     assert both.costs == {"linear": cost, "gla": cost}
-    assert both.about.endswith("Timed in turns within each comparison only: linear in a; gla in b.")
-    assert "in turns" not in merged({"a": found["linear"], "c": found["linear"]}).about
+    assert both.compared.endswith(
+        "Timed in turns within each comparison only: linear in a; gla in b."
+    )
+    assert "in turns" not in merged({"a": found["linear"], "c": found["linear"]}).compared
 
 
 def test_a_run_in_two_comparisons_counts_once_and_only_if_they_agree(tmp_path):
@@ -854,14 +873,14 @@ def test_a_variant_is_compared_with_the_first_of_its_own_comparison(tmp_path):
         "window": 2,
     }
     told = "softmax (short) against linear (short); softmax (long), window against linear (long)."
-    assert merged({"short": short, "long": long}).about.endswith(told)
+    assert merged({"short": short, "long": long}).compared.endswith(told)
     # the first of all where both have it, or where there is no other
     more = left("more", ["gla", "linear"], 2)
     more = dataclasses.replace(more, cells=more.cells[:2] + short.cells[:2])
     alone = left("alone", ["window"], 3)
     shared = {"short": short, "more": more, "alone": alone}
     assert differences(**shared) == {"linear": None, "softmax": 1, "gla": 0, "window": 1}
-    assert "ompared" not in merged(shared).about
+    assert "ompared" not in merged(shared).compared
 
 
 def test_all_tests_of_a_task_are_corrected_together():
