@@ -59,8 +59,8 @@ def write(comparison: Comparison, workdir: Path) -> Path:
     rows = comparison.rows()
     commands = textwrap.indent(comparison.command, "    ")
     foot = f"{commands}\n\n{comparison.dates}; {_machine(comparison.environment)}\n"
-    if several := _several(comparison.cells, comparison.environment):
-        foot += f"\n{several}\n"
+    for more in (comparison.compared, _several(comparison.cells, comparison.environment)):
+        foot += f"\n{more}\n" if more else ""
     table = markdown(rows, comparison.baselines)
     write_text(workdir / "table.md", f"{table}\n{foot}")
     write_text(workdir / "results.csv", comma_separated(rows))

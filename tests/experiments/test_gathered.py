@@ -883,6 +883,31 @@ def test_a_variant_is_compared_with_the_first_of_its_own_comparison(tmp_path):
     assert "ompared" not in merged(shared).compared
 
 
+def test_that_the_first_failed_is_told(tmp_path):
+    """The column of differences was gone without a word, and "against softmax" stood above."""
+    left = lambda label, *runs: (
+        begin(leave(tmp_path / label, runs), [p for p, _ in runs], Fairness()),
+        gathered.gathered(tmp_path / label),
+    )[1]
+    some = lambda name, accuracy, steps=2: [(planned(name, s, steps), accuracy) for s in (0, 1)]
+    failed = left("failed", *some("softmax", None), *some("linear", 0.5), *some("window", 0.4))
+    told = "Nothing is compared with softmax, the first: of its 2 runs 0 finished, and a test"
+    (tmp_path / "out").mkdir()
+    page = write(apart(failed), tmp_path / "out").read_text()
+    table = (tmp_path / "out/table.md").read_text()
+    assert "against the first (points)" not in table
+    assert told in page
+    assert told in table
+    other = left("other", *some("gla", 0.3, 5), *some("linear", 0.5, 5))
+    both = merged({"failed": failed, "other": other}).compared
+    assert told in both
+    assert "against softmax" not in both
+    assert "linear (other) against gla" in both
+    # of one seed nothing is tested, whether it failed or not
+    one = left("one", (planned("softmax"), None), (planned("linear"), 0.5))
+    assert apart(one).compared == apart(other).compared == ""
+
+
 def test_all_tests_of_a_task_are_corrected_together():
     """Of a report of several comparisons or machines those of each were, as if there were no more:
     of ten false ones four in ten reports had a finding."""
