@@ -105,11 +105,12 @@ def _on_own_machines(firsts: Mapping[str, str], cells: Sequence[Cell]) -> dict[s
     """Each first as it ran on the machine of the variant that it is for, where it did."""
     ran = {c.variant: (seedless(c.config), c.machine) for c in cells if c.result}
     names = {one: name for name, one in reversed(ran.items())}  # of several the one that is first
+    asked = {c.variant: seedless(c.config) for c in cells} | {x: one for x, (one, _) in ran.items()}
 
     def nearest(name: str, first: str) -> str:
-        if not {name, first} <= ran.keys() or ran[first][1] == ran[name][1]:
+        if name not in ran or (first in ran and ran[first][1] == ran[name][1]):
             return first
-        return names.get((ran[first][0], ran[name][1]), first)
+        return names.get((asked[first], ran[name][1]), first)
 
     return {name: nearest(name, first) for name, first in firsts.items()}
 

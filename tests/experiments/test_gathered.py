@@ -521,6 +521,24 @@ def test_variants_are_compared_on_their_own_machine_where_the_first_ran_there(tm
     assert against[on("linear", "EPYC")].seeds == 2
 
 
+def test_a_first_that_failed_on_one_machine_is_compared_with_on_another(tmp_path):
+    """It was in place of the one that finished beside them, and nothing was compared."""
+    runs = {
+        "EPYC": [(name, s, x) for name, x in (("softmax", None), ("linear", 0.5)) for s in (0, 1)],
+        "Xeon": [(name, s, x) for name, x in (("softmax", 0.4), ("linear", 0.5)) for s in (2, 3)],
+    }
+    every = []
+    for processor, own in runs.items():
+        left = [(planned(name, seed), accuracy) for name, seed, accuracy in own]
+        leave(tmp_path, left, processor=processor)
+        every += [p for p, _ in left]
+    begin(tmp_path, every, Fairness())
+    found = apart(gathered.gathered(tmp_path))
+    assert found.firsts["linear [Xeon, 2 cores]"] == "softmax [Xeon, 2 cores]"
+    against = {row.name: row.against for row in found.rows()}
+    assert against["linear [Xeon, 2 cores]"].difference == pytest.approx(0.1)
+
+
 def test_a_report_of_two_machines_that_is_written_again_says_the_same(tmp_path):
     """Each name had its machine twice, and no costs; what is compared with what was told twice."""
     names = ("softmax", "linear")
