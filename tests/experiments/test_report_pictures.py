@@ -104,6 +104,14 @@ def test_what_does_not_decode_is_not_in_the_picture_of_states():
     assert "fnet" not in drawn["decode-state"]
 
 
+def test_gigabytes_are_no_power_of_ten_in_the_legend_of_bubbles():
+    """A step of 23.5 GB, as on a GPU, had a bubble of 2.35e+04 MB."""
+    drawing, _ = tradeoffs.tradeoff(
+        [Point("softmax", 2, 60, None, 23.5e9)], {}, palette.looks(["softmax"]), xlabel="x"
+    )
+    assert {"23,500 MB", "5,875 MB"} <= {*texts(drawing.svg)}
+
+
 def test_a_baseline_is_named_as_of_validation_where_no_bubble_is():
     points = [Point("softmax", 9.5, 10.6, 0.5, 2e6), Point("linear", 3, 12.0, 0.4, 1e6)]
     with plots.figure() as fig:
