@@ -86,6 +86,18 @@ def test_one_seed_is_told_to_be_no_mean(seeds, told):
     assert captions["loss"].startswith(f"Training loss. {told}")
 
 
+def test_a_curve_of_runs_that_failed_is_told_from_one_that_is_whole():
+    metrics = ({"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0})
+    rows = [variant(name, [{"all": 1.0}]) for name in ("softmax", "linear")]
+    of = lambda row, **how: tuple(dataclasses.replace(x, metrics=metrics, **how) for x in row.cells)
+    whole = dataclasses.replace(rows[0], cells=of(rows[0]))
+    failed = dataclasses.replace(rows[1], cells=of(rows[1], result=None, error="NonFiniteError: x"))
+    captions = {x.name: text for x, text in pictures([whole, failed], {})}
+    told = "Training loss. One seed each. No run finished of linear: as far as they came."
+    assert captions["loss"] == told
+    assert dict((x.name, y) for x, y in pictures([whole], {}))["loss"].endswith("seed each.")
+
+
 def test_state_is_on_a_logarithmic_axis_of_bytes():
     points = [Point("linear", 1024, 60, None), Point("softmax", 65536, 99, 2.0)]
     drawing, unnamed = state(points, {"chance": 1.0}, palette.looks(["linear", "softmax"]))
