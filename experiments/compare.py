@@ -114,6 +114,8 @@ def compare(
         comparison = apart(comparison)
         path = write(comparison, workdir)
     console.print(terminal(comparison.rows()))
+    if comparison.compared:
+        console.print(comparison.compared, highlight=False, soft_wrap=True)
     console.print(f"report: {path}", highlight=False, soft_wrap=True)
     return comparison
 

@@ -56,7 +56,7 @@ def gathered(workdir: Path) -> Comparison:
     configs = [read_object(folder / name / CONFIG) or {} for name in names]
     intact = {n: x for n, x in zip(names, configs) if is_of(n, x)}
     labels = labelled(intact, {name: runs[run] for name, run in run_of.items()})
-    labels |= {name: cell.variant for name, cell in planned.items()}
+    labels |= {name: cell.own or cell.variant for name, cell in planned.items()}
     if several := unlike((labels[name], config) for name, config in intact.items()):
         raise RunDirectoryError(
             f"{workdir}/results.json calls runs of different settings one variant: {several}\n"

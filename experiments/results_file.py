@@ -43,6 +43,7 @@ class Named:
 
     name: str
     variant: str
+    own: str = ""
     notes: dict[str, str] = dataclasses.field(default_factory=dict)
 
 

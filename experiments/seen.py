@@ -13,6 +13,7 @@ from experiments.errors import CheckpointError, LabError
 from experiments.redact import redacted
 from experiments.report.sight import PROBES, ROWS, Sight
 
+READ = 64  # rows of a receptive field, and directions of the output, unless it is to be faster
 LONGEST = 2048  # positions: the matrices are T x T for each head
 PROBED = 2**20  # numbers in a copy of the input for each probe: 64 probes of 64 tokens, width 256
 PRODUCTS = "softmax linear performer rfa cosformer based hedgehog efficient".split()
@@ -32,7 +33,9 @@ class Seen:
     errors: tuple[float | None, ...] = ()  # of each layer's output to softmax's
 
 
-def look(learner, params, split: str, example: int, *, probes: int = 64, rows: int = 64) -> Seen:
+def look(
+    learner, params, split: str, example: int, *, probes: int = READ, rows: int = READ
+) -> Seen:
     """One example of a split, with the receptive field from at most `probes` probes and at `rows`
     evenly spaced rows. Raises LabError if there is no single sequence to look at."""
     from flax import nnx

@@ -19,7 +19,7 @@ from experiments.errors import ConfigError, LabError
 from experiments.evaluate import load
 from experiments.report import plots
 from experiments.report.page import facts, page, picture
-from experiments.report.sight import matrix
+from experiments.report.sight import AVERAGED, matrix
 from experiments.seen import Seen
 from experiments.stdout import tell
 
@@ -66,8 +66,10 @@ def draw(found: Seen) -> plots.Drawing:
 CAPTION = (
     "The effective matrix of each head: row i is how much query i takes from each key, first "
     "query on top. Colours run from 0 (dark) to the largest weight, written below; where weights "
-    "can be negative, from blue through white to red. Receptive field: how much the encoder's "
-    "output at i depends on its input at j, the norm of the Jacobian's block (i, j)."
+    f"can be negative, from blue through white to red. {AVERAGED} Receptive field: how much the "
+    "encoder's output at i depends on its input at j, the norm of the Jacobian's block (i, j), of "
+    f"at most {seen.READ} i at equal distances, estimated from random directions of the output "
+    f"where the width is above {seen.READ}, or the sequence long."
 )
 
 

@@ -221,6 +221,15 @@ def test_the_newest_changes_are_those_of_this_version():
     assert newest == attn.__version__
 
 
+def test_counts_of_reliability_are_those_of_its_page():
+    """Of mistakes planted README still said 82 when there were 87."""
+    said = (ROOT / "README.md").read_text().partition("docs/reliability.md): ")[2]
+    counts = re.findall(r"\d[\d,]*", said.partition("\n\n")[0])
+    page = (ROOT / "docs/reliability.md").read_text()
+    assert len(counts) > 7
+    assert not {x for x in counts if not re.search(rf"(?<![\d,]){x}(?!\d)", page)}
+
+
 def read_csv(name: str) -> list[dict[str, str]]:
     with (ROOT / f"benchmarks/accuracy/{name}.csv").open() as file:
         return list(csv.DictReader(file))

@@ -56,7 +56,8 @@ class Decoder(nnx.Module):
         dropout_key: Array | None = None,
     ) -> Float[Array, "*B T classes"]:
         """Scores, at every position, of the next token; `mask` (of documents, say) is joined with
-        `Causal`. Raises as `Encoder` does."""
+        `Causal`. Which positions run on from one document to the next `Encoder` says, and it raises
+        as that does."""
         mask = mask & Causal() if isinstance(mask, Mask) else mask
         return self.encoder(tokens, mask=mask, lengths=lengths, dropout_key=dropout_key)
 

@@ -33,7 +33,9 @@ class Encoder(nnx.Module):
     `length` (`Sigmoid`, `Relu`, `Cosformer`, `BigBird`), patterns that are fitted to it unless
     given sizes (`FixedPattern`, `StridedPattern`, `AxialPattern`, `Local2DPattern`), and
     `Hierarchical`. `mask` is over the positions that the layers see: with `pooling="cls"` index 0
-    is CLS and token t is t + 1.
+    is CLS and token t is t + 1. Positions count along the row: of documents packed into one
+    (`Segments`), "sinusoidal", "grid" and "learned" ones go on from one document to the next, so
+    its scores depend on its place; "rotary", "xpos", "alibi" and "t5" are of distances alone.
     """
 
     def __init__(self, config: EncoderConfig, *, key: Array):

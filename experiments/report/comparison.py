@@ -42,6 +42,7 @@ class Comparison:
     scaling: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     # of several comparisons: the variant that each is compared with, where it is of its own
     firsts: dict[str, str] = dataclasses.field(default_factory=dict)
+    compared: str = ""  # what is compared and timed with what, where that is not all with one
 
     def measured(self) -> dict[str, dict[str, float | None]]:
         """The costs, and how far each variant that was looked at is from softmax."""
@@ -58,8 +59,8 @@ def write(comparison: Comparison, workdir: Path) -> Path:
     rows = comparison.rows()
     commands = textwrap.indent(comparison.command, "    ")
     foot = f"{commands}\n\n{comparison.dates}; {_machine(comparison.environment)}\n"
-    if several := _several(comparison.cells, comparison.environment):
-        foot += f"\n{several}\n"
+    for more in (comparison.compared, _several(comparison.cells, comparison.environment)):
+        foot += f"\n{more}\n" if more else ""
     table = markdown(rows, comparison.baselines)
     write_text(workdir / "table.md", f"{table}\n{foot}")
     write_text(workdir / "results.csv", comma_separated(rows))
@@ -100,9 +101,10 @@ def render(comparison: Comparison, drawn: Sequence[Captioned]) -> str:
     rows = comparison.rows()
     looks = palette.looks([row.name for row in rows])
     shown = "".join(picture(x.svg, text, wide=x.wide) for x, text in drawn if not is_sight(x))
+    told = f"{comparison.about}\n{comparison.compared}".strip().splitlines()
     sections = [
         f"<h1>{html.escape(comparison.title)}</h1>",
-        *(f"<p>{html.escape(line)}</p>" for line in comparison.about.splitlines()),
+        *(f"<p>{html.escape(line)}</p>" for line in told),
         f'<p class="soft">{html.escape(_scope(comparison))}</p>',
         "<h2>Results</h2>",
         hypertext(rows, comparison.baselines, looks),

@@ -27,6 +27,7 @@ class Cell:
     notes: dict[str, str] = dataclasses.field(default_factory=dict)  # how it was made fair
     machine: str = ""  # that it was trained on
     code: dict[str, str] = dataclasses.field(default_factory=dict)  # by which: commit and versions
+    own: str = ""  # its variant in its own comparison, where a report calls that otherwise
 
     @functools.cached_property
     def scores(self) -> dict[str, Score]:
@@ -89,12 +90,11 @@ def variants(
 ) -> list[Variant]:
     """Cells by variant, in the order in which the variants first come. `firsts` names those that
     variants are compared with, by default the first of the same task."""
-    by_name, found = _by_variant(cells), {}
+    by_name, found, own = _by_variant(cells), {}, compared_with(cells, firsts)
     for names in by_task(cells).values():
         score = lambda name: {c.seed: c.scores["test"] for c in by_name[name] if c.result}
-        own = {name: (firsts or {}).get(name, names[0]) for name in names}
         uncorrected = {}
-        for first in dict.fromkeys(own.values()):
+        for first in dict.fromkeys(own[name] for name in names):
             compared = [first, *(x for x in names if own[x] == first != x)]
             uncorrected |= tested({name: score(name) for name in compared})
         found |= corrected(uncorrected)  # for all of a task
@@ -102,6 +102,12 @@ def variants(
         Variant(name, tuple(own), costs.get(name, {}), found.get(name))
         for name, own in by_name.items()
     ]
+
+
+def compared_with(cells: Sequence[Cell], firsts: Mapping[str, str] | None = None) -> dict[str, str]:
+    """By variant what `variants` compares it with, the first with itself."""
+    tasks = by_task(cells).values()
+    return {name: (firsts or {}).get(name, names[0]) for names in tasks for name in names}
 
 
 def _by_variant(cells: Sequence[Cell]) -> dict[str, list[Cell]]:

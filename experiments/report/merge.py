@@ -7,7 +7,7 @@ from typing import Any
 from experiments.gathered import is_of, machine
 from experiments.records import timeless
 from experiments.report.comparison import Comparison
-from experiments.report.data import Cell, by_task, together
+from experiments.report.data import Cell, by_task, compared_with, together
 from experiments.sweep import HASH, seedless, unlike
 from experiments.validation import flat
 
@@ -35,8 +35,7 @@ def merged(comparisons: Named) -> Comparison:
     if len(comparisons) == 1:
         (one,) = comparisons.values()
         firsts = _firsts(one.cells, comparisons) if several_machines else {}
-        about = " ".join(filter(None, (one.about, _tested(firsts))))
-        return dataclasses.replace(one, about=about, firsts=firsts)
+        return dataclasses.replace(one, compared=_tested(one.cells, firsts), firsts=firsts)
     intact = lambda x: [c for c in x.cells if is_of(c.name, c.config)]  # not edited, nor gone
     # by the names that do not tell machines apart: on another machine it would seem the same
     unlikes = unlike((c.variant, c.config) for x in before.values() for c in intact(x))
@@ -52,7 +51,8 @@ def merged(comparisons: Named) -> Comparison:
     said = lambda text: "\n".join(f"{label}: {text(x)}" for label, x in parts.items() if text(x))
     return Comparison(
         title=f"Comparisons: {', '.join(parts)}",
-        about="\n".join(filter(None, (said(lambda x: x.about), _tested(firsts), _timed(parts)))),
+        about=said(lambda x: x.about),
+        compared="\n".join(filter(None, (_tested(cells, firsts), _timed(parts)))),
         cells=cells,
         costs=_ordered(cells, [x.costs for x in parts.values()]),
         baselines=together({label: x.baselines for label, x in parts.items()}),
@@ -105,21 +105,31 @@ def _on_own_machines(firsts: Mapping[str, str], cells: Sequence[Cell]) -> dict[s
     """Each first as it ran on the machine of the variant that it is for, where it did."""
     ran = {c.variant: (seedless(c.config), c.machine) for c in cells if c.result}
     names = {one: name for name, one in reversed(ran.items())}  # of several the one that is first
+    asked = {c.variant: seedless(c.config) for c in cells} | {x: one for x, (one, _) in ran.items()}
 
     def nearest(name: str, first: str) -> str:
-        if not {name, first} <= ran.keys() or ran[first][1] == ran[name][1]:
+        if name not in ran or (first in ran and ran[first][1] == ran[name][1]):
             return first
-        return names.get((ran[first][0], ran[name][1]), first)
+        return names.get((asked[first], ran[name][1]), first)
 
     return {name: nearest(name, first) for name, first in firsts.items()}
 
 
-def _tested(firsts: Mapping[str, str]) -> str:
-    """Which is compared with which, where that is not all with one."""
-    by = {first: [x for x in firsts if firsts[x] == first != x] for first in firsts.values()}
-    told = "; ".join(f"{', '.join(names)} against {first}" for first, names in by.items() if names)
+def _tested(cells: Sequence[Cell], firsts: Mapping[str, str]) -> str:
+    """Which is compared with which, where that is not all with one; and what too few runs finished
+    of for anything to be compared with it."""
+    own = compared_with(cells, firsts)
+    by = {first: [x for x in own if own[x] == first != x] for first in own.values()}
+    by = {first: names for first, names in by.items() if names}
+    done = {x: [c.result is not None for c in cells if c.variant == x] for x in by}
+    few = [x for x in by if sum(done[x]) < 2 <= len(done[x])]
+    told = [f"{', '.join(names)} against {x}" for x, names in by.items() if x not in few]
     within = "Compared within each comparison, on one machine where it can be"
-    return f"{within}: {told}." if len(by) > 1 else ""
+    lines = [f"{within}: {'; '.join(told)}."] if told and len({*firsts.values()}) > 1 else []
+    for x in few:
+        what = f"of its {len(done[x])} runs {sum(done[x])} finished, and a test needs two"
+        lines.append(f"Nothing is compared with {x}, the first: {what}.")
+    return "\n".join(lines)
 
 
 def _timed(comparisons: Named) -> str:
@@ -138,7 +148,8 @@ def _renamed(comparison: Comparison, name: Callable[[Cell], str]) -> Comparison:
     elsewhere = here not in {cell.machine for cell in comparison.cells if cell.result}
     cells, costs, sights = [], {}, {}
     for cell in comparison.cells:
-        cells.append(dataclasses.replace(cell, variant=name(cell)))
+        own = cell.own or cell.variant
+        cells.append(dataclasses.replace(cell, variant=name(cell), own=own))
         if cell.variant in comparison.costs and (elsewhere or cell.machine == here):
             costs[cells[-1].variant] = comparison.costs[cell.variant]
         if cell.variant in comparison.sights:

@@ -59,7 +59,11 @@ def pictures(rows: Sequence[Variant], baselines: dict[str, float]) -> Iterator[C
         if most := max(map(len, series.values()), default=0):
             name = key.replace(".", "-")
             drawing = learning.curves(series, looks, ylabel=label, name=name, log=scale == 1)
-            yield drawing, f"{label.removesuffix(', %').capitalize()}. {band if most > 1 else ONE}"
+            text = f"{label.removesuffix(', %').capitalize()}. {band if most > 1 else ONE}"
+            ended = {row.name for row in rows if any(cell.result for cell in row.cells)}
+            if left := [name for name, runs in series.items() if runs and name not in ended]:
+                text += f" No run finished of {', '.join(left)}: as far as they came."
+            yield drawing, text
 
 
 def _missing(unnamed: Sequence[str]) -> str:

@@ -66,13 +66,14 @@ def _matrix(x: np.ndarray) -> Float[np.ndarray, "R L"]:
     return x.astype(np.float32)
 
 
+AVERAGED = f"More than {LARGEST} rows or columns are drawn as means of several."
 ATTENDING = (
     "All at the first test example, one seed each: the effective matrix of each layer, mean over "
     "heads (row i is how much query i takes from each key, first query on top), and the receptive "
     "field of the whole encoder: the norm of the Jacobian of its output at i by its embedded input "
     f"at j, of at most {ROWS} i at equal distances, estimated from {PROBES} random directions of "
     "the output. Each from 0 (dark) to its largest value, written below; where weights can be "
-    "negative, from blue through white to red. "
+    f"negative, from blue through white to red. {AVERAGED} "
     "Each head by itself: python -m experiments.visualize."
 )
 PREFIX = "attention-"

@@ -1,4 +1,4 @@
-"""The table of a comparison as HTML that sorts by any column."""
+"""The table of a comparison as HTML that sorts by any column of numbers."""
 
 import html
 from collections.abc import Callable, Sequence
@@ -21,8 +21,10 @@ def hypertext(rows: Sequence[Variant], baselines: dict[str, float], looks: dict[
     head = "".join(f'<th colspan="{n}" scope="colgroup">{html.escape(g)}</th>' for g, n in spans)
     button = lambda s: f'<button type="button">{s}</button>'
     unit = lambda c: c.unit and f'<br><span class="unit">{html.escape(c.unit)}</span>'
+    sorts = lambda c: any(c.value(row) is not None for row in rows)  # not by words, as of fairness
+    named = lambda c: html.escape(c.heading) + unit(c)
     names = "".join(
-        f'<th scope="col"{edge(n)}>{button(html.escape(c.heading) + unit(c))}</th>'
+        f'<th scope="col"{edge(n)}>{button(named(c)) if sorts(c) else named(c)}</th>'
         for n, c in enumerate(columns)
     )
     body = "".join(_row(row, looks[row.name], columns, edge) for row in rows)

@@ -9,6 +9,7 @@ import numpy as np
 from experiments.report.axis import size_axis
 from experiments.report.palette import Look, size_for
 from experiments.report.plots import INK, Drawing, drawn, figure
+from experiments.report.table import number
 
 BEYOND = 8  # percent
 Box = tuple[float, float, float, float]  # left, low, right, high, in pixels
@@ -39,7 +40,7 @@ def tradeoff(
         ax.set_xlabel(xlabel)
         if any(p.bytes for p in points):
             for part in (1, 0.25):
-                label = f"{part * largest / 1e6:,.3g} MB"
+                label = f"{number(part * largest / 1e6)} MB"
                 ax.plot(
                     [], [], "o", ms=size(part * largest), color=INK, alpha=0.3, mew=0, label=label
                 )

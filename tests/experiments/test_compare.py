@@ -118,6 +118,13 @@ def test_every_cell_is_run_and_reported(tmp_path):
     assert found.baselines["chance"] == 0.1
 
 
+def test_a_first_that_failed_is_told_below_the_table(tmp_path, capsys):
+    """Its column of differences was missing, and nothing said why."""
+    run(Trainer(softmax=LabError("no")), tmp_path)
+    told = "Nothing is compared with softmax, the first: of its 2 runs 0 finished, and a test"
+    assert told in capsys.readouterr().out.rpartition("└")[2]
+
+
 def test_finished_cells_never_run_again(tmp_path):
     first = run(Trainer(), tmp_path)
     again = Trainer()

@@ -516,9 +516,44 @@ def test_variants_are_compared_on_their_own_machine_where_the_first_ran_there(tm
     assert found.firsts[on("window", "Xeon")] == on("softmax", "Xeon")
     assert found.firsts[on("window", "M4")] == on("softmax", "EPYC")  # there is no nearer one
     told = f"{on('linear', 'Xeon')}, {on('window', 'Xeon')} against {on('softmax', 'Xeon')}"
-    assert told in found.about
+    assert told in found.compared
     against = {row.name: row.against for row in found.rows()}
     assert against[on("linear", "EPYC")].seeds == 2
+
+
+def test_a_first_that_failed_on_one_machine_is_compared_with_on_another(tmp_path):
+    """It was in place of the one that finished beside them, and nothing was compared."""
+    runs = {
+        "EPYC": [(name, s, x) for name, x in (("softmax", None), ("linear", 0.5)) for s in (0, 1)],
+        "Xeon": [(name, s, x) for name, x in (("softmax", 0.4), ("linear", 0.5)) for s in (2, 3)],
+    }
+    every = []
+    for processor, own in runs.items():
+        left = [(planned(name, seed), accuracy) for name, seed, accuracy in own]
+        leave(tmp_path, left, processor=processor)
+        every += [p for p, _ in left]
+    begin(tmp_path, every, Fairness())
+    found = apart(gathered.gathered(tmp_path))
+    assert found.firsts["linear [Xeon, 2 cores]"] == "softmax [Xeon, 2 cores]"
+    against = {row.name: row.against for row in found.rows()}
+    assert against["linear [Xeon, 2 cores]"].difference == pytest.approx(0.1)
+
+
+def test_a_report_of_two_machines_that_is_written_again_says_the_same(tmp_path):
+    """Each name had its machine twice, and no costs; what is compared with what was told twice."""
+    names = ("softmax", "linear")
+    costs = {name: {"forward_ms": 1.0} for name in names}
+    for processor, seeds in {"EPYC": (0, 1), "Xeon": (2, 3)}.items():
+        runs = [(planned(name, seed), 0.5) for name in names for seed in seeds]
+        leave(tmp_path, runs, processor=processor, costs=costs)
+    path = write(apart(gathered.gathered(tmp_path)), tmp_path)
+    assert path.read_text().count("Compared within each comparison") == 1
+    again = apart(gathered.gathered(tmp_path))
+    first = {name: (tmp_path / name).read_bytes() for name in ("table.md", "results.json")}
+    assert write(again, tmp_path).read_text().count("Compared within each comparison") == 1
+    assert first == {name: (tmp_path / name).read_bytes() for name in first}
+    assert "forward (ms)" in first["table.md"].decode()
+    assert {cell.own for cell in again.cells} == {*names}
 
 
 def test_the_slices_of_each_machine_are_its_own():
@@ -624,8 +659,10 @@ def test_what_did_not_take_turns_is_told(tmp_path):
     found = {name: gathered.gathered(folder) for name, folder in left.items()}
     both = merged({"a": found["linear"], "b": found["gla"], "c": found["linear"]})
     assert both.costs == {"linear": cost, "gla": cost}
-    assert both.about.endswith("Timed in turns within each comparison only: linear in a; gla in b.")
-    assert "in turns" not in merged({"a": found["linear"], "c": found["linear"]}).about
+    assert both.compared.endswith(
+        "Timed in turns within each comparison only: linear in a; gla in b."
+    )
+    assert "in turns" not in merged({"a": found["linear"], "c": found["linear"]}).compared
 
 
 def test_a_run_in_two_comparisons_counts_once_and_only_if_they_agree(tmp_path):
@@ -854,14 +891,39 @@ def test_a_variant_is_compared_with_the_first_of_its_own_comparison(tmp_path):
         "window": 2,
     }
     told = "softmax (short) against linear (short); softmax (long), window against linear (long)."
-    assert merged({"short": short, "long": long}).about.endswith(told)
+    assert merged({"short": short, "long": long}).compared.endswith(told)
     # the first of all where both have it, or where there is no other
     more = left("more", ["gla", "linear"], 2)
     more = dataclasses.replace(more, cells=more.cells[:2] + short.cells[:2])
     alone = left("alone", ["window"], 3)
     shared = {"short": short, "more": more, "alone": alone}
     assert differences(**shared) == {"linear": None, "softmax": 1, "gla": 0, "window": 1}
-    assert "ompared" not in merged(shared).about
+    assert "ompared" not in merged(shared).compared
+
+
+def test_that_the_first_failed_is_told(tmp_path):
+    """The column of differences was gone without a word, and "against softmax" stood above."""
+    left = lambda label, *runs: (
+        begin(leave(tmp_path / label, runs), [p for p, _ in runs], Fairness()),
+        gathered.gathered(tmp_path / label),
+    )[1]
+    some = lambda name, accuracy, steps=2: [(planned(name, s, steps), accuracy) for s in (0, 1)]
+    failed = left("failed", *some("softmax", None), *some("linear", 0.5), *some("window", 0.4))
+    told = "Nothing is compared with softmax, the first: of its 2 runs 0 finished, and a test"
+    (tmp_path / "out").mkdir()
+    page = write(apart(failed), tmp_path / "out").read_text()
+    table = (tmp_path / "out/table.md").read_text()
+    assert "against the first (points)" not in table
+    assert told in page
+    assert told in table
+    other = left("other", *some("gla", 0.3, 5), *some("linear", 0.5, 5))
+    both = merged({"failed": failed, "other": other}).compared
+    assert told in both
+    assert "against softmax" not in both
+    assert "linear (other) against gla" in both
+    # of one seed nothing is tested, whether it failed or not
+    one = left("one", (planned("softmax"), None), (planned("linear"), 0.5))
+    assert apart(one).compared == apart(other).compared == ""
 
 
 def test_all_tests_of_a_task_are_corrected_together():

@@ -21,6 +21,7 @@ from experiments.report import Comparison, palette, plots
 from experiments.report.data import Cell, Variant, curves, variants
 from experiments.report.pictures import pictures
 from experiments.report.sight import Sight
+from experiments.report.sortable import hypertext
 from experiments.report.spreadsheet import comma_separated
 from experiments.report.stats import Score, interval
 from experiments.report.table import COLUMNS, markdown, number, terminal, told
@@ -279,6 +280,17 @@ def test_a_variant_of_two_searches_says_what_each_chose_from():
     (column,) = (c for c in COLUMNS if c.heading == "searched")
     (row,) = variants(cells, {})
     assert column.text(row) == "rate=1, best of 2; rate=1, best of 9"
+
+
+def test_a_column_of_words_has_no_button_that_sorts_nothing():
+    """A click on it drew an arrow, and left all rows where they were."""
+    of = lambda n: dataclasses.replace(cell(n, 0), notes={"matched": f"width {len(n)}"})
+    rows = variants([of("softmax"), of("linear")], {})
+    page = hypertext(rows, {}, palette.looks(["softmax", "linear"]))
+    assert "width 7" in page
+    assert re.search(r"<th[^>]*>matched</th>", page)
+    for heading in ("variant", "test", "parameters"):
+        assert re.search(rf'<th[^>]*><button type="button">{heading}<', page)
 
 
 @pytest.mark.parametrize(

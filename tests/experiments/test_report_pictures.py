@@ -86,6 +86,18 @@ def test_one_seed_is_told_to_be_no_mean(seeds, told):
     assert captions["loss"].startswith(f"Training loss. {told}")
 
 
+def test_a_curve_of_runs_that_failed_is_told_from_one_that_is_whole():
+    metrics = ({"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0})
+    rows = [variant(name, [{"all": 1.0}]) for name in ("softmax", "linear")]
+    of = lambda row, **how: tuple(dataclasses.replace(x, metrics=metrics, **how) for x in row.cells)
+    whole = dataclasses.replace(rows[0], cells=of(rows[0]))
+    failed = dataclasses.replace(rows[1], cells=of(rows[1], result=None, error="NonFiniteError: x"))
+    captions = {x.name: text for x, text in pictures([whole, failed], {})}
+    told = "Training loss. One seed each. No run finished of linear: as far as they came."
+    assert captions["loss"] == told
+    assert dict((x.name, y) for x, y in pictures([whole], {}))["loss"].endswith("seed each.")
+
+
 def test_state_is_on_a_logarithmic_axis_of_bytes():
     points = [Point("linear", 1024, 60, None), Point("softmax", 65536, 99, 2.0)]
     drawing, unnamed = state(points, {"chance": 1.0}, palette.looks(["linear", "softmax"]))
@@ -102,6 +114,14 @@ def test_what_does_not_decode_is_not_in_the_picture_of_states():
     assert list(drawn) == ["tradeoff", "decode-state"]
     assert "fnet" in drawn["tradeoff"]
     assert "fnet" not in drawn["decode-state"]
+
+
+def test_gigabytes_are_no_power_of_ten_in_the_legend_of_bubbles():
+    """A step of 23.5 GB, as on a GPU, had a bubble of 2.35e+04 MB."""
+    drawing, _ = tradeoffs.tradeoff(
+        [Point("softmax", 2, 60, None, 23.5e9)], {}, palette.looks(["softmax"]), xlabel="x"
+    )
+    assert {"23,500 MB", "5,875 MB"} <= {*texts(drawing.svg)}
 
 
 def test_a_baseline_is_named_as_of_validation_where_no_bubble_is():

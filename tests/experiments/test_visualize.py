@@ -1,5 +1,6 @@
 """Attention maps of a trained run: one picture, one page, and clear words where there is none."""
 
+import inspect
 import re
 
 import jax
@@ -12,8 +13,8 @@ from experiments import align, evaluate, seen, train, visualize
 from experiments.config import mechanism, task
 from experiments.evaluate import load
 from experiments.learner import Learner
-from experiments.report.sight import Sight, attending, averaged
-from experiments.seen import in_place_of_softmax, look, sight
+from experiments.report.sight import ATTENDING, LARGEST, Sight, attending, averaged
+from experiments.seen import READ, in_place_of_softmax, look, sight
 from experiments.validation import from_dict
 
 
@@ -111,6 +112,14 @@ def test_long_sequences_are_averaged():
     odd = averaged(np.tri(601))
     assert odd.shape == (201, 201)
     assert np.isfinite(odd).all()
+
+
+def test_captions_say_what_is_averaged_sampled_and_estimated():
+    """Of a long sequence the picture has neither each row nor each weight."""
+    for caption in (visualize.CAPTION, ATTENDING):
+        assert f"More than {LARGEST} rows or columns are drawn as means" in caption
+    assert f"of at most {READ} i at equal distances, estimated" in visualize.CAPTION
+    assert {inspect.signature(look).parameters[x].default for x in ("probes", "rows")} == {READ}
 
 
 @pytest.mark.slow

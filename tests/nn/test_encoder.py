@@ -276,6 +276,25 @@ def test_scores_follow_the_mask():
     assert not np.allclose(run(encoder, TOKENS, mask=segments), run(encoder, TOKENS))
 
 
+@pytest.mark.parametrize(
+    ("positions", "alone"),
+    [
+        *(dict.fromkeys(("sinusoidal", "grid", "learned"), False).items()),
+        *(dict.fromkeys(("rotary", "xpos", "alibi", "t5", "none"), True).items()),
+    ],
+)
+def test_only_added_positions_tell_where_in_a_row_a_document_lies(positions, alone):
+    """The docstring of Encoder says which; it once said nothing."""
+    columns = 3 if positions == "grid" else None
+    encoder = build(head="token", pooling="none", positions=positions, columns=columns)
+    packed = Causal() & Segments(jnp.array([0, 0, 0, 1, 1, 1]))
+    second, itself = (
+        run(encoder, TOKENS, mask=packed)[:, 3:],
+        run(encoder, TOKENS[:, 3:], mask=Causal()),
+    )
+    assert np.allclose(second, itself, **NEAR) == alone
+
+
 def test_cls_is_index_0_of_the_mask():
     encoder = build(pooling="cls")
     assert [w.shape for w in maps(encoder, TOKENS)] == [(3, 2, 7, 7)]
