@@ -31,6 +31,7 @@ from attn.sparse._hashed import Hashed, by_round
 
 HONOURS = (Causal, Padding)
 CELLS = 2**20  # scores of all key heads that are made at once
+WHOLE = 512  # up to this length all scores are made, if chunks hold more: some are all but empty
 
 
 @auto_inside
@@ -60,14 +61,17 @@ def reformer_attention(
     only if it sees nothing else. Without it, a query that sees nothing has output 0.
 
     O(T rounds (chunk + buckets)) time besides a sort and, to count in how many rounds each pair is
-    shown, T rounds^2 chunk comparisons; memory linear in T. Honours `Causal` and `Padding`, else
-    NotImplementedError. ValueError for rotations of a wrong shape and a chunk below 1, TypeError
-    for a `shared_qk` that is not True or False.
+    shown, T rounds^2 chunk comparisons; up to 512 tokens O(T^2) where that is less. Memory linear
+    in T. Honours `Causal` and `Padding`, else NotImplementedError. ValueError for rotations of a
+    wrong shape and a chunk below 1, TypeError for a `shared_qk` that is not True or False.
     """
     check_flag("shared_qk", shared_qk)
     causal, padding = _checked(q, k, v, mask, bias, rotations, chunk)
     if 0 in (*q.shape[:-2], k.shape[-3], v.shape[-1]):
         return no_output(q, v)
+    if _in_chunks(q.shape[-3], k.shape[-3], q.shape[-2], rotations.shape, chunk) is None:
+        s, seen = _dense(q, k, causal, padding, rotations, chunk, shared_qk)
+        return attend_materialized(s, seen, wide(v)).astype(jnp.result_type(q))
     return _attend(chunk, shared_qk, q, k, v, causal, padding, rotations)
 
 
@@ -137,6 +141,16 @@ def _most_chunks(Tg: int, S: int, buckets: int, size: int) -> tuple[int, int]:
     """The most chunks that the keys can make, and that the queries standing at them can."""
     keys = _buckets.most_chunks(S, buckets, size)
     return keys, _buckets.most_chunks(Tg, keys, size)
+
+
+def _in_chunks(T: int, S: int, N: int, rotations: tuple[int, ...], chunk: int) -> int | None:
+    """How many chunks of queries a key head computes in a round, None if all scores are fewer."""
+    K, rounds, _, half = rotations
+    size = min(chunk, S)
+    chunks = _most_chunks(T * N // K, S, 2 * half, size)[1]
+    chunks = _buckets.padded(chunks, _at_once(CELLS // K, size))
+    fewer = T * N // K * S <= rounds * chunks * 2 * size * size
+    return None if fewer and max(T, S) <= WHOLE else chunks
 
 
 def _at_once(cells: int, size: int) -> int:
@@ -236,11 +250,12 @@ class Reformer(Cached):
     def flops(self, T, S, N, K, H, D):
         if 0 in (T, S):
             return 0
-        size = min(self.chunk, S)
-        chunks = _most_chunks(T * N // K, S, self.buckets, size)[1]
-        chunks = _buckets.padded(chunks, _at_once(CELLS // K, size))
-        hashing = H * self.buckets // 2 * (T * N + S * K)
-        return 2 * self.rounds * (hashing + K * chunks * 2 * size * size * (H + D))
+        hashing = self.rounds * H * self.buckets // 2 * (T * N + S * K)
+        sizes = K, self.rounds, H, self.buckets // 2
+        chunks = _in_chunks(T, S, N, sizes, self.chunk)
+        each = 2 * min(self.chunk, S) ** 2
+        made = T * N * S if chunks is None else K * self.rounds * chunks * each
+        return 2 * (hashing + made * (H + D))
 
     def step(self, state, q, k, v, *, rotations):
         check_state(state, _cache.Cache, q)
@@ -259,4 +274,5 @@ class Reformer(Cached):
         return (
             cls(buckets=4, rounds=2, chunk=3),
             cls(buckets=2, rounds=1, chunk=4, shared_qk=True),
+            cls(shared_qk=True),
         )
