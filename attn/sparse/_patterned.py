@@ -23,7 +23,7 @@ from attn.sparse._reorder import Part, laid_out
 # for papers with two kinds of heads: each head sees both patterns, or they alternate
 HEADS = ("merged", "alternating")
 # up to this length the blocks of a pattern's pieces hold as many scores as all pairs: the whole of
-# it takes 0.35 to 1.2 of their time (forward and backward, two cores) and half the compilation
+# it takes 0.3 to 1.2 of their time (forward and backward, two cores) and half the compilation
 WHOLE = 256
 
 
