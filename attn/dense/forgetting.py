@@ -22,6 +22,7 @@ from attn._running import between, followed, running
 from attn._settings import check_block, check_flags
 from attn._wide import wide, wide_dtype
 from attn.masks import FULL, TERMS, And, Causal, Mask, Or, Padding, Segments
+from attn.masks.language import joined
 from attn.mechanism import Mechanism
 from attn.norms import HeadNorm
 
@@ -75,8 +76,7 @@ def _decay(q, k, log_decay, mask) -> Decay | None:
     if S == 0:
         return None
     (padding,), _ = mask.take(Padding)
-    joined = mask.mask_terms if isinstance(mask, And) else (mask,)
-    segments = [term for term in joined if isinstance(term, Segments)]
+    segments = [term for term in joined(mask) if isinstance(term, Segments)]
     log_decay = wide(log_decay).astype(wide(q).dtype)
     if padding is not None:
         seen, log_decay = aligned(padding.seen_keys(S)[..., None], log_decay)

@@ -9,7 +9,8 @@ from jaxtyping import Bool, Int
 
 from attn._axes import conjunction
 from attn.kernels.segments import sees_own_segment
-from attn.masks import FULL, And, Causal, Mask, Padding, Segments, Window
+from attn.masks import FULL, Causal, Mask, Padding, Segments, Window
+from attn.masks.language import joined
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +90,7 @@ def split(mask: Mask, T: int, S: int) -> Band:
     """The mask as a band and a rest; a bound that hides nothing of T x S is None."""
     (padding, segments), others = mask.take(Padding, Segments)
     left, right, rest = S + T, S + T, FULL
-    for term in others.mask_terms if isinstance(others, And) else (others,):
+    for term in joined(others):
         if isinstance(term, Causal):
             right = min(right, term.offset)
         elif isinstance(term, Window):

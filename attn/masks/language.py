@@ -149,7 +149,7 @@ class Mask(Record):
                 raise TypeError(f"kinds: expected classes of masks, as Causal, got {kind!r}")
         found: dict[type[Mask], Mask] = {}
         rest: Mask = FULL
-        for term in self.mask_terms if isinstance(self, And) else (self,):
+        for term in joined(self):
             kind, both = type(term), None
             if kind in kinds:
                 both = found[kind]._meet(term) if kind in found else term
@@ -169,7 +169,7 @@ class Mask(Record):
             return b if isinstance(a, Full) else a
         if (both := a._meet(b)) is not None:
             return both
-        return And(_flat(And, a) + _flat(And, b))
+        return And(joined(a) + joined(b))
 
     def __or__(self, other: "Mask") -> "Mask":
         a, b = self, _mask("|", other)
@@ -224,6 +224,11 @@ def spelled(mask: Mask) -> str:
     if isinstance(mask, Joined):
         return (" & " if isinstance(mask, And) else " | ").join(map(inner, mask.mask_terms))
     return type(mask).__name__
+
+
+def joined(mask: Mask) -> tuple[Mask, ...]:
+    """The masks that `&` joins in it: itself alone, unless it is an `And`."""
+    return _flat(And, mask)
 
 
 def _flat(kind, mask):

@@ -66,8 +66,7 @@ def _values(c) -> list[str]:
     plain = all(map(is_hashable, given))
     what = "fields that can be hashed, such as texts, numbers and tuples"
     expect(plain or not known, "mechanism", what)
-    attending = [m for m in given if isinstance(m, Mechanism)]
-    for mechanism in dict.fromkeys(attending) if known and plain else ():
+    for mechanism in dict.fromkeys(_attending(given)) if known and plain else ():
         found += [f"mechanism: {mechanism.name}.{line}" for line in wrong_requests(mechanism)]
     return found
 
@@ -254,16 +253,20 @@ def _unfit(c, head_dim: int, parts: int) -> str:
         turned = c.rotary.width(part)
     except ValueError as error:
         return str(error)
-    attending = [m for m in c.mechanisms if isinstance(m, Mechanism)]
-    return next(filter(None, (turned_too_far(m, turned) for m in attending)), "")
+    return next(filter(None, (turned_too_far(m, turned) for m in _attending(c.mechanisms))), "")
 
 
 def _undone(c) -> str:
     """Why a mechanism would undo the scales of rotated q and k, "" if none does."""
     if c.positions not in TURNED:
         return ""
-    attending = [m for m in c.mechanisms if isinstance(m, Mechanism)]
-    return next(filter(None, (undone(m, c.rotary, c.positions == "xpos") for m in attending)), "")
+    why = (undone(m, c.rotary, c.positions == "xpos") for m in _attending(c.mechanisms))
+    return next(filter(None, why), "")
+
+
+def _attending(given) -> list[Mechanism]:
+    """The mechanisms among layers, which may be mixers."""
+    return [m for m in given if isinstance(m, Mechanism)]
 
 
 def _even(parts: int) -> str:

@@ -69,7 +69,7 @@ def reformer_attention(
     causal, padding = _checked(q, k, v, mask, bias, rotations, chunk)
     if 0 in (*q.shape[:-2], k.shape[-3], v.shape[-1]):
         return no_output(q, v)
-    if _in_chunks(q.shape[-3], k.shape[-3], q.shape[-2], rotations.shape, chunk) is None:
+    if _made(q.shape[-3], k.shape[-3], q.shape[-2], rotations.shape, chunk)[1]:
         s, seen = _dense(q, k, causal, padding, rotations, chunk, shared_qk)
         return attend_materialized(s, seen, wide(v)).astype(jnp.result_type(q))
     return _attend(chunk, shared_qk, q, k, v, causal, padding, rotations)
@@ -143,14 +143,16 @@ def _most_chunks(Tg: int, S: int, buckets: int, size: int) -> tuple[int, int]:
     return keys, _buckets.most_chunks(Tg, keys, size)
 
 
-def _in_chunks(T: int, S: int, N: int, rotations: tuple[int, ...], chunk: int) -> int | None:
-    """How many chunks of queries a key head computes in a round, None if all scores are fewer."""
+def _made(T: int, S: int, N: int, rotations: tuple[int, ...], chunk: int) -> tuple[int, bool]:
+    """How many scores a key head makes: those of its chunks in all rounds, or, and then True, of
+    all pairs of a short text, if that is fewer."""
     K, rounds, _, half = rotations
     size = min(chunk, S)
     chunks = _most_chunks(T * N // K, S, 2 * half, size)[1]
     chunks = _buckets.padded(chunks, _at_once(CELLS // K, size))
-    fewer = T * N // K * S <= rounds * chunks * 2 * size * size
-    return None if fewer and max(T, S) <= WHOLE else chunks
+    pairs, in_chunks = T * N // K * S, rounds * chunks * 2 * size * size
+    whole = pairs <= in_chunks and max(T, S) <= WHOLE
+    return (pairs, True) if whole else (in_chunks, False)
 
 
 def _at_once(cells: int, size: int) -> int:
@@ -252,10 +254,8 @@ class Reformer(Cached):
             return 0
         hashing = self.rounds * H * self.buckets // 2 * (T * N + S * K)
         sizes = K, self.rounds, H, self.buckets // 2
-        chunks = _in_chunks(T, S, N, sizes, self.chunk)
-        each = 2 * min(self.chunk, S) ** 2
-        made = T * N * S if chunks is None else K * self.rounds * chunks * each
-        return 2 * (hashing + made * (H + D))
+        made, _ = _made(T, S, N, sizes, self.chunk)
+        return 2 * (hashing + K * made * (H + D))
 
     def step(self, state, q, k, v, *, rotations):
         check_state(state, _cache.Cache, q)
