@@ -35,6 +35,7 @@ CORE = {
     "_forms",
     "_places",
     "_tokens",
+    "_trigonometry",
     "_chunks",
     "_rotary",
     "_running",

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from attn._core import isolate
 from attn._settings import check_count
+from attn._trigonometry import sin_cos
 from attn._wide import over_root
 
 FeatureMap = Callable[..., tuple[Float[Array, "*L M"], Float[Array, "*L"] | None]]
@@ -80,8 +81,7 @@ def random_fourier(x: Float[Array, "*L H"], projection: Float[Array, "*#L M H"])
     """sin and cos of w_m . x, over sqrt(M): for w_m drawn from N(0, I) an unbiased estimate of
     exp(-|x - y|^2 / 2), of either sign (RFA, Peng et al. 2021, arXiv:2103.02143)."""
     angle = jnp.einsum("...h,...mh->...m", x, projection.astype(x.dtype))
-    features = jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1)
-    return features / math.sqrt(projection.shape[-2]), None
+    return jnp.concatenate(sin_cos(angle), -1) / math.sqrt(projection.shape[-2]), None
 
 
 def cos_reweighted(x: Float[Array, "*L H"], angle: Float[Array, "*#L"]):

@@ -6,6 +6,7 @@ import numpy as np
 import oracle
 import pytest
 
+from attn._trigonometry import sin_cos
 from attn.linearized import feature_maps as maps
 from attn.linearized.linear import Linear, linear_attention
 from attn.linearized.performer import Performer, performer_attention
@@ -64,6 +65,21 @@ def test_a_zero_has_the_slope_of_both_its_sides(name):
         got = jax.jvp(phi, (zero,), (toward,))[1]
         want = (phi(1e-6 * toward) - phi(-1e-6 * toward)) / 2e-6
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_sine_and_cosine_are_as_exact_as_xlas():
+    rng = np.random.default_rng(1)
+    drawn = rng.normal(size=4000) * 10 ** rng.uniform(-6, 3.3, 4000)
+    x = np.append(drawn, np.arange(-40, 41) * np.pi / 4).astype(np.float32)
+    exact = np.float64(x)
+    for got, want in zip(jax.jit(sin_cos)(x), (np.sin(exact), np.cos(exact))):
+        np.testing.assert_allclose(got, want, atol=2e-7)
+    beyond = jnp.float32([1e6, -1e20, 3e38])
+    assert all(jnp.abs(x).max() <= 1 for x in sin_cos(beyond))
+    assert all(jnp.isnan(x).all() for x in sin_cos(jnp.float32([jnp.nan, jnp.inf, -jnp.inf])))
+    slope, at = jax.grad(lambda x: sin_cos(x)[0] + 2 * sin_cos(x)[1]), jnp.float32(0.7)
+    np.testing.assert_allclose(slope(at), np.cos(0.7) - 2 * np.sin(0.7), atol=1e-6)
+    np.testing.assert_allclose(jax.grad(slope)(at), -np.sin(0.7) - 2 * np.cos(0.7), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", KERNELS)

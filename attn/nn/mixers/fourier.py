@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from attn._axes import aligned
+from attn._trigonometry import sin_cos
 from attn._wide import wide
 from attn.masks import Padding
 from attn.nn.mixers.base import Mixer, MixerLayer
@@ -36,7 +37,8 @@ class Fourier(MixerLayer):
         there = seen.padding.seen_keys(x.shape[-2])
         angle = _angles(there, y.real.dtype)
         # the real part of (cos - i sin)(a + i b)
-        y = jnp.cos(angle) @ y.real + jnp.sin(angle) @ y.imag
+        sine, cosine = sin_cos(angle)
+        y = cosine @ y.real + sine @ y.imag
         return jnp.where(*aligned(there[..., None], y), 0).astype(self.dtype)
 
 
