@@ -93,20 +93,26 @@ class Based(Linearized):
         """The sums, not normalised, over the positions outside the window."""
         causal, padding, segments = mask.take(*self.honours)[0]
         if causal is not None:
-            return super().__call__(q, k, v, mask=mask & Causal(causal.offset - self.window))
+            return self._up_to(causal.offset - self.window, q, k, v, mask)
         if self.window == 0:
             return super().__call__(q, k, v, mask=mask)
-        before = super().__call__(q, k, v, mask=mask & Causal(-self.window))
+        before = self._up_to(-self.window, q, k, v, mask)
         # what comes after is what comes before in a mirror, where the last key stands at S - 1
         T, S = q.shape[-3], k.shape[-3]
-        mirrored = Causal(S - T - self.window)
+        mirrored = FULL
         if padding is not None:
             keys, queries = padding.seen_keys(S), padding.seen_queries(T)
             mirrored &= Padding(keys=jnp.flip(keys, -1), queries=jnp.flip(queries, -1))
         if segments is not None:
             mirrored &= jax.tree.map(lambda ids: jnp.flip(ids, -1), segments)
         q, k, v = (jnp.flip(x, -3) for x in (q, k, v))
-        return before + jnp.flip(super().__call__(q, k, v, mask=mirrored), -3)
+        return before + jnp.flip(self._up_to(S - T - self.window, q, k, v, mirrored), -3)
+
+    def _up_to(self, offset: int, q, k, v, mask) -> Float[Array, "*B T N D"]:
+        """The sums, not normalised, of query i over keys up to i + offset."""
+        if q.shape[-3] + offset <= 0:  # there are none: all of a short text is in the window
+            return jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
+        return super().__call__(q, k, v, mask=mask & Causal(offset))
 
     def weights(self, q, k, *, mask=FULL, bias=None):
         mask, _, _ = self._checked(q, k, k, mask, bias, {})
@@ -132,7 +138,8 @@ class Based(Linearized):
         if self.window:  # before the window and, in a mirror, after it
             size = self._sizes(N, K, H, D + 1)
             once = lambda length: _work.in_order(size, length, N, D + 1, self.chunk, False)
-            far = once(max(S, T - self.window)) + once(S)
+            before, after = T > self.window, S > self.window
+            far = before * once(max(S, T - self.window)) + after * once(S)
         return 2 * near * N * (H + D) + far
 
     def init_state(self, batch, *, num_kv_heads, head_dim, value_dim, dtype="float32", **sizes):

@@ -9,6 +9,7 @@ from tiers import at_once
 from attn import (
     FULL,
     MECHANISMS,
+    Based,
     Causal,
     Pooled,
     Sinkhorn,
@@ -158,6 +159,7 @@ def test_formulas_know_lengths_and_settings(name):
 @pytest.mark.parametrize(
     "mechanism",
     [
+        Based(),  # its window holds all of them
         TopK(keys=64),  # all keys, which need no ranking
         Sinkhorn(block_size=3),
         Pooled(stride=3, pool="conv"),

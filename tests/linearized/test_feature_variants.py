@@ -186,7 +186,7 @@ def test_cosformer_says_when_it_is_too_long():
 
 
 @MASK
-@pytest.mark.parametrize("window", [0, 3])
+@pytest.mark.parametrize("window", [0, 3, 9])  # the last holds all keys, without an offset
 def test_based_is_softmax_nearby_and_taylor_far_away(window, mask):
     causal = mask.take(Causal)[0][0]
     offset = 0 if causal is None else causal.offset
