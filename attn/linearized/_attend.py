@@ -55,7 +55,8 @@ def attend(
         seen=jnp.broadcast_to(seen_k, (*batch, S)),
         run=None,
     )
-    ordered = sizes_of(form, learned, tokens).ordered
+    size = sizes_of(form, learned, tokens)
+    ordered = size.ordered
     if ordered and causal is None and form.normalised:
         raise NotImplementedError(
             f"mask: {form.name} divides what it has gated, which is defined with Causal only"
@@ -65,7 +66,7 @@ def attend(
     if causal is not None:
         out = in_order(offset)
     elif not ordered:
-        out = _unordered(form, learned, tokens) if segments is None else in_order(S)
+        out = _unordered(form, size.features, learned, tokens) if segments is None else in_order(S)
     else:  # forward and backward, with the query's own key in both
         out = in_order(offset) + in_order(offset, reverse=True)
         if not form.reads_before:
@@ -115,12 +116,12 @@ def _check_state(form, state, learned, tokens: Tokens):
             )
 
 
-def _unordered(form, learned, tokens: Tokens):
+def _unordered(form, features: int, learned, tokens: Tokens):
     """The output where every query sees every key that is not hidden."""
     n = tokens.seen.ndim - 1
     flat = lambda x: x.reshape(-1, *x.shape[n:])
     q, k, v, seen = map(flat, (tokens.q, tokens.k, tokens.v, tokens.seen))
-    out = _sums.attend(form, learned, q, k, v, seen)
+    out = _sums.attend(form, features, learned, q, k, v, seen)
     return out.reshape(*tokens.seen.shape[:-1], *out.shape[1:])
 
 

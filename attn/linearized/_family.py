@@ -129,8 +129,7 @@ class Linearized(Mechanism):
     def flops(self, T, S, N, K, H, D):
         size, mapped = self._sizes(N, K, H, D), self.map_flops(H)
         if not size.ordered:
-            rows = _work.in_chunks(T) * N, _work.in_chunks(S) * K
-            return _work.unordered(size, *rows, D, self.normalised) + mapped * sum(rows)
+            return _work.unordered(size, T, S, N, K, D, self.normalised, mapped)
         once = lambda length: (
             mapped * length * (N + K)
             + _work.in_order(size, length, N, D, self.chunk, self.normalised)

@@ -15,14 +15,14 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from attn._core import isolate
-from attn._tokens import to_heads
+from attn._tokens import even_blocks, to_heads
 from attn._turns import loops_are_slow
 from attn._varying import vary
 from attn._wide import finite
 from attn.linearized._terms import divide, divisor, isolated_terms, low
 
-# on two CPU cores with T = 4096: from 256 to 2048 within 10% of each other
 CHUNK = 1024
+BUDGET = 2**18  # float32 numbers of the features of a chunk
 LONGEST = 16384  # where loops are slow
 
 
@@ -39,6 +39,7 @@ class Sums:
 
 def attend(
     form,
+    features: int,
     learned: dict[str, Array],
     q: Float[Array, "B T N H"],
     k: Float[Array, "B S K H"],
@@ -46,15 +47,19 @@ def attend(
     seen: Bool[Array, "B S"],
 ) -> Float[Array, "B T N D"]:
     """The output where every query sees every key that is not hidden; hidden ones are finite."""
-    N = q.shape[2]
-    sums = _by_chunks(functools.partial(_gather, form, N), learned, (k, v), seen)
-    sums = _total(sums)
-    sees = jnp.broadcast_to(seen.any(1, keepdims=True), q.shape[:2])
-    return _by_chunks(functools.partial(_read, form, k.shape[2]), (learned, sums), (q,), sees)
+    B, T, N, _ = q.shape
+    S, K, D = v.shape[1:]
+    gather, read = functools.partial(_gather, form, N), functools.partial(_read, form, K)
+    sums = _by_chunks(gather, chunk_of(S, B * K * features, D), learned, (k, v), seen)
+    sums, sees = _total(sums), jnp.broadcast_to(seen.any(1, keepdims=True), (B, T))
+    return _by_chunks(read, chunk_of(T, B * N * features, D), (learned, sums), (q,), sees)
 
 
-def chunk_of(length: int) -> int:
-    return min(LONGEST if loops_are_slow() else CHUNK, length)
+def chunk_of(length: int, features: int, D: int) -> int:
+    """How many tokens to take at once, each of which has so many features in all its heads; a
+    chunk's sums have D for each of them."""
+    most = LONGEST if loops_are_slow() else min(CHUNK, max(2 * D, BUDGET // max(1, features)))
+    return even_blocks(length, most)[1]
 
 
 def _gather(form, N: int, learned, keys, seen) -> Sums:
@@ -118,10 +123,9 @@ def _met_jvp(floor, primals, tangents):
     return out, jnp.where(fine, d_out, 0)
 
 
-def _by_chunks(f, shared, tokens, shown):
+def _by_chunks(f, chunk: int, shared, tokens, shown):
     """f(shared, tokens, shown) of each chunk, concatenated on axis 1."""
     length = shown.shape[1]
-    chunk = chunk_of(length)
     whole = -(-length // chunk) * chunk
     pad = lambda x: jnp.pad(x, [(0, 0), (0, whole - length)] + [(0, 0)] * (x.ndim - 2))
     # under shard_map what is carried must vary as what is written to it

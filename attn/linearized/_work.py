@@ -56,15 +56,17 @@ def at_once(chunk: int, count: int) -> int:
     return -(-count // turns)
 
 
-def in_chunks(length: int) -> int:
-    """How many tokens `_sums` works on: those of whole chunks."""
-    chunk = _sums.chunk_of(max(length, 1))
-    return -(-length // chunk) * chunk
+def unordered(size: Sizes, T: int, S: int, N: int, K: int, D: int, normalised: bool, mapped: int):
+    """Operations of `_sums` on whole chunks: each key of each head is `mapped` and written once,
+    each query mapped and read once."""
+    M = size.features
 
+    def whole(length, heads):
+        chunk = _sums.chunk_of(max(length, 1), heads * M, D)
+        return -(-length // chunk) * chunk * heads
 
-def unordered(size: Sizes, queries: int, keys: int, D: int, normalised: bool) -> int:
-    """Operations of `_sums`: each key of each head is written once, each query read once."""
-    return 2 * size.features * (keys * D + queries * (D + normalised))
+    queries, keys = whole(T, N), whole(S, K)
+    return mapped * (queries + keys) + 2 * M * (keys * D + queries * (D + normalised))
 
 
 def in_order(size: Sizes, length: int, N: int, D: int, chunk: int | None, normalised: bool) -> int:
