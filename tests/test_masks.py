@@ -599,6 +599,15 @@ def test_a_term_of_another_rank_is_named_joined_or_not():
                 mask.check((3, 4), 5, 5)
 
 
+def test_paddings_of_other_lengths_are_not_joined_to_one():
+    """One key was taken for that of every position, and its wrong length was not refused."""
+    one, five = Padding(keys=jnp.ones(1, bool)), Padding(keys=jnp.ones(5, bool))
+    for mask in (one & five, five & one):
+        assert mask.array(1, 5).tolist() == [[True, False, False, False, False]]
+        with pytest.raises(ValueError, match=r"Padding\.keys: expected shape \[5\], got \[1\]"):
+            mask.check((), 5, 5)
+
+
 def test_no_batch_rows_have_a_density():
     assert masks.Padding(jnp.zeros(0, int)).density(3, 3) == 0
 

@@ -77,13 +77,16 @@ class Padding(Mask):
 
 
 def _alike(one: Padding, other: Padding, field: dataclasses.Field) -> bool:
-    """Whether their arrays, where both have one, can be joined: same batch axes, or none."""
-    a, b = getattr(one, field.name), getattr(other, field.name)
+    """Whether their arrays, where both have one, can be joined: same length, same batch axes or
+    none."""
+    a, b, rank = getattr(one, field.name), getattr(other, field.name), field.metadata["rank"]
     if a is None or b is None:
         return True
-    within = field.metadata["rank"] in (a.ndim, b.ndim) or a.ndim == b.ndim
-    ends = zip(reversed(a.shape), reversed(b.shape))
-    return within and all(n == m or 1 in (n, m) for n, m in ends)
+    lead, others = (x.shape[: x.ndim - rank] for x in (a, b))
+    if lead and others and len(lead) != len(others):
+        return False
+    alike = all(n == m or 1 in (n, m) for n, m in zip(lead, others))
+    return alike and a.shape[len(lead) :] == b.shape[len(others) :]
 
 
 @term
