@@ -404,6 +404,12 @@ def test_outside_of_arrays_nothing_is_seen():
         assert not mask.at(np.array([0, 0, 5]), np.array([2, -1, 0]))[:2].any()
 
 
+def test_batch_rows_stay_where_there_are_no_tokens():
+    for mask in (Array(jnp.ones((2, 0, 3), bool)), Padding(keys=jnp.ones((2, 0), bool))):
+        assert mask.array(0, 3).shape == (2, 0, 3)
+        assert not mask.array(1, 3).any()
+
+
 def test_unsigned_indices_past_int32_are_no_negative_ones():
     last = np.array([2**32 - 1], np.uint32)
     assert Causal().at(last, np.array([2], np.uint32)).all()

@@ -163,7 +163,8 @@ class Array(Mask):
     def sees(self, i, j):
         T, S = self.seen.shape[-2:]
         if T == 0 or S == 0:
-            return jnp.zeros(np.broadcast_shapes(i.shape, j.shape), bool)
+            shape = (*self.seen.shape[:-2], *np.broadcast_shapes(i.shape, j.shape))
+            return jnp.zeros(shape, bool)
         seen = self.seen[..., jnp.clip(i, 0, T - 1), jnp.clip(j, 0, S - 1)]
         return conjunction(seen, _inside(i, T), _inside(j, S))
 
