@@ -566,6 +566,25 @@ def test_arrays_that_32_bits_do_not_hold_are_refused(build, words):
         build()
 
 
+def test_so_are_those_of_a_text_and_of_a_mask_of_ones_own():
+    """Documents saved under x64 were all one document where it is off."""
+    with jax.enable_x64(True):
+        text = Segments(LARGE * np.arange(3)).to_json()
+        assert from_json(text).array(3, 3).sum() == 3
+    with pytest.raises(ValueError, match=r"values: expected integers from .*, got 4294967296"):
+        from_json(text)
+    with pytest.raises(ValueError, match=r"Reach.reach: expected integers from .*, got 4294967296"):
+        Reach(np.array(LARGE))
+
+
+@masks.term
+class Reach(masks.Mask):
+    reach: jax.Array = masks.array_field(0)
+
+    def sees(self, i, j):
+        return i - j <= self.reach
+
+
 def test_arrays_of_64_bits_are_taken_where_they_fit():
     ids = np.array([7, 7, 2**31 - 1, -(2**31)])
     assert Segments(ids, ids).array(4, 4).tolist() == (ids[:, None] == ids).tolist()

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attn._axes import merged_batch
+from attn._integers import check_fits
 
 R = TypeVar("R", bound="Record")
 
@@ -20,7 +21,8 @@ class Record:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if "rank" in field.metadata and isinstance(value, np.ndarray):
-                object.__setattr__(self, field.name, jnp.asarray(value))
+                name = f"{type(self).__name__}.{field.name}"
+                object.__setattr__(self, field.name, whole(name, value))
 
     @property
     def static(self) -> bool:
@@ -69,6 +71,12 @@ def _same(a, b) -> bool:
         both = hasattr(a, "dtype") and hasattr(b, "dtype")
         return a is b or (both and np.array_equal(a, b))
     return a == b
+
+
+def whole(name: str, x: np.ndarray) -> jax.Array:
+    """x as JAX's array. Raises ValueError for integers that would be cut to fewer bits."""
+    check_fits(name, x, jax.dtypes.canonicalize_dtype(x.dtype))
+    return jnp.asarray(x)
 
 
 def array_field(rank: int, **kwargs):
