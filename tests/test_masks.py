@@ -314,6 +314,17 @@ def test_integers_of_numpy_are_kept_as_those_of_python(mask):
     assert made.to_json() == mask.to_json()
 
 
+def test_so_are_those_of_a_mask_of_ones_own():
+    """Read from JSON, a period was an array, and the mask neither equal nor hashable."""
+    mask = Reach(np.int32(4), (np.int64(2), np.int64(3)))
+    again = from_json(mask.to_json())
+    assert again == mask
+    assert again.to_json() == Reach(jnp.int32(4), (2, 3)).to_json()
+    assert [type(p) for p in again.periods] == [int, int]
+    assert isinstance(again.reach, jax.Array)
+    np.testing.assert_array_equal(again.array(9, 9), mask.array(9, 9))
+
+
 def test_patterns_are_equal_in_another_process():
     texts = [m.sized(40, 40).to_json() for m in STATIC]
     program = (
@@ -580,9 +591,11 @@ def test_so_are_those_of_a_text_and_of_a_mask_of_ones_own():
 @masks.term
 class Reach(masks.Mask):
     reach: jax.Array = masks.array_field(0)
+    periods: tuple[int, ...] = (1,)
 
     def sees(self, i, j):
-        return i - j <= self.reach
+        near = i - j <= self.reach
+        return near & masks.Or(tuple(map(Strided, self.periods))).sees(i, j)
 
 
 def test_arrays_of_64_bits_are_taken_where_they_fit():

@@ -324,6 +324,8 @@ def _encode(value):
     if isinstance(value, Mask):
         fields = {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"term": type(value).__name__, **fields}
+    if isinstance(value, np.generic):  # in a field that is no array
+        return value.item()
     if hasattr(value, "dtype"):
         x = np.asarray(value)
         return {"dtype": str(x.dtype), "shape": x.shape, "values": x.ravel().tolist()}

@@ -20,7 +20,7 @@ class Record:
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if "rank" in field.metadata and isinstance(value, np.ndarray):
+            if "rank" in field.metadata and isinstance(value, np.ndarray | np.generic):
                 name = f"{type(self).__name__}.{field.name}"
                 object.__setattr__(self, field.name, whole(name, value))
 
@@ -73,7 +73,7 @@ def _same(a, b) -> bool:
     return a == b
 
 
-def whole(name: str, x: np.ndarray) -> jax.Array:
+def whole(name: str, x: np.ndarray | np.generic) -> jax.Array:
     """x as JAX's array. Raises ValueError for integers that would be cut to fewer bits."""
     check_fits(name, x, jax.dtypes.canonicalize_dtype(x.dtype))
     return jnp.asarray(x)
