@@ -212,6 +212,14 @@ def test_a_forgotten_decorator_and_arrays_that_do_not_fit_are_named():
         attn.dot_product_attention(q, k, v, mask=Bare())
     with pytest.raises(TypeError, match=r"got BareBias; put @attn.biases.term on it"):
         attn.dot_product_attention(q, k, v, bias=BareBias())
+    # in a larger mask too, and where the decorator is that of the class it inherits from
+    for join in (lambda m: m & attn.Causal(), lambda m: attn.Causal() | m, lambda m: ~m):
+        with pytest.raises(TypeError, match=r"got Bare; put @attn.masks.term on it"):
+            join(Bare())
+    with pytest.raises(TypeError, match=r"got Heir; put @attn.masks.term on it"):
+        attn.dot_product_attention(q, k, v, mask=type("Heir", (attn.Window,), {})(1, 2))
+    with pytest.raises(TypeError, match=r"got Heir; put @attn.biases.term on it"):
+        attn.dot_product_attention(q, k, v, bias=type("Heir", (attn.Alibi,), {})(jnp.ones(2)))
     with pytest.raises(TypeError, match="expected arrays of floats in Ids, got int32"):
         attn.dot_product_attention(q, k, v, bias=Ids(jnp.arange(19)))
     with pytest.raises(ValueError, match=r"Near.place: expected shape \[2, 19\], got \[3, 19\]"):

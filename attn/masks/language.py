@@ -16,7 +16,7 @@ from jaxtyping import Bool, Int
 from attn._axes import aligned, conjunction
 from attn._integers import check_fits
 from attn.masks.fields import fits, natural
-from attn.masks.record import FIELDS, Record, frozen
+from attn.masks.record import FIELDS, Record, frozen, is_frozen
 
 
 class Mask(Record):
@@ -213,7 +213,15 @@ def _mask(op: str, other: Any) -> Mask:
             f"{op}: expected a mask, got {type(other).__name__}; wrap arrays as "
             "Array(bool[..., T, S]) or Padding(keys=bool[..., S])"
         )
+    check_frozen(op, other)
     return other
+
+
+def check_frozen(name: str, mask: Mask) -> None:
+    """Raise TypeError for a mask of one's own whose class lacks `term`."""
+    if not is_frozen(mask):
+        kind = type(mask).__name__
+        raise TypeError(f"{name}: expected a frozen class, got {kind}; put @attn.masks.term on it")
 
 
 def spelled(mask: Mask) -> str:

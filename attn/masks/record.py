@@ -65,6 +65,11 @@ class Record:
         return self
 
 
+def is_frozen(x: Record) -> bool:
+    """Whether its own class, not one that it inherits from, was made by `frozen`."""
+    return "__dataclass_fields__" in vars(type(x))
+
+
 def _same(a, b) -> bool:
     if hasattr(a, "dtype") or hasattr(b, "dtype"):
         # a traced array is equal to itself alone: its numbers are not known yet
