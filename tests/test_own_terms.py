@@ -161,6 +161,41 @@ def test_a_mask_that_counts_is_refused():
             attn.dot_product_attention(q, k, v, mask=mask)
 
 
+@masks.term
+class OfQueries(attn.Mask):
+    """The first few see all; what `tiles` says has one column."""
+
+    count: int
+
+    def sees(self, i, j):
+        return i < self.count
+
+    def tiles(self, i0, i1, j0, j1):
+        return i0 < self.count, i1 < self.count
+
+
+@masks.term
+class OfKeys(attn.Mask):
+    count: int
+
+    def sees(self, i, j):
+        return j < self.count
+
+    def tiles(self, i0, i1, j0, j1):
+        return (j0 < self.count, j1 < self.count) if self.count else (False, False)
+
+
+@pytest.mark.parametrize("mask", [OfQueries(9), OfKeys(9), ~OfKeys(9), ~OfKeys(0)], ids=str)
+def test_tiles_of_rows_or_columns_alone_are_those_of_all_blocks(mask):
+    """The first block of each row, or of each column, was taken for all: wrong without an error."""
+    q, k, v = qkv()
+    assert mask.density(600, 600) == pytest.approx(mask.array(600, 600).mean())
+    attn.testing.check_mask(mask, 19, 19)
+    run = jax.jit(functools.partial(attn.dot_product_attention, block=4))
+    want = run(q, k, v, mask=masks.Array(mask.array(19, 19)[None]))
+    close(run(q, k, v, mask=mask), want, what="blocks")
+
+
 @pytest.mark.parametrize("T", [16, 600])
 def test_abs_of_what_is_traced_or_not(T):
     @masks.term

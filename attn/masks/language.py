@@ -66,8 +66,8 @@ class Mask(Record):
     def tiles(self, i0, i1, j0, j1):
         """(some, every): whether any, and whether all, of rows i0..i1 x columns j0..j1 are seen.
 
-        The bounds are inclusive NumPy arrays. When in doubt, some=True and every=False: that only
-        costs work.
+        The bounds are inclusive NumPy arrays, with which both must broadcast. When in doubt,
+        some=True and every=False: that only costs work.
         """
         return np.broadcast_arrays(np.bool_(True), np.bool_(False), i0 + j0)[:2]
 
@@ -108,8 +108,10 @@ class Mask(Record):
         j0 = np.arange(0, S, block_k)[None, :]
         i1 = np.minimum(i0 + block_q, T) - 1
         j1 = np.minimum(j0 + block_k, S) - 1
+        # of a mask of rows or of columns alone they may have one column, or one row
+        whole = lambda x: np.array(np.broadcast_to(x, (i0.size, j0.size)))
         some, every = self.sized(T, S).tiles(i0, i1, j0, j1)
-        return np.array(some), np.array(every)
+        return whole(some), whole(every)
 
     def pairs(self, T: int, S: int) -> float:
         """How many of the T x S pairs are visible (mean over the batch), counted block by block."""
@@ -305,7 +307,7 @@ class Not(Mask):
 
     def tiles(self, *bounds):
         some, every = self.mask.tiles(*bounds)
-        return ~every, ~some
+        return np.logical_not(every), np.logical_not(some)  # also of Python's True, whose ~ is -2
 
     def terms(self):
         yield from self.mask.terms()
