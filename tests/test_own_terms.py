@@ -148,17 +148,24 @@ def test_one_may_be_defined_again_as_in_a_notebook():
 
 
 def test_a_mask_that_counts_is_refused():
-    """`&` and `~` of numbers are others than those of booleans."""
+    """`&` and `~` of numbers are others than those of booleans, and of True those of a number."""
 
     @masks.term
     class Counts(attn.Mask):
         def sees(self, i, j):
             return (i - j) % 3
 
+    @masks.term
+    class All(attn.Mask):
+        def sees(self, i, j):
+            return True
+
     q, k, v = qkv()
-    for mask in (Counts(), ~Counts(), attn.Causal() & Counts()):
-        with pytest.raises(TypeError, match=r"sees: expected booleans, got int"):
-            attn.dot_product_attention(q, k, v, mask=mask)
+    for join in (lambda m: m, lambda m: ~m, lambda m: attn.Causal() & m, lambda m: m | ~m):
+        with pytest.raises(TypeError, match=r"^Counts.sees: expected booleans, got int"):
+            attn.dot_product_attention(q, k, v, mask=join(Counts()))
+        with pytest.raises(TypeError, match=r"^All.sees: expected booleans, got bool"):
+            attn.dot_product_attention(q, k, v, mask=join(All()))
 
 
 @masks.term

@@ -50,10 +50,7 @@ class Mask(Record):
                 raise TypeError(f"{name}: expected integer indices, got {index.dtype}")
         # unsigned and short integers would wrap around in i - j
         i, j = (x if x.dtype in (np.int32, np.int64) else x.astype(held) for x in (i, j))
-        seen = self.sees(i, j)
-        if not hasattr(seen, "dtype") or seen.dtype != np.bool_:  # & and ~ of numbers are bitwise
-            got = getattr(seen, "dtype", type(seen).__name__)
-            raise TypeError(f"{type(self).__name__}.sees: expected booleans, got {got}")
+        seen = _seen(self, i, j)
         xp = jnp if isinstance(seen, jax.Array) else np
         return xp.broadcast_to(seen, xp.broadcast_shapes(seen.shape, i.shape, j.shape))
 
@@ -219,6 +216,15 @@ def _mask(op: str, other: Any) -> Mask:
     return other
 
 
+def _seen(mask: Mask, i, j):
+    """What it sees. Raises TypeError for anything but booleans: & and ~ of numbers are bitwise."""
+    seen = mask.sees(i, j)
+    if not hasattr(seen, "dtype") or seen.dtype != np.bool_:
+        got = getattr(seen, "dtype", type(seen).__name__)
+        raise TypeError(f"{type(mask).__name__}.sees: expected booleans, got {got}")
+    return seen
+
+
 def check_frozen(name: str, mask: Mask) -> None:
     """Raise TypeError for a mask of one's own whose class lacks `term`."""
     if not is_frozen(mask):
@@ -274,7 +280,7 @@ class And(Joined):
     """Seen under all of `mask_terms`."""
 
     def sees(self, i, j):
-        return conjunction(*(m.sees(i, j) for m in self.mask_terms))
+        return conjunction(*(_seen(m, i, j) for m in self.mask_terms))
 
     def tiles(self, *bounds):
         some, every = zip(*(m.tiles(*bounds) for m in self.mask_terms))
@@ -286,7 +292,7 @@ class Or(Joined):
     """Seen under any of `mask_terms`."""
 
     def sees(self, i, j):
-        return functools.reduce(operator.or_, aligned(*(m.sees(i, j) for m in self.mask_terms)))
+        return functools.reduce(operator.or_, aligned(*(_seen(m, i, j) for m in self.mask_terms)))
 
     def tiles(self, *bounds):
         some, every = zip(*(m.tiles(*bounds) for m in self.mask_terms))
@@ -303,7 +309,7 @@ class Not(Mask):
         _mask("Not", self.mask)
 
     def sees(self, i, j):
-        return ~self.mask.sees(i, j)
+        return ~_seen(self.mask, i, j)
 
     def tiles(self, *bounds):
         some, every = self.mask.tiles(*bounds)
