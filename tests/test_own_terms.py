@@ -13,6 +13,8 @@ import pytest
 import attn
 from attn import masks
 from attn.biases import array_field
+from attn.kernels.band import split
+from attn.masks.language import joined
 from attn.testing.contract import BrokenLaw, assert_close
 
 close = functools.partial(assert_close, dtype=jnp.float32)
@@ -145,6 +147,41 @@ def test_one_may_be_defined_again_as_in_a_notebook():
         assert [f.name for f in dataclasses.fields(again)] == ["n"]
     finally:
         masks.language.KINDS["Multiples"] = sys.modules[__name__].Multiples
+
+
+@masks.term
+class Before(attn.Causal):
+    def sees(self, i, j):
+        return j < i + self.offset
+
+    def tiles(self, *bounds):
+        return masks.Mask.tiles(self, *bounds)
+
+
+@masks.term
+class Odd(attn.Padding):
+    def sees(self, i, j):
+        return super().sees(i, j) & (j % 2 == 1)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (attn.Causal(), Before()),
+        (Before(), attn.Causal(-1)),
+        (Before(), Before(1)),
+        (attn.Padding(3), Odd(4)),
+        (Odd(4), Odd(3)),
+    ],
+    ids=str,
+)
+def test_a_mask_that_inherits_from_one_of_the_library_stays_itself(one, other):
+    """Joined to one of the kind that it inherits from it became that one."""
+    want = one.array(5, 5) & other.array(5, 5)
+    np.testing.assert_array_equal((one & other).array(5, 5), want)
+    np.testing.assert_array_equal((other & one).array(5, 5), want)
+    # nor is it a band for the kernels of other libraries
+    assert {type(term) for term in joined(split(one & other, 5, 5).rest)} & {Before, Odd}
 
 
 def test_a_mask_that_counts_is_refused():
