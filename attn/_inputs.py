@@ -1,7 +1,5 @@
 """Checks of what every variant is called with: q, k, v, a mask and a bias that fit, and a state."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
@@ -9,7 +7,7 @@ from attn._arrays import is_array, is_floats
 from attn._wide import wide, wide_dtype
 from attn.biases import Bias, as_bias
 from attn.masks import FULL, Mask
-from attn.masks.language import spelled
+from attn.masks.language import check_frozen, spelled
 
 
 def check_qkv(q, k, v, mask: Mask, bias=None) -> tuple[Mask, Bias | None]:
@@ -61,9 +59,7 @@ def check_mask(mask) -> None:
             f"mask: expected a Mask from attn.masks, got {type(mask).__name__}; wrap a boolean "
             "array as Array(bool[*B, T, S]), or Padding(keys=bool[*B, S])"
         )
-    if not dataclasses.is_dataclass(mask):
-        name = type(mask).__name__
-        raise TypeError(f"mask: expected a frozen class, got {name}; put @attn.masks.term on it")
+    check_frozen("mask", mask)
 
 
 def check_tokens(q, k) -> None:

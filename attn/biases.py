@@ -17,7 +17,7 @@ from attn._arrays import is_floats
 from attn._axes import part_of, with_part
 from attn._integers import apart
 from attn._places import Places
-from attn.masks.record import FIELDS, Record, frozen
+from attn.masks.record import FIELDS, Record, frozen, is_frozen
 from attn.masks.record import array_field as array_field
 from attn.positions import t5_bucket
 
@@ -258,7 +258,7 @@ class ArrayBias(Bias):
 
 def as_bias(bias) -> Bias | None:
     """A Bias from a Bias, an array or None. Raises TypeError on anything else."""
-    if isinstance(bias, Bias) and not dataclasses.is_dataclass(bias):
+    if isinstance(bias, Bias) and not is_frozen(bias):
         name = type(bias).__name__
         raise TypeError(f"bias: expected a frozen class, got {name}; put @attn.biases.term on it")
     for x in jax.tree.leaves(bias) if isinstance(bias, Bias) else ():

@@ -13,6 +13,8 @@ import pytest
 import attn
 from attn import masks
 from attn.biases import array_field
+from attn.kernels.band import split
+from attn.masks.language import joined
 from attn.testing.contract import BrokenLaw, assert_close
 
 close = functools.partial(assert_close, dtype=jnp.float32)
@@ -147,18 +149,95 @@ def test_one_may_be_defined_again_as_in_a_notebook():
         masks.language.KINDS["Multiples"] = sys.modules[__name__].Multiples
 
 
+@masks.term
+class Before(attn.Causal):
+    def sees(self, i, j):
+        return j < i + self.offset
+
+    def tiles(self, *bounds):
+        return masks.Mask.tiles(self, *bounds)
+
+
+@masks.term
+class Odd(attn.Padding):
+    def sees(self, i, j):
+        return super().sees(i, j) & (j % 2 == 1)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (attn.Causal(), Before()),
+        (Before(), attn.Causal(-1)),
+        (Before(), Before(1)),
+        (attn.Padding(3), Odd(4)),
+        (Odd(4), Odd(3)),
+    ],
+    ids=str,
+)
+def test_a_mask_that_inherits_from_one_of_the_library_stays_itself(one, other):
+    """Joined to one of the kind that it inherits from it became that one."""
+    want = one.array(5, 5) & other.array(5, 5)
+    np.testing.assert_array_equal((one & other).array(5, 5), want)
+    np.testing.assert_array_equal((other & one).array(5, 5), want)
+    # nor is it a band for the kernels of other libraries
+    assert {type(term) for term in joined(split(one & other, 5, 5).rest)} & {Before, Odd}
+
+
 def test_a_mask_that_counts_is_refused():
-    """`&` and `~` of numbers are others than those of booleans."""
+    """`&` and `~` of numbers are others than those of booleans, and of True those of a number."""
 
     @masks.term
     class Counts(attn.Mask):
         def sees(self, i, j):
             return (i - j) % 3
 
+    @masks.term
+    class All(attn.Mask):
+        def sees(self, i, j):
+            return True
+
     q, k, v = qkv()
-    for mask in (Counts(), ~Counts(), attn.Causal() & Counts()):
-        with pytest.raises(TypeError, match=r"sees: expected booleans, got int"):
-            attn.dot_product_attention(q, k, v, mask=mask)
+    for join in (lambda m: m, lambda m: ~m, lambda m: attn.Causal() & m, lambda m: m | ~m):
+        with pytest.raises(TypeError, match=r"^Counts.sees: expected booleans, got int"):
+            attn.dot_product_attention(q, k, v, mask=join(Counts()))
+        with pytest.raises(TypeError, match=r"^All.sees: expected booleans, got bool"):
+            attn.dot_product_attention(q, k, v, mask=join(All()))
+
+
+@masks.term
+class OfQueries(attn.Mask):
+    """The first few see all; what `tiles` says has one column."""
+
+    count: int
+
+    def sees(self, i, j):
+        return i < self.count
+
+    def tiles(self, i0, i1, j0, j1):
+        return i0 < self.count, i1 < self.count
+
+
+@masks.term
+class OfKeys(attn.Mask):
+    count: int
+
+    def sees(self, i, j):
+        return j < self.count
+
+    def tiles(self, i0, i1, j0, j1):
+        return (j0 < self.count, j1 < self.count) if self.count else (False, False)
+
+
+@pytest.mark.parametrize("mask", [OfQueries(9), OfKeys(9), ~OfKeys(9), ~OfKeys(0)], ids=str)
+def test_tiles_of_rows_or_columns_alone_are_those_of_all_blocks(mask):
+    """The first block of each row, or of each column, was taken for all: wrong without an error."""
+    q, k, v = qkv()
+    assert mask.density(600, 600) == pytest.approx(mask.array(600, 600).mean())
+    attn.testing.check_mask(mask, 19, 19)
+    run = jax.jit(functools.partial(attn.dot_product_attention, block=4))
+    want = run(q, k, v, mask=masks.Array(mask.array(19, 19)[None]))
+    close(run(q, k, v, mask=mask), want, what="blocks")
 
 
 @pytest.mark.parametrize("T", [16, 600])
@@ -212,6 +291,14 @@ def test_a_forgotten_decorator_and_arrays_that_do_not_fit_are_named():
         attn.dot_product_attention(q, k, v, mask=Bare())
     with pytest.raises(TypeError, match=r"got BareBias; put @attn.biases.term on it"):
         attn.dot_product_attention(q, k, v, bias=BareBias())
+    # in a larger mask too, and where the decorator is that of the class it inherits from
+    for join in (lambda m: m & attn.Causal(), lambda m: attn.Causal() | m, lambda m: ~m):
+        with pytest.raises(TypeError, match=r"got Bare; put @attn.masks.term on it"):
+            join(Bare())
+    with pytest.raises(TypeError, match=r"got Heir; put @attn.masks.term on it"):
+        attn.dot_product_attention(q, k, v, mask=type("Heir", (attn.Window,), {})(1, 2))
+    with pytest.raises(TypeError, match=r"got Heir; put @attn.biases.term on it"):
+        attn.dot_product_attention(q, k, v, bias=type("Heir", (attn.Alibi,), {})(jnp.ones(2)))
     with pytest.raises(TypeError, match="expected arrays of floats in Ids, got int32"):
         attn.dot_product_attention(q, k, v, bias=Ids(jnp.arange(19)))
     with pytest.raises(ValueError, match=r"Near.place: expected shape \[2, 19\], got \[3, 19\]"):

@@ -16,7 +16,7 @@ from attn._explicit import auto_inside
 from attn._forms import visited_scores
 from attn._inputs import check_qkv, check_state, refuse_rest
 from attn._prompt import check_prompt
-from attn._settings import check_choice, check_count
+from attn._settings import check_choice, check_count, check_room_for
 from attn._tokens import seen_tokens
 from attn._wide import wide, wide_dtype
 from attn.compressed._runs import Within, pool_runs, runs
@@ -176,6 +176,7 @@ class Poolingformer(Mechanism):
     def init_state(
         self, batch, *, num_heads, num_kv_heads, head_dim, value_dim, max_length, dtype="float32"
     ):
+        check_room_for(batch, max_length, num_heads=num_heads)
         near = _cache.empty(batch, num_kv_heads, head_dim, value_dim, self.window + 1, dtype)
         sizes = num_heads, head_dim, value_dim, max_length
         return TwoLevels(near, _cache.empty(batch, *sizes, wide_dtype(dtype)))

@@ -91,9 +91,9 @@ def split(mask: Mask, T: int, S: int) -> Band:
     (padding, segments), others = mask.take(Padding, Segments)
     left, right, rest = S + T, S + T, FULL
     for term in joined(others):
-        if isinstance(term, Causal):
+        if type(term) is Causal:  # not one that inherits from it, and may see others
             right = min(right, term.offset)
-        elif isinstance(term, Window):
+        elif type(term) is Window:
             left, right = min(left, term.left), min(right, term.right)
         else:
             rest = rest & term

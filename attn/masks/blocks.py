@@ -33,11 +33,12 @@ class Blocks(Mask):
         keep(self, size=1)
 
     def sees(self, i, j):
-        return _look_up(self._grid(), self.size, i, j)
+        return _look_up(self._grid, self.size, i, j)
 
     def tiles(self, i0, i1, j0, j1):
-        return _layout_tiles(_sums(self._grid()), self.size, i0, i1, j0, j1)
+        return _layout_tiles(_sums(self._grid), self.size, i0, i1, j0, j1)
 
+    @functools.cached_property  # `pairs` asks for it at every visited block
     def _grid(self):
         return np.asarray(self.layout, bool).reshape(len(self.layout), -1 if self.layout else 0)
 

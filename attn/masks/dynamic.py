@@ -33,7 +33,7 @@ class Padding(Mask):
 
     def _meet(self, other):
         """The shorter lengths; the keys and queries that both masks show."""
-        if not isinstance(other, Padding):
+        if not type(self) is type(other) is Padding:  # a mask that inherits from it sees others
             return None
         if not all(_alike(self, other, field) for field in dataclasses.fields(self)):
             return None  # each is checked by itself
@@ -77,13 +77,16 @@ class Padding(Mask):
 
 
 def _alike(one: Padding, other: Padding, field: dataclasses.Field) -> bool:
-    """Whether their arrays, where both have one, can be joined: same batch axes, or none."""
-    a, b = getattr(one, field.name), getattr(other, field.name)
+    """Whether their arrays, where both have one, can be joined: same length, same batch axes or
+    none."""
+    a, b, rank = getattr(one, field.name), getattr(other, field.name), field.metadata["rank"]
     if a is None or b is None:
         return True
-    within = field.metadata["rank"] in (a.ndim, b.ndim) or a.ndim == b.ndim
-    ends = zip(reversed(a.shape), reversed(b.shape))
-    return within and all(n == m or 1 in (n, m) for n, m in ends)
+    lead, others = (x.shape[: x.ndim - rank] for x in (a, b))
+    if lead and others and len(lead) != len(others):
+        return False
+    alike = all(n == m or 1 in (n, m) for n, m in zip(lead, others))
+    return alike and a.shape[len(lead) :] == b.shape[len(others) :]
 
 
 @term
@@ -160,7 +163,8 @@ class Array(Mask):
     def sees(self, i, j):
         T, S = self.seen.shape[-2:]
         if T == 0 or S == 0:
-            return jnp.zeros(np.broadcast_shapes(i.shape, j.shape), bool)
+            shape = (*self.seen.shape[:-2], *np.broadcast_shapes(i.shape, j.shape))
+            return jnp.zeros(shape, bool)
         seen = self.seen[..., jnp.clip(i, 0, T - 1), jnp.clip(j, 0, S - 1)]
         return conjunction(seen, _inside(i, T), _inside(j, S))
 

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Int
 from attn._axes import aligned, conjunction
 from attn._integers import check_fits
 from attn.masks.fields import fits, natural
-from attn.masks.record import FIELDS, Record, frozen
+from attn.masks.record import FIELDS, Record, frozen, is_frozen
 
 
 class Mask(Record):
@@ -50,10 +50,7 @@ class Mask(Record):
                 raise TypeError(f"{name}: expected integer indices, got {index.dtype}")
         # unsigned and short integers would wrap around in i - j
         i, j = (x if x.dtype in (np.int32, np.int64) else x.astype(held) for x in (i, j))
-        seen = self.sees(i, j)
-        if not hasattr(seen, "dtype") or seen.dtype != np.bool_:  # & and ~ of numbers are bitwise
-            got = getattr(seen, "dtype", type(seen).__name__)
-            raise TypeError(f"{type(self).__name__}.sees: expected booleans, got {got}")
+        seen = _seen(self, i, j)
         xp = jnp if isinstance(seen, jax.Array) else np
         return xp.broadcast_to(seen, xp.broadcast_shapes(seen.shape, i.shape, j.shape))
 
@@ -66,8 +63,8 @@ class Mask(Record):
     def tiles(self, i0, i1, j0, j1):
         """(some, every): whether any, and whether all, of rows i0..i1 x columns j0..j1 are seen.
 
-        The bounds are inclusive NumPy arrays. When in doubt, some=True and every=False: that only
-        costs work.
+        The bounds are inclusive NumPy arrays, with which both must broadcast. When in doubt,
+        some=True and every=False: that only costs work.
         """
         return np.broadcast_arrays(np.bool_(True), np.bool_(False), i0 + j0)[:2]
 
@@ -108,8 +105,10 @@ class Mask(Record):
         j0 = np.arange(0, S, block_k)[None, :]
         i1 = np.minimum(i0 + block_q, T) - 1
         j1 = np.minimum(j0 + block_k, S) - 1
+        # of a mask of rows or of columns alone they may have one column, or one row
+        whole = lambda x: np.array(np.broadcast_to(x, (i0.size, j0.size)))
         some, every = self.sized(T, S).tiles(i0, i1, j0, j1)
-        return np.array(some), np.array(every)
+        return whole(some), whole(every)
 
     def pairs(self, T: int, S: int) -> float:
         """How many of the T x S pairs are visible (mean over the batch), counted block by block."""
@@ -213,7 +212,24 @@ def _mask(op: str, other: Any) -> Mask:
             f"{op}: expected a mask, got {type(other).__name__}; wrap arrays as "
             "Array(bool[..., T, S]) or Padding(keys=bool[..., S])"
         )
+    check_frozen(op, other)
     return other
+
+
+def _seen(mask: Mask, i, j):
+    """What it sees. Raises TypeError for anything but booleans: & and ~ of numbers are bitwise."""
+    seen = mask.sees(i, j)
+    if not hasattr(seen, "dtype") or seen.dtype != np.bool_:
+        got = getattr(seen, "dtype", type(seen).__name__)
+        raise TypeError(f"{type(mask).__name__}.sees: expected booleans, got {got}")
+    return seen
+
+
+def check_frozen(name: str, mask: Mask) -> None:
+    """Raise TypeError for a mask of one's own whose class lacks `term`."""
+    if not is_frozen(mask):
+        kind = type(mask).__name__
+        raise TypeError(f"{name}: expected a frozen class, got {kind}; put @attn.masks.term on it")
 
 
 def spelled(mask: Mask) -> str:
@@ -264,7 +280,7 @@ class And(Joined):
     """Seen under all of `mask_terms`."""
 
     def sees(self, i, j):
-        return conjunction(*(m.sees(i, j) for m in self.mask_terms))
+        return conjunction(*(_seen(m, i, j) for m in self.mask_terms))
 
     def tiles(self, *bounds):
         some, every = zip(*(m.tiles(*bounds) for m in self.mask_terms))
@@ -276,7 +292,7 @@ class Or(Joined):
     """Seen under any of `mask_terms`."""
 
     def sees(self, i, j):
-        return functools.reduce(operator.or_, aligned(*(m.sees(i, j) for m in self.mask_terms)))
+        return functools.reduce(operator.or_, aligned(*(_seen(m, i, j) for m in self.mask_terms)))
 
     def tiles(self, *bounds):
         some, every = zip(*(m.tiles(*bounds) for m in self.mask_terms))
@@ -293,11 +309,11 @@ class Not(Mask):
         _mask("Not", self.mask)
 
     def sees(self, i, j):
-        return ~self.mask.sees(i, j)
+        return ~_seen(self.mask, i, j)
 
     def tiles(self, *bounds):
         some, every = self.mask.tiles(*bounds)
-        return ~every, ~some
+        return np.logical_not(every), np.logical_not(some)  # also of Python's True, whose ~ is -2
 
     def terms(self):
         yield from self.mask.terms()
@@ -324,6 +340,8 @@ def _encode(value):
     if isinstance(value, Mask):
         fields = {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"term": type(value).__name__, **fields}
+    if isinstance(value, np.generic):  # in a field that is no array
+        return value.item()
     if hasattr(value, "dtype"):
         x = np.asarray(value)
         return {"dtype": str(x.dtype), "shape": x.shape, "values": x.ravel().tolist()}

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attn._axes import merged_batch
+from attn._integers import check_fits
 
 R = TypeVar("R", bound="Record")
 
@@ -19,8 +20,9 @@ class Record:
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if "rank" in field.metadata and isinstance(value, np.ndarray):
-                object.__setattr__(self, field.name, jnp.asarray(value))
+            if "rank" in field.metadata and isinstance(value, np.ndarray | np.generic):
+                name = f"{type(self).__name__}.{field.name}"
+                object.__setattr__(self, field.name, whole(name, value))
 
     @property
     def static(self) -> bool:
@@ -63,12 +65,23 @@ class Record:
         return self
 
 
+def is_frozen(x: Record) -> bool:
+    """Whether its own class, not one that it inherits from, was made by `frozen`."""
+    return "__dataclass_fields__" in vars(type(x))
+
+
 def _same(a, b) -> bool:
     if hasattr(a, "dtype") or hasattr(b, "dtype"):
         # a traced array is equal to itself alone: its numbers are not known yet
         both = hasattr(a, "dtype") and hasattr(b, "dtype")
         return a is b or (both and np.array_equal(a, b))
     return a == b
+
+
+def whole(name: str, x: np.ndarray | np.generic) -> jax.Array:
+    """x as JAX's array. Raises ValueError for integers that would be cut to fewer bits."""
+    check_fits(name, x, jax.dtypes.canonicalize_dtype(x.dtype))
+    return jnp.asarray(x)
 
 
 def array_field(rank: int, **kwargs):

@@ -10,6 +10,7 @@ from attn.masks.blocks import Blocks, Coarse, Random
 from attn.masks.dynamic import Array, Padding, Segments
 from attn.masks.language import KINDS, Full, Mask
 from attn.masks.raster import Axial, Local2D
+from attn.masks.record import whole
 from attn.masks.static import Causal, Global, Prefix, Window
 from attn.masks.strided import Dilated, Fixed, LogDistance, Strided, Summary
 
@@ -43,7 +44,7 @@ def _decode(value):
         kinds = (bool, int, float) if jnp.issubdtype(dtype, jnp.floating) else (bool, int)
         if not isinstance(values, list) or not all(isinstance(x, kinds) for x in values):
             raise ValueError(f"values: expected numbers of {dtype}, got {values!r:.60}")
-        return jnp.asarray(np.array(values, dtype).reshape(value["shape"]))
+        return whole("values", np.array(values, dtype).reshape(value["shape"]))
     fields = {name: _decode(v) for name, v in value.items() if name != "term"}
     kind = KINDS.get(value.get("term"))
     if kind is None:

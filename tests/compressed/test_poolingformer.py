@@ -266,6 +266,10 @@ def test_bad_arrays_and_masks_are_named():
     np.testing.assert_array_equal(
         poolingformer_attention(q, k, v, **learned), Poolingformer()(q, k, v, **learned)
     )
+    sizes = {"num_heads": -4, "num_kv_heads": 2, "head_dim": 8, "value_dim": 6, "max_length": 9}
+    # its second level has a key head for each query head, which was named
+    with pytest.raises(ValueError, match=r"^num_heads: expected an integer from 0 to .*, got -4"):
+        Poolingformer().init_state((2,), **sizes)
     ids = jnp.zeros(q.shape[:2], int)
     with pytest.raises(NotImplementedError, match="Segments"):
         poolingformer_attention(q, k, v, mask=Segments(ids, ids), **learned)
