@@ -1,14 +1,18 @@
 """Runs of a comparison as jobs of a cluster, through submitit: each takes what no other holds."""
 
 import pickle
+import signal
 from collections.abc import Callable, Sequence
 from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
 
-from experiments.errors import ConfigError
+from experiments.errors import ConfigError, Interrupted
 from experiments.redact import redacted
 from experiments.say import say
+
+# of a time limit or of preemption: submitit asks for USR2, or what SUBMITIT_PREEMPT_SIGNAL says
+WARNING = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 def settings(given: Sequence[str]) -> dict[str, Any]:
@@ -28,7 +32,8 @@ def run(
 ) -> None:
     """`work(*arguments)` in `processes` jobs until all have ended, logs in `folder`; "cluster"
     in the parameters is "slurm", or "local" to try it. Raises ConfigError for what submitit
-    refuses. A job that is killed leaves its run to be continued by the same command."""
+    refuses. A job that is killed, or warned of its time limit, leaves its run to be continued by
+    the same command."""
     try:
         import submitit
     except ImportError:
@@ -52,4 +57,9 @@ def _as_spawned(prepared: dict[str, Any], pickled: bytes) -> None:
     mechanisms the runs may have, is imported before they are read."""
     spawn.prepare(prepared)
     work, arguments = pickle.loads(pickled)
-    work(*arguments)
+    for number in WARNING:  # what submitit raises there, in a step, would be the run's failure
+        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGTERM))
+    try:
+        work(*arguments)
+    except Interrupted as error:  # for the job's log; the run is left to the same command
+        say(str(error))

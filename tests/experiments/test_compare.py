@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -647,6 +648,33 @@ if __name__ == "__main__":
 """)
     said = subprocess.run([sys.executable, script], capture_output=True, text=True)
     assert (said.stdout, said.stderr) == ("it mine\n" * 2, "")
+
+
+class Warned(Trainer):
+    """Is told, in a step, that its job's time will be over."""
+
+    def __call__(self, experiment, workdir, **options):
+        with Signals() as signals:
+            signal.raise_signal(signal.SIGUSR2)
+        raise Interrupted(signals.caught, "saved")
+
+
+def test_a_job_at_its_time_limit_saves_and_its_run_goes_on_later(tmp_path, capsys):
+    """It was a failure, as was each run after it, and only --retry_failed went on with them."""
+
+    def as_submitit(*_):
+        raise RuntimeError("Job not requeued because: timed-out and not checkpointable.")
+
+    before = {number: signal.signal(number, as_submitit) for number in slurm.WARNING}
+    try:
+        runs = cells.Cells(tmp_path, tuple(SWEEP))
+        slurm._as_spawned({}, pickle.dumps((runs.work, (Warned(), "", print))))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert {*map(runs.outcome, SWEEP)} == {(None, None)}
+    assert capsys.readouterr().err == "SIGTERM: saved\n"
+    assert len(list(tmp_path.glob("cells/*"))) == 1
 
 
 def test_parameters_of_a_cluster_are_read_or_refused(tmp_path):
