@@ -1,5 +1,7 @@
 """Runs of a comparison as jobs of a cluster, through submitit: each takes what no other holds."""
 
+import ast
+import contextlib
 import pickle
 import signal
 from collections.abc import Callable, Sequence
@@ -19,8 +21,14 @@ def settings(given: Sequence[str]) -> dict[str, Any]:
     """`timeout_min=600`, `slurm_partition=gpu`: submitit's parameters. Raises ConfigError."""
     if wrong := [x for x in given if not all(x.partition("="))]:
         raise ConfigError([f"--slurm={x}: expected NAME=VALUE, as timeout_min=600" for x in wrong])
-    number = lambda text: int(text) if text.isdecimal() else text
-    return {key: number(value) for key, _, value in (x.partition("=") for x in given)}
+    return {key: _literal(value) for key, _, value in (x.partition("=") for x in given)}
+
+
+def _literal(text: str) -> Any:
+    """Python's number, True or False, or list, as submitit asks for: the text False is true."""
+    with contextlib.suppress(Exception):
+        return ast.literal_eval(text)
+    return text
 
 
 def run(

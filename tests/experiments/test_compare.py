@@ -680,6 +680,10 @@ def test_a_job_at_its_time_limit_saves_and_its_run_goes_on_later(tmp_path, capsy
 def test_parameters_of_a_cluster_are_read_or_refused(tmp_path):
     given = ["timeout_min=60", "slurm_partition=gpu"]
     assert slurm.settings(given) == {"timeout_min": 60, "slurm_partition": "gpu"}
+    # 1.5 was refused as a text, and False taken for true
+    given = ["mem_gb=1.5", "slurm_use_srun=False", "slurm_setup=['module load cuda']"]
+    assert [*slurm.settings(given).values()] == [1.5, False, ["module load cuda"]]
+    assert slurm.settings(["slurm_time=1-00:00:00"]) == {"slurm_time": "1-00:00:00"}
     with pytest.raises(ConfigError, match="--slurm=gpu: expected NAME=VALUE"):
         slurm.settings(["gpu"])
     # by a dry run too, which said that all could be run
