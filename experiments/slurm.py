@@ -47,15 +47,16 @@ def run(
     except ImportError:
         raise ConfigError(["--slurm: needs submitit: pip install 'attn-lab[launch]'"]) from None
     others = {k: v for k, v in parameters.items() if k != "cluster"}
-    try:
-        executor = submitit.AutoExecutor(folder, cluster=parameters.get("cluster", "slurm"))
-        executor.update_parameters(name="attn", **others)
-    except (RuntimeError, ValueError, NameError, AssertionError) as error:
-        raise ConfigError([f"--slurm: {error}"]) from None
     prepared = spawn.get_preparation_data("attn")
     del prepared["authkey"]  # which only a child may be given
     there = _as_spawned, prepared, pickle.dumps((work, arguments))
-    for job in [executor.submit(*there) for _ in range(processes)]:
+    try:
+        executor = submitit.AutoExecutor(folder, cluster=parameters.get("cluster", "slurm"))
+        executor.update_parameters(name="attn", **others)
+        jobs = [executor.submit(*there) for _ in range(processes)]
+    except (RuntimeError, ValueError, NameError, AssertionError, TypeError) as error:
+        raise ConfigError([f"--slurm: {error}"]) from None
+    for job in jobs:
         if (error := job.exception()) is not None:  # waits for it
             say(redacted(f"job {job.job_id} failed, see {folder}: {error}"))
 

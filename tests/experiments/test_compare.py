@@ -693,7 +693,18 @@ def test_parameters_of_a_cluster_are_read_or_refused(tmp_path):
     pytest.importorskip("submitit", reason="the extra [launch]")
     for wrong in ({"cluster": "local", "tiem": 3}, {"cluster": "nowhere"}):
         with pytest.raises(ConfigError, match="--slurm: "):
-            slurm.run(lambda: None, (), 1, tmp_path, wrong)
+            slurm.run(print, (), 1, tmp_path, wrong)
+
+
+def test_what_a_cluster_refuses_is_a_mistake_and_no_traceback(tmp_path, monkeypatch):
+    pytest.importorskip("submitit", reason="the extra [launch]")
+    for name in ("srun", "sbatch"):  # the first is looked for alone
+        (tmp_path / name).write_text("#!/bin/sh\necho invalid partition: gpuu >&2; exit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for wrong, told in (({"slurm_partition": "gpuu"}, "gpuu"), ({"slurm_setup": "x"}, "list")):
+        with pytest.raises(ConfigError, match=f"--slurm: .*{told}"):
+            slurm.run(print, (), 1, tmp_path, {"cluster": "slurm", **wrong})
 
 
 @pytest.mark.parametrize("coding", ["utf-8-sig", "latin-1"])
