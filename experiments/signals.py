@@ -15,6 +15,12 @@ from experiments.say import say_at_once
 ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
+def asking() -> list[int]:
+    """Those of ASKING that do: under nohup a closed terminal asks for nothing."""
+    unasked = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [x for x in ASKING if x != signal.SIGHUP or not unasked]
+
+
 class Signals:
     """`caught` is the number of the signal that came while this was entered, or None."""
 
@@ -25,9 +31,7 @@ class Signals:
     def __enter__(self) -> Self:
         # Python lets only the main thread handle signals; a run in another one has no handler.
         if threading.current_thread() is threading.main_thread():
-            unasked = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # by nohup: train on
-            asking = [x for x in ASKING if x != signal.SIGHUP or not unasked]
-            self._before = {number: signal.signal(number, self._handle) for number in asking}
+            self._before = {number: signal.signal(number, self._handle) for number in asking()}
         return self
 
     def __exit__(self, *_: object) -> None:

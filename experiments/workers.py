@@ -16,7 +16,7 @@ from experiments import records
 from experiments.errors import Interrupted, LabError, RunDirectoryError
 from experiments.redact import redacted
 from experiments.say import say
-from experiments.signals import ASKING
+from experiments.signals import ASKING, asking
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -66,7 +66,7 @@ def run(work: Callable[..., None], arguments: tuple, processes: int, most: int) 
             if process.is_alive():
                 os.kill(process.pid, number)
 
-    before = {number: signal.signal(number, forward) for number in ASKING}
+    before = {number: signal.signal(number, forward) for number in asking()}
     resource_tracker.ensure_running()  # by the first start it would be, and unblock signals
     try:
         for process in planned:

@@ -567,6 +567,27 @@ def test_a_signal_while_processes_start_reaches_the_last_and_no_more_start(monke
     assert (len(started), told) == (2, [(0, signal.SIGTERM), (1, signal.SIGTERM)])
 
 
+class Quiet:
+    """A process that a closed terminal reaches."""
+
+    exitcode = 0
+
+    def __init__(self, **_):
+        self.start = self.join = lambda: signal.raise_signal(signal.SIGHUP)
+
+
+def test_under_nohup_a_closed_terminal_ends_no_process(monkeypatch):
+    """It was passed on to each, which saved and ended."""
+    context = types.SimpleNamespace(Process=Quiet)
+    monkeypatch.setattr(workers.multiprocessing, "get_context", lambda how: context)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        workers.run(print, (), 2, 2)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # as a process that starts has it
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_ctrl_c_while_processes_import_ends_them_without_a_traceback(tmp_path):
     """Each told where in JAX's imports it had come to."""
     script = tmp_path / "two.py"
