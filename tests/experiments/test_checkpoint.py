@@ -1,7 +1,9 @@
 """A checkpoint is used as it was written, or not at all."""
 
 import dataclasses
+import errno
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -174,6 +176,21 @@ def test_harm_to_any_file_is_noticed_and_the_last_good_one_used(
         assert "damaged" in said[0]
         assert (copy / "damaged-3").is_dir()
         assert sorted(make(copy).steps()) == [1, 2]
+
+
+def test_what_cannot_be_read_is_damaged_too(three: Checkpoints, monkeypatch):
+    """A bad sector in the newest ended the run, and each that was to go on from it."""
+    digest = manifest.hashlib.file_digest
+
+    def read(file, kind):
+        if Path(file.name).is_relative_to(three.directory / "3"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return digest(file, kind)
+
+    monkeypatch.setattr(manifest.hashlib, "file_digest", read)
+    said = []
+    assert three.restore(state(0), tell=said.append)[1] == {"at": 2}
+    assert "cannot be read: [Errno 5] Input/output error; going on from step 2" in said[0]
 
 
 def test_without_a_good_one_nothing_is_started_over(three: Checkpoints):
