@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import Self
@@ -13,6 +14,7 @@ from experiments.errors import Interrupted
 from experiments.say import say_at_once
 
 ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+AGAIN = 0.0  # seconds in which another is the same request, told twice
 
 
 def asking() -> list[int]:
@@ -26,6 +28,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.caught: int | None = None
+        self.since = 0.0  # when it came
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Self:
@@ -40,8 +43,10 @@ class Signals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.caught is not None:
-            os._exit(128 + number)
-        self.caught = number
+            if time.monotonic() - self.since >= AGAIN:
+                os._exit(128 + number)
+            return
+        self.caught, self.since = number, time.monotonic()
         say_at_once(b"\nstopping after this step; once more to stop at once\n")
 
 

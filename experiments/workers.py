@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from experiments import records
+from experiments import records, signals
 from experiments.errors import Interrupted, LabError, RunDirectoryError
 from experiments.redact import redacted
 from experiments.say import say
@@ -101,6 +101,7 @@ def _on(cores: Sequence[int], devices: Sequence[str], work: Callable[..., None],
         os.sched_setaffinity(0, cores)  # before XLA counts them
     if devices:
         os.environ[VISIBLE] = ",".join(devices)
+    signals.AGAIN = 1.0  # a cluster tells each of its processes, and the parent passes it on
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)

@@ -567,6 +567,27 @@ def test_a_signal_while_processes_start_reaches_the_last_and_no_more_start(monke
     assert (len(started), told) == (2, [(0, signal.SIGTERM), (1, signal.SIGTERM)])
 
 
+def test_a_process_that_is_told_twice_at_once_saves(tmp_path):
+    """By a cluster, which stops every process of a job, and by its parent: it ended in the middle
+    of a step, and the parent said that all was saved."""
+    script = tmp_path / "two.py"
+    script.write_text("""
+import signal
+from experiments import workers
+from experiments.signals import Signals
+def step():
+    with Signals():
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        print("saved", flush=True)
+if __name__ == "__main__":
+    workers.run(step, (), 1, 1)
+""")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "saved\n")
+    assert done.stderr.count("once more") == 1
+
+
 class Quiet:
     """A process that a closed terminal reaches."""
 
