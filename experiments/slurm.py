@@ -4,7 +4,7 @@ import ast
 import contextlib
 import pickle
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,19 @@ def _literal(text: str) -> Any:
     return text
 
 
+def executor(folder: Path, parameters: dict[str, Any]) -> Any:
+    """submitit's, which makes the folder. Raises ConfigError for what it refuses."""
+    try:
+        import submitit
+    except ImportError:
+        raise ConfigError(["--slurm: needs submitit: pip install 'attn-lab[launch]'"]) from None
+    others = {k: v for k, v in parameters.items() if k != "cluster"}
+    with _refused():
+        made = submitit.AutoExecutor(folder, cluster=parameters.get("cluster", "slurm"))
+        made.update_parameters(name="attn", **others)
+    return made
+
+
 def run(
     work: Callable[..., None],
     arguments: tuple,
@@ -39,26 +52,26 @@ def run(
     parameters: dict[str, Any],
 ) -> None:
     """`work(*arguments)` in `processes` jobs until all have ended, logs in `folder`; "cluster"
-    in the parameters is "slurm", or "local" to try it. Raises ConfigError for what submitit
-    refuses. A job that is killed, or warned of its time limit, leaves its run to be continued by
-    the same command."""
-    try:
-        import submitit
-    except ImportError:
-        raise ConfigError(["--slurm: needs submitit: pip install 'attn-lab[launch]'"]) from None
-    others = {k: v for k, v in parameters.items() if k != "cluster"}
+    in the parameters is "slurm", or "local" to try it. Raises ConfigError for what submitit or the
+    cluster refuses. A job that is killed, or warned of its time limit, leaves its run to be
+    continued by the same command."""
+    submit = executor(folder, parameters).submit
     prepared = spawn.get_preparation_data("attn")
     del prepared["authkey"]  # which only a child may be given
     there = _as_spawned, prepared, pickle.dumps((work, arguments))
-    try:
-        executor = submitit.AutoExecutor(folder, cluster=parameters.get("cluster", "slurm"))
-        executor.update_parameters(name="attn", **others)
-        jobs = [executor.submit(*there) for _ in range(processes)]
-    except (RuntimeError, ValueError, NameError, AssertionError, TypeError) as error:
-        raise ConfigError([f"--slurm: {error}"]) from None
+    with _refused():
+        jobs = [submit(*there) for _ in range(processes)]
     for job in jobs:
         if (error := job.exception()) is not None:  # waits for it
             say(redacted(f"job {job.job_id} failed, see {folder}: {error}"))
+
+
+@contextlib.contextmanager
+def _refused() -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ValueError, NameError, AssertionError, TypeError) as error:
+        raise ConfigError([f"--slurm: {error}"]) from None
 
 
 def _as_spawned(prepared: dict[str, Any], pickled: bytes) -> None:

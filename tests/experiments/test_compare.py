@@ -733,6 +733,10 @@ def test_parameters_of_a_cluster_are_read_or_refused(tmp_path):
     dry = [f"--config={config}", f"--workdir={tmp_path}", "--dry_run", "--slurm=gpu"]
     assert compare.main(dry) == 2
     pytest.importorskip("submitit", reason="the extra [launch]")
+    # and before the directory is claimed, which was then another comparison's
+    for wrong in (["--slurm=cluster=local,tiem=3"], ["--slurm=cluster=nowhere", "--dry_run"]):
+        assert compare.main([*dry[:1], f"--workdir={tmp_path / 'new'}", *wrong]) == 2
+    assert not (tmp_path / "new").exists()
     for wrong in ({"cluster": "local", "tiem": 3}, {"cluster": "nowhere"}):
         with pytest.raises(ConfigError, match="--slurm: "):
             slurm.run(print, (), 1, tmp_path, wrong)
