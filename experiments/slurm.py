@@ -15,20 +15,22 @@ from experiments.say import say
 
 # of a time limit or of preemption: submitit asks for USR2, or what SUBMITIT_PREEMPT_SIGNAL says
 WARNING = (signal.SIGUSR1, signal.SIGUSR2)
+LISTS = ("_setup", "_teardown", "_srun_args")  # of lines of a shell, or of arguments
 
 
 def settings(given: Sequence[str]) -> dict[str, Any]:
     """`timeout_min=600`, `slurm_partition=gpu`: submitit's parameters. Raises ConfigError."""
     if wrong := [x for x in given if not all(x.partition("="))]:
         raise ConfigError([f"--slurm={x}: expected NAME=VALUE, as timeout_min=600" for x in wrong])
-    return {key: _literal(value) for key, _, value in (x.partition("=") for x in given)}
+    return {key: _value(key, text) for key, _, text in (x.partition("=") for x in given)}
 
 
-def _literal(text: str) -> Any:
-    """Python's number, True or False, or list, as submitit asks for: the text False is true."""
+def _value(key: str, text: str) -> Any:
+    """Python's number, True or False, or list, as submitit asks for: the text False is true, and
+    one that stands for a list would be taken letter by letter."""
     with contextlib.suppress(Exception):
         return ast.literal_eval(text)
-    return text
+    return [text] if key.endswith(LISTS) else text
 
 
 def executor(folder: Path, parameters: dict[str, Any]) -> Any:

@@ -725,6 +725,8 @@ def test_parameters_of_a_cluster_are_read_or_refused(tmp_path):
     # 1.5 was refused as a text, and False taken for true
     given = ["mem_gb=1.5", "slurm_use_srun=False", "slurm_setup=['module load cuda']"]
     assert [*slurm.settings(given).values()] == [1.5, False, ["module load cuda"]]
+    # a TypeError, of submitit
+    assert slurm.settings(["slurm_setup=module load cuda"]) == {"slurm_setup": ["module load cuda"]}
     assert slurm.settings(["slurm_time=1-00:00:00"]) == {"slurm_time": "1-00:00:00"}
     with pytest.raises(ConfigError, match="--slurm=gpu: expected NAME=VALUE"):
         slurm.settings(["gpu"])
