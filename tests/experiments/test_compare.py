@@ -544,6 +544,8 @@ def test_a_signal_while_processes_start_reaches_the_last_and_no_more_start(monke
     started, told = [], []
 
     class Process:
+        exitcode = 143
+
         def __init__(self, **_):
             self.pid = None
 
@@ -595,6 +597,20 @@ class Quiet:
 
     def __init__(self, **_):
         self.start = self.join = lambda: signal.raise_signal(signal.SIGHUP)
+
+
+def test_what_could_not_be_saved_is_not_told_to_be(monkeypatch):
+    """The process said that the disk is full, and the parent that all is saved."""
+    monkeypatch.setattr(Quiet, "exitcode", CheckpointError.code)
+    context = types.SimpleNamespace(Process=Quiet)
+    monkeypatch.setattr(workers.multiprocessing, "get_context", lambda how: context)
+    monkeypatch.setattr(Quiet, "is_alive", lambda process: False, raising=False)
+    with pytest.raises(workers.WorkerError, match="1 of 1 processes ended in an error") as error:
+        workers.run(print, (), 1, 1)
+    assert error.value.code == 4
+    monkeypatch.setattr(Quiet, "exitcode", 129)  # at once, by the second signal
+    with pytest.raises(Interrupted, match=r"told twice; .* from what was saved"):
+        workers.run(print, (), 1, 1)
 
 
 def test_under_nohup_a_closed_terminal_ends_no_process(monkeypatch):
