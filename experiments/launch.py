@@ -1,6 +1,7 @@
 """Where the runs of a comparison execute: in this process, in several, or on a cluster."""
 
 import functools
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,9 +26,11 @@ def define_launch(values: flags.FlagValues) -> None:
 
 
 def launch_of(values: flags.FlagValues) -> Launch:
-    """The launcher that --processes and --slurm ask for."""
+    """The launcher that --processes and --slurm ask for. Raises ConfigError."""
     if values.slurm:
         parameters, logs = slurm.settings(values.slurm), Path(values.workdir) / "slurm"
+        with tempfile.TemporaryDirectory() as nowhere:  # refused before a directory is claimed
+            slurm.executor(Path(nowhere), parameters)
         submit = functools.partial(slurm.run, folder=logs, parameters=parameters)
         return lambda work, arguments, most: submit(work, arguments, min(values.processes, most))
     if values.processes == 1:

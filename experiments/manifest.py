@@ -46,9 +46,13 @@ def verify(folder: Path) -> dict[str, Any]:
         path = folder / name
         if not path.is_file():
             raise Damaged(f"{name} is missing")
-        if path.stat().st_size != expected["size"]:
-            raise Damaged(f"{name} has {path.stat().st_size} bytes, not {expected['size']}")
-        if _entry(path)["sha256"] != expected["sha256"]:
+        try:
+            found = _entry(path)
+        except OSError as error:  # as of a bad sector
+            raise Damaged(f"{name} cannot be read: {error}") from None
+        if found["size"] != expected["size"]:
+            raise Damaged(f"{name} has {found['size']} bytes, not {expected['size']}")
+        if found["sha256"] != expected["sha256"]:
             raise Damaged(f"{name} is not what was written")
     return body
 

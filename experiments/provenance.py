@@ -21,6 +21,8 @@ def commit_of(checkout: Path) -> str:
     """A checkout's commit, with `-dirty-` and a hash of the difference if files differ from it or
     are code that git does not know yet, such as a new mechanism; "" outside of git."""
     git = lambda *arguments: _git(checkout, *arguments)
+    if git("check-ignore", "."):  # installed in a repository: that one's commit says nothing of it
+        return ""
     # not describe, which writes the index: killed meanwhile, its lock stops the user's own git
     lines = git("status", "--porcelain=v2", "--branch", "--untracked-files=no").splitlines()
     commit = "".join(x.split()[2].decode() for x in lines if x.startswith(b"# branch.oid "))

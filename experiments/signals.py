@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import Self
@@ -13,6 +14,13 @@ from experiments.errors import Interrupted
 from experiments.say import say_at_once
 
 ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+AGAIN = 0.0  # seconds in which another is the same request, told twice
+
+
+def asking() -> list[int]:
+    """Those of ASKING that do: under nohup a closed terminal asks for nothing."""
+    unasked = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [x for x in ASKING if x != signal.SIGHUP or not unasked]
 
 
 class Signals:
@@ -20,14 +28,13 @@ class Signals:
 
     def __init__(self) -> None:
         self.caught: int | None = None
+        self.since = 0.0  # when it came
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Self:
         # Python lets only the main thread handle signals; a run in another one has no handler.
         if threading.current_thread() is threading.main_thread():
-            unasked = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # by nohup: train on
-            asking = [x for x in ASKING if x != signal.SIGHUP or not unasked]
-            self._before = {number: signal.signal(number, self._handle) for number in asking}
+            self._before = {number: signal.signal(number, self._handle) for number in asking()}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -36,8 +43,10 @@ class Signals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.caught is not None:
-            os._exit(128 + number)
-        self.caught = number
+            if time.monotonic() - self.since >= AGAIN:
+                os._exit(128 + number)
+            return
+        self.caught, self.since = number, time.monotonic()
         say_at_once(b"\nstopping after this step; once more to stop at once\n")
 
 

@@ -1,22 +1,49 @@
 """Runs of a comparison as jobs of a cluster, through submitit: each takes what no other holds."""
 
+import ast
+import contextlib
 import pickle
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
 
-from experiments.errors import ConfigError
+from experiments.errors import ConfigError, Interrupted
 from experiments.redact import redacted
 from experiments.say import say
+
+# of a time limit or of preemption: submitit asks for USR2, or what SUBMITIT_PREEMPT_SIGNAL says
+WARNING = (signal.SIGUSR1, signal.SIGUSR2)
+LISTS = ("_setup", "_teardown", "_srun_args")  # of lines of a shell, or of arguments
 
 
 def settings(given: Sequence[str]) -> dict[str, Any]:
     """`timeout_min=600`, `slurm_partition=gpu`: submitit's parameters. Raises ConfigError."""
     if wrong := [x for x in given if not all(x.partition("="))]:
         raise ConfigError([f"--slurm={x}: expected NAME=VALUE, as timeout_min=600" for x in wrong])
-    number = lambda text: int(text) if text.isdecimal() else text
-    return {key: number(value) for key, _, value in (x.partition("=") for x in given)}
+    return {key: _value(key, text) for key, _, text in (x.partition("=") for x in given)}
+
+
+def _value(key: str, text: str) -> Any:
+    """Python's number, True or False, or list, as submitit asks for: the text False is true, and
+    one that stands for a list would be taken letter by letter."""
+    with contextlib.suppress(Exception):
+        return ast.literal_eval(text)
+    return [text] if key.endswith(LISTS) else text
+
+
+def executor(folder: Path, parameters: dict[str, Any]) -> Any:
+    """submitit's, which makes the folder. Raises ConfigError for what it refuses."""
+    try:
+        import submitit
+    except ImportError:
+        raise ConfigError(["--slurm: needs submitit: pip install 'attn-lab[launch]'"]) from None
+    others = {k: v for k, v in parameters.items() if k != "cluster"}
+    with _refused():
+        made = submitit.AutoExecutor(folder, cluster=parameters.get("cluster", "slurm"))
+        made.update_parameters(name="attn", **others)
+    return made
 
 
 def run(
@@ -27,24 +54,26 @@ def run(
     parameters: dict[str, Any],
 ) -> None:
     """`work(*arguments)` in `processes` jobs until all have ended, logs in `folder`; "cluster"
-    in the parameters is "slurm", or "local" to try it. Raises ConfigError for what submitit
-    refuses. A job that is killed leaves its run to be continued by the same command."""
-    try:
-        import submitit
-    except ImportError:
-        raise ConfigError(["--slurm: needs submitit: pip install 'attn-lab[launch]'"]) from None
-    others = {k: v for k, v in parameters.items() if k != "cluster"}
-    try:
-        executor = submitit.AutoExecutor(folder, cluster=parameters.get("cluster", "slurm"))
-        executor.update_parameters(name="attn", **others)
-    except (RuntimeError, ValueError, NameError, AssertionError) as error:
-        raise ConfigError([f"--slurm: {error}"]) from None
+    in the parameters is "slurm", or "local" to try it. Raises ConfigError for what submitit or the
+    cluster refuses. A job that is killed, or warned of its time limit, leaves its run to be
+    continued by the same command."""
+    submit = executor(folder, parameters).submit
     prepared = spawn.get_preparation_data("attn")
     del prepared["authkey"]  # which only a child may be given
     there = _as_spawned, prepared, pickle.dumps((work, arguments))
-    for job in [executor.submit(*there) for _ in range(processes)]:
+    with _refused():
+        jobs = [submit(*there) for _ in range(processes)]
+    for job in jobs:
         if (error := job.exception()) is not None:  # waits for it
             say(redacted(f"job {job.job_id} failed, see {folder}: {error}"))
+
+
+@contextlib.contextmanager
+def _refused() -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ValueError, NameError, AssertionError, TypeError) as error:
+        raise ConfigError([f"--slurm: {error}"]) from None
 
 
 def _as_spawned(prepared: dict[str, Any], pickled: bytes) -> None:
@@ -52,4 +81,9 @@ def _as_spawned(prepared: dict[str, Any], pickled: bytes) -> None:
     mechanisms the runs may have, is imported before they are read."""
     spawn.prepare(prepared)
     work, arguments = pickle.loads(pickled)
-    work(*arguments)
+    for number in WARNING:  # what submitit raises there, in a step, would be the run's failure
+        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGTERM))
+    try:
+        work(*arguments)
+    except Interrupted as error:  # for the job's log; the run is left to the same command
+        say(str(error))

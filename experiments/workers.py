@@ -12,11 +12,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from experiments import records
+from experiments import records, signals
 from experiments.errors import Interrupted, LabError, RunDirectoryError
 from experiments.redact import redacted
 from experiments.say import say
-from experiments.signals import ASKING
+from experiments.signals import ASKING, asking
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -50,8 +50,9 @@ def run(work: Callable[..., None], arguments: tuple, processes: int, most: int) 
     """`work(*arguments)` in `processes` processes until all have ended, each with a share of cores
     and GPUs: training processes that share their cores slow each other by far more than their
     number. No more than `most` are started; the share of each is the same, for results depend on
-    it. Raises Interrupted if a signal came, which each of them got, WorkerError if one ended in
-    an error, which it said; one that was killed is left to `Cells.found`."""
+    it. Raises WorkerError if one ended in an error, which it said, as when it could not save,
+    Interrupted if a signal came, which each of them got; one that was killed is left to
+    `Cells.found`."""
     context = multiprocessing.get_context("spawn")  # a fork would copy the half of XLA's threads
     cores = shares(records.cores(), processes)
     planned = [
@@ -66,7 +67,7 @@ def run(work: Callable[..., None], arguments: tuple, processes: int, most: int) 
             if process.is_alive():
                 os.kill(process.pid, number)
 
-    before = {number: signal.signal(number, forward) for number in ASKING}
+    before = {number: signal.signal(number, forward) for number in asking()}
     resource_tracker.ensure_running()  # by the first start it would be, and unblock signals
     try:
         for process in planned:
@@ -83,10 +84,13 @@ def run(work: Callable[..., None], arguments: tuple, processes: int, most: int) 
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
         for number, handler in before.items():
             signal.signal(number, handler)
-    if caught:
-        raise Interrupted(caught[0], "all is saved; the same command goes on from it")
-    if codes := [p.exitcode for p in started if p.exitcode > 0]:
+    asked = {128 + number for number in ASKING} if caught else set()
+    if codes := [p.exitcode for p in started if p.exitcode > 0 and p.exitcode not in asked]:
         raise WorkerError(codes[0], f"{len(codes)} of {len(started)} processes ended in an error")
+    if caught:
+        saved = "all is saved; the same command goes on from it"
+        again = "told twice; the same command goes on from what was saved"  # they end at once
+        raise Interrupted(caught[0], again if len(caught) > 1 else saved)
 
 
 def _end_with_parent() -> None:
@@ -101,6 +105,7 @@ def _on(cores: Sequence[int], devices: Sequence[str], work: Callable[..., None],
         os.sched_setaffinity(0, cores)  # before XLA counts them
     if devices:
         os.environ[VISIBLE] = ",".join(devices)
+    signals.AGAIN = 1.0  # a cluster tells each of its processes, and the parent passes it on
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)

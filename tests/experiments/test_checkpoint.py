@@ -1,8 +1,11 @@
 """A checkpoint is used as it was written, or not at all."""
 
 import dataclasses
+import errno
 import json
+import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -174,6 +177,36 @@ def test_harm_to_any_file_is_noticed_and_the_last_good_one_used(
         assert "damaged" in said[0]
         assert (copy / "damaged-3").is_dir()
         assert sorted(make(copy).steps()) == [1, 2]
+
+
+def test_what_cannot_be_read_is_damaged_too(three: Checkpoints, monkeypatch):
+    """A bad sector in the newest ended the run, and each that was to go on from it."""
+    digest = manifest.hashlib.file_digest
+
+    def read(file, kind):
+        if Path(file.name).is_relative_to(three.directory / "3"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return digest(file, kind)
+
+    monkeypatch.setattr(manifest.hashlib, "file_digest", read)
+    said = []
+    assert three.restore(state(0), tell=said.append)[1] == {"at": 2}
+    assert "cannot be read: [Errno 5] Input/output error; going on from step 2" in said[0]
+
+
+def test_a_file_system_that_syncs_no_folders_is_written_to(tmp_path: Path, monkeypatch):
+    """Every command ended there with "Invalid argument", as fsync of /proc does."""
+    sync = os.fsync
+
+    def files_alone(handle):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", files_alone)
+    checkpoints = make(tmp_path / "run")
+    checkpoints.save(1, state(1), progress={}, best=1)
+    assert checkpoints.best() == 1
 
 
 def test_without_a_good_one_nothing_is_started_over(three: Checkpoints):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -543,6 +544,8 @@ def test_a_signal_while_processes_start_reaches_the_last_and_no_more_start(monke
     started, told = [], []
 
     class Process:
+        exitcode = 143
+
         def __init__(self, **_):
             self.pid = None
 
@@ -564,6 +567,62 @@ def test_a_signal_while_processes_start_reaches_the_last_and_no_more_start(monke
     with pytest.raises(Interrupted):
         workers.run(print, (), 3, 3)
     assert (len(started), told) == (2, [(0, signal.SIGTERM), (1, signal.SIGTERM)])
+
+
+def test_a_process_that_is_told_twice_at_once_saves(tmp_path):
+    """By a cluster, which stops every process of a job, and by its parent: it ended in the middle
+    of a step, and the parent said that all was saved."""
+    script = tmp_path / "two.py"
+    script.write_text("""
+import signal
+from experiments import workers
+from experiments.signals import Signals
+def step():
+    with Signals():
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        print("saved", flush=True)
+if __name__ == "__main__":
+    workers.run(step, (), 1, 1)
+""")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "saved\n")
+    assert done.stderr.count("once more") == 1
+
+
+class Quiet:
+    """A process that a closed terminal reaches."""
+
+    exitcode = 0
+
+    def __init__(self, **_):
+        self.start = self.join = lambda: signal.raise_signal(signal.SIGHUP)
+
+
+def test_what_could_not_be_saved_is_not_told_to_be(monkeypatch):
+    """The process said that the disk is full, and the parent that all is saved."""
+    monkeypatch.setattr(Quiet, "exitcode", CheckpointError.code)
+    context = types.SimpleNamespace(Process=Quiet)
+    monkeypatch.setattr(workers.multiprocessing, "get_context", lambda how: context)
+    monkeypatch.setattr(Quiet, "is_alive", lambda process: False, raising=False)
+    with pytest.raises(workers.WorkerError, match="1 of 1 processes ended in an error") as error:
+        workers.run(print, (), 1, 1)
+    assert error.value.code == 4
+    monkeypatch.setattr(Quiet, "exitcode", 129)  # at once, by the second signal
+    with pytest.raises(Interrupted, match=r"told twice; .* from what was saved"):
+        workers.run(print, (), 1, 1)
+
+
+def test_under_nohup_a_closed_terminal_ends_no_process(monkeypatch):
+    """It was passed on to each, which saved and ended."""
+    context = types.SimpleNamespace(Process=Quiet)
+    monkeypatch.setattr(workers.multiprocessing, "get_context", lambda how: context)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        workers.run(print, (), 2, 2)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # as a process that starts has it
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_ctrl_c_while_processes_import_ends_them_without_a_traceback(tmp_path):
@@ -649,9 +708,42 @@ if __name__ == "__main__":
     assert (said.stdout, said.stderr) == ("it mine\n" * 2, "")
 
 
+class Warned(Trainer):
+    """Is told, in a step, that its job's time will be over."""
+
+    def __call__(self, experiment, workdir, **options):
+        with Signals() as signals:
+            signal.raise_signal(signal.SIGUSR2)
+        raise Interrupted(signals.caught, "saved")
+
+
+def test_a_job_at_its_time_limit_saves_and_its_run_goes_on_later(tmp_path, capsys):
+    """It was a failure, as was each run after it, and only --retry_failed went on with them."""
+
+    def as_submitit(*_):
+        raise RuntimeError("Job not requeued because: timed-out and not checkpointable.")
+
+    before = {number: signal.signal(number, as_submitit) for number in slurm.WARNING}
+    try:
+        runs = cells.Cells(tmp_path, tuple(SWEEP))
+        slurm._as_spawned({}, pickle.dumps((runs.work, (Warned(), "", print))))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert {*map(runs.outcome, SWEEP)} == {(None, None)}
+    assert capsys.readouterr().err == "SIGTERM: saved\n"
+    assert len(list(tmp_path.glob("cells/*"))) == 1
+
+
 def test_parameters_of_a_cluster_are_read_or_refused(tmp_path):
     given = ["timeout_min=60", "slurm_partition=gpu"]
     assert slurm.settings(given) == {"timeout_min": 60, "slurm_partition": "gpu"}
+    # 1.5 was refused as a text, and False taken for true
+    given = ["mem_gb=1.5", "slurm_use_srun=False", "slurm_setup=['module load cuda']"]
+    assert [*slurm.settings(given).values()] == [1.5, False, ["module load cuda"]]
+    # a TypeError, of submitit
+    assert slurm.settings(["slurm_setup=module load cuda"]) == {"slurm_setup": ["module load cuda"]}
+    assert slurm.settings(["slurm_time=1-00:00:00"]) == {"slurm_time": "1-00:00:00"}
     with pytest.raises(ConfigError, match="--slurm=gpu: expected NAME=VALUE"):
         slurm.settings(["gpu"])
     # by a dry run too, which said that all could be run
@@ -659,9 +751,24 @@ def test_parameters_of_a_cluster_are_read_or_refused(tmp_path):
     dry = [f"--config={config}", f"--workdir={tmp_path}", "--dry_run", "--slurm=gpu"]
     assert compare.main(dry) == 2
     pytest.importorskip("submitit", reason="the extra [launch]")
+    # and before the directory is claimed, which was then another comparison's
+    for wrong in (["--slurm=cluster=local,tiem=3"], ["--slurm=cluster=nowhere", "--dry_run"]):
+        assert compare.main([*dry[:1], f"--workdir={tmp_path / 'new'}", *wrong]) == 2
+    assert not (tmp_path / "new").exists()
     for wrong in ({"cluster": "local", "tiem": 3}, {"cluster": "nowhere"}):
         with pytest.raises(ConfigError, match="--slurm: "):
-            slurm.run(lambda: None, (), 1, tmp_path, wrong)
+            slurm.run(print, (), 1, tmp_path, wrong)
+
+
+def test_what_a_cluster_refuses_is_a_mistake_and_no_traceback(tmp_path, monkeypatch):
+    pytest.importorskip("submitit", reason="the extra [launch]")
+    for name in ("srun", "sbatch"):  # the first is looked for alone
+        (tmp_path / name).write_text("#!/bin/sh\necho invalid partition: gpuu >&2; exit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for wrong, told in (({"slurm_partition": "gpuu"}, "gpuu"), ({"slurm_setup": "x"}, "list")):
+        with pytest.raises(ConfigError, match=f"--slurm: .*{told}"):
+            slurm.run(print, (), 1, tmp_path, {"cluster": "slurm", **wrong})
 
 
 @pytest.mark.parametrize("coding", ["utf-8-sig", "latin-1"])

@@ -55,6 +55,15 @@ def test_outside_of_git_there_is_no_commit(tmp_path: Path):
     assert commit_of(tmp_path) == ""
 
 
+def test_the_commit_of_a_project_that_it_is_installed_in_is_not_its_own(checkout):
+    """It was recorded for what pip installed in a project's .venv, whatever version that was."""
+    tell, folder = checkout
+    (installed := folder / ".venv/site-packages").mkdir(parents=True)
+    (folder / ".venv/.gitignore").write_text("*")  # as venv and uv write it
+    assert commit_of(installed) == ""
+    assert commit_of(folder) == tell("rev-parse", "HEAD")
+
+
 def test_code_that_git_does_not_know_yet_is_told_from_the_commit(checkout):
     """A new mechanism's file: runs before and after a change in it were of one commit, and the
     costs of the first were taken for those of the second."""
