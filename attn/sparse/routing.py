@@ -61,6 +61,7 @@ def _attend(window, q, k, v, padding, centroids) -> Float[Array, "*B T N D"]:
     *batch, T, N, _ = q.shape
     S, K = k.shape[-3:-1]
     q = _buckets.where_finite(q, centroids)
+    centroids = centroids[:, : _apart(centroids.shape[1], window, T, S)]
     rows, columns = _choose(q, k, padding, centroids, window)
     live, seen = own_tokens(padding, tuple(batch), T, S)
     (x, x_poison), (y, y_poison), (z, z_poison) = (
@@ -71,6 +72,11 @@ def _attend(window, q, k, v, padding, centroids) -> Float[Array, "*B T N D"]:
     arrays = [_buckets.head_rows(a, K) for a in (x, y, z, *flags)]
     out = jax.vmap(jax.vmap(_head))(*arrays, rows, columns)
     return _buckets.as_heads(out, (*batch, T, N, 0)).astype(jnp.result_type(q))
+
+
+def _apart(clusters: int, window: int, T: int, S: int) -> int:
+    """How many clusters are worked out: where each holds all queries and keys, one is the mean."""
+    return 1 if window >= max(T, S) else clusters
 
 
 def _head(q, k, v, q_lost, lost, rows, columns):
@@ -231,8 +237,9 @@ class Routing(Mechanism):
 
     def flops(self, T, S, N, K, H, D):
         w, u = min(self.window, T), min(self.window, S)
-        near = 2 * self.clusters * H * (T * N + S * K)
-        return near + 2 * _buckets.padded(self.clusters, AT_ONCE) * N * w * u * (H + D)
+        clusters = _apart(self.clusters, self.window, T, S)
+        near = 2 * clusters * H * (T * N + S * K)
+        return near + 2 * _buckets.padded(clusters, AT_ONCE) * N * w * u * (H + D)
 
     @classmethod
     def examples(cls):

@@ -12,6 +12,7 @@ from attn import (
     Based,
     Causal,
     Pooled,
+    Routing,
     Sinkhorn,
     Softmax,
     TopK,
@@ -162,6 +163,7 @@ def test_formulas_know_lengths_and_settings(name):
         Based(),  # its window holds all of them
         TopK(keys=64),  # all keys, which need no ranking
         Sinkhorn(block_size=3),
+        Routing(clusters=3),  # each would hold all of them
         Pooled(stride=3, pool="conv"),
         Pooled(stride=300, pool="conv"),
     ],
