@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from attn._settings import is_hashable
 from attn.mechanism import Mechanism
-from attn.testing import laws, runs
+from attn.testing import laws, memory, runs, traces
 from attn.testing.cases import check_mechanism
 from attn.testing.contract import BrokenLaw
 from attn.testing.dropping import drops_fairly
@@ -21,10 +21,10 @@ LAWS: dict[str, Callable[[Mechanism], None]] = {
         laws.sees_nothing_gives_zero,
         laws.any_length_works,
         runs.transforms_agree,
-        runs.memory_is_linear,
+        memory.memory_is_linear,
         runs.steps_equal_parallel,
         runs.weights_give_output,
-        runs.traces_once_and_keeps_dtype,
+        traces.traces_once_and_keeps_dtype,
         drops_fairly,
     )
 }

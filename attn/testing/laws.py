@@ -1,7 +1,7 @@
 """Laws 1 to 6: what a mechanism computes, and what it sees.
 
-Each takes a mechanism and raises BrokenLaw if it fails; 7 to 11 are in `runs.py`, the last in
-`dropping.py`.
+Each takes a mechanism and raises BrokenLaw if it fails; 8 is in `memory.py`, 11 in `traces.py`, the
+last in `dropping.py`, the others in `runs.py`.
 """
 
 import functools

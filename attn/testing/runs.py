@@ -1,22 +1,17 @@
-"""Laws 7 to 11: a mechanism gives the same however it is run, in the memory that it promises."""
+"""Laws 7, 9 and 10: a mechanism gives the same however it is run."""
 
-import copy
-import dataclasses
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from attn.biases import Bias
-from attn.masks import FULL, Causal
+from attn.masks import Causal
 from attn.mechanism import Mechanism
-from attn.testing.cases import base_mask, bias_for, inputs, joined_mask, masks_for, widen
+from attn.testing.cases import base_mask, bias_for, inputs, joined_mask, masks_for
 from attn.testing.contract import BrokenLaw, assert_close
-from attn.testing.trying import error_of, expect, holds_no_square, precise, with_gradients
-
-LENGTHS = (2048, 8192)  # tokens: memory is compared between them
+from attn.testing.trying import error_of, expect, precise
 
 
 def transforms_agree(mechanism: Mechanism) -> None:
@@ -104,46 +99,6 @@ def _shard_map_works(mechanism, q, k, v, *, out, close):
         jax.jit(jax.grad(lambda q, sharded=sharded: (sharded(q, k, v) ** 2).sum()))(q)
 
 
-def memory_is_linear(mechanism: Mechanism) -> None:
-    """8. The traced forward and backward pass holds no T x S buffer, and compiled bytes (temporary
-    + argument + output - alias) grow at most 2.3x per doubling of T, over two of them: blocks
-    rounded up make one uneven. A variant that refuses so many tokens holds it trivially."""
-    if not mechanism.linear_memory:
-        return
-    mask = Causal() if Causal in mechanism.honours else FULL
-    small = {"batch": (1,), "N": 2, "K": 1, "H": 8, "D": 8}
-
-    def traced(T):
-        arrays = inputs(mechanism, T=T, S=T, **small)
-        return jax.jit(lambda a: with_gradients(mechanism)(a, mask, None)), arrays
-
-    run, arrays = traced(LENGTHS[-1])
-    if _refused_for_a_field(mechanism, error_of(lambda: jax.eval_shape(run, arrays))):
-        return
-    holds_no_square(run, (arrays,), LENGTHS[-1], what="the program")
-    sizes = []
-    for T in LENGTHS:
-        run, arrays = traced(T)
-        m = run.lower(arrays).compile().memory_analysis()
-        sizes.append(
-            m.temp_size_in_bytes
-            + m.argument_size_in_bytes
-            + m.output_size_in_bytes
-            - m.alias_size_in_bytes
-        )
-    growth = math.sqrt(sizes[1] / sizes[0])
-    if growth > 2.3:
-        first, last = LENGTHS
-        what = f"bytes grow {growth:.2f}x per doubling of T from {first} to {last}"
-        raise BrokenLaw(f"{what}, allowed 2.3: {sizes}")
-
-
-def _refused_for_a_field(mechanism: Mechanism, error: Exception | None) -> bool:
-    """Whether it is a ValueError that begins with the name of a field, as of `length`."""
-    fields = tuple(f"{field.name}:" for field in dataclasses.fields(mechanism))
-    return isinstance(error, ValueError) and str(error).startswith(fields)
-
-
 def steps_equal_parallel(mechanism: Mechanism) -> None:
     """9. Decoding token by token equals the causal parallel form, if the variant decodes; with
     ALiBi too, if it honours a bias. A prompt longer than `max_length` raises ValueError."""
@@ -216,81 +171,3 @@ def weights_times_values(mechanism: Mechanism, arrays, mask, *, what: str) -> No
         want = jax.jit(mechanism)(q, k, v, mask=mask, **learned)
         what = f"weights @ v, {what}"
         assert_close(out, want, dtype=q.dtype, what=what, room=2 * mechanism.room)
-
-
-def traces_once_and_keeps_dtype(mechanism: Mechanism) -> None:
-    """11. Equal records trace a shape once; the dtype is kept under strict promotion and with x64
-    on; no form implicitly broadcasts arrays of fewer axes or promotes dtypes."""
-    _promotes_aloud(mechanism)
-    q, k, v, learned = inputs(mechanism, T=7, S=7)
-    call = functools.partial(mechanism, mask=base_mask(mechanism))
-    count = 0
-
-    def counted(mechanism, q, k, v):
-        nonlocal count
-        count += 1
-        return mechanism(q, k, v, mask=base_mask(mechanism), **learned)
-
-    run = jax.jit(counted, static_argnums=0)
-    for record, values in ((mechanism, q), (copy.copy(mechanism), q + 1)):
-        run(record, values, k, v)
-    if count != 1:
-        raise BrokenLaw(f"expected one trace for one shape and two equal records, got {count}")
-    for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
-        with jax.numpy_dtype_promotion("strict"):
-            arrays = [x.astype(dtype) for x in (q, k, v)]
-            out = jax.eval_shape(lambda q, k, v: call(q, k, v, **learned), *arrays)
-            if out.dtype != dtype:
-                raise BrokenLaw(f"{jnp.dtype(dtype).name} in, {out.dtype} out")
-    with jax.enable_x64(True):
-        out = jax.jit(call)(q, k, v, **learned)
-        if out.dtype != jnp.float32:
-            raise BrokenLaw(f"with x64 on: float32 in, {out.dtype} out")
-        wide = widen((q, k, v, learned))
-        out = jax.jit(call)(*wide[:3], **wide[3])
-        reference = jax.jit(mechanism.reference)
-        want = reference(*wide[:3], mask=base_mask(mechanism), **wide[3])
-        if out.dtype != jnp.float64:
-            raise BrokenLaw(f"float64 in, {out.dtype} out")
-        assert_close(out, want, dtype=jnp.float64, what="float64", room=mechanism.room)
-        mask = Causal() if Causal in mechanism.honours else FULL
-        for arrays in ((q, k, v), wide[:3]):
-            more = learned if arrays[0].dtype == jnp.float32 else wide[3]
-            jax.eval_shape(
-                jax.grad(lambda q, k, v, more: mechanism(q, k, v, mask=mask, **more).sum()),
-                *arrays,
-                more,
-            )
-
-
-def _promotes_aloud(mechanism):
-    """Trace every form where jax forbids implicit rank and dtype promotion; in bfloat16 a step
-    continues from a state of either dtype."""
-    for dtype in (jnp.float32, jnp.bfloat16):
-        for what, form in _forms(mechanism, dtype).items():
-            with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
-                error = error_of(lambda: jax.eval_shape(form))
-            if error is not None and not isinstance(error, NotImplementedError):
-                raise BrokenLaw(f"{what}, {jnp.dtype(dtype).name}: {error!r}") from error
-
-
-def _forms(mechanism, dtype):
-    """Each way to call a mechanism on arrays of one dtype, by name."""
-    q, k, v, learned = inputs(mechanism, dtype=dtype)
-    mask, bias = joined_mask(mechanism, T=q.shape[1], S=k.shape[1]), bias_for(mechanism)
-    sizes = {"num_heads": q.shape[-2], "num_kv_heads": k.shape[-2], "head_dim": q.shape[-1]}
-    gates = set(mechanism.gates(**sizes))
-    sizes |= {"value_dim": v.shape[-1], "max_length": k.shape[1] + 1}
-
-    def step(kept):
-        once = {name: x[:, :1] if name in gates else x for name, x in learned.items()}
-        state = mechanism.init_state(q.shape[:1], **sizes, dtype=kept)
-        return mechanism.step(state, q[:, :1], k[:, :1], v[:, :1], **once)[1]
-
-    return {
-        "call and gradients": lambda: with_gradients(mechanism)((q, k, v, learned), mask, bias),
-        "reference": lambda: mechanism.reference(q, k, v, mask=mask, **learned),
-        "weights": lambda: mechanism.weights(q, k, mask=mask, **learned),
-        "prefill": lambda: mechanism.prefill(q, k, v, max_length=sizes["max_length"], **learned)[1],
-        "step": lambda: step(dtype),
-    } | ({} if dtype == jnp.float32 else {"step from a float32 state": lambda: step(jnp.float32)})
