@@ -56,8 +56,7 @@ def main(
         small = [f"--{n}: expected at least 1" for n in counts if values[n].value < 1]
         if small:
             raise ConfigError(small)
-        start, out = time.monotonic(), Path(values.out)
-        out.mkdir(parents=True, exist_ok=True)
+        start, out = time.monotonic(), made(Path(values.out), folder)
         results, figures = study(**{name: values[name].value for name in counts})
         command = redact.command(f"experiments.studies.{folder.name}", arguments)
         results = {"run": about(command, time.monotonic() - start)} | results
@@ -66,6 +65,20 @@ def main(
         tell(f"written: {out / 'README.md'}, results.json and {drawn}")
 
     return cli.main(define, run, usage=usage, arguments=arguments)
+
+
+def made(out: Path, folder: Path) -> Path:
+    """The folder to write to. Raises ConfigError if what is there is not of this study: it would be
+    lost, as the results of a comparison or another README."""
+    title = (folder / "README.md").read_text().partition("\n")[0]
+    own = {"README.md": title, "results.json": f"experiments.studies.{folder.name}"}
+    there = {name: out / name for name in own if (out / name).exists()}
+    text = lambda path: path.read_text(errors="replace")
+    if others := [name for name, path in there.items() if own[name] not in text(path)]:
+        what = f"holds {' and '.join(others)} of something else"
+        raise ConfigError([f"--out: {out} {what}; name another folder"])
+    out.mkdir(parents=True, exist_ok=True)
+    return out
 
 
 def study(

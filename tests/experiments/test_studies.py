@@ -17,6 +17,7 @@ from full_disk import full_disk
 from attn import MECHANISMS
 from attn.nn import with_kv_heads
 from experiments.config_file import read
+from experiments.errors import ConfigError
 from experiments.provenance import ROOT
 from experiments.studies import conversion, heads, record
 from experiments.studies.conversion import __main__ as conversion_command
@@ -391,6 +392,22 @@ def test_mistakes_in_the_command_are_named(capsys):
     errors = capsys.readouterr().err
     assert "--seeds: expected at least 1" in errors
     assert "did you mean '--out'?" in errors
+
+
+@pytest.mark.parametrize("name", ["README.md", "results.json"])
+def test_a_study_writes_over_no_results_but_its_own(name, tmp_path, capsys, monkeypatch):
+    """`--out=` of an unset variable, or the folder of a comparison: its results were lost."""
+    (tmp_path / name).write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(conversion_command, "measure", lambda settings: pytest.fail("it ran"))
+    for out in ("", str(tmp_path)):
+        assert conversion_command.main([f"--out={out}"]) == 2
+        assert f"holds {name} of something else; name another" in capsys.readouterr().err
+    assert (tmp_path / name).read_text() == "{}"
+    for study in (conversion_command, heads_command, lra_command):
+        assert record.made(study.FOLDER, study.FOLDER) == study.FOLDER
+    with pytest.raises(ConfigError, match=r"README\.md and results\.json of something else"):
+        record.made(lra_command.FOLDER, heads_command.FOLDER)
 
 
 @pytest.mark.parametrize("name", WRITTEN)
