@@ -107,7 +107,8 @@ def saved(fig, name: str) -> tuple[str, bytes]:
 
 def about(command: str, seconds: float) -> dict[str, Any]:
     found = records.environment(command)
-    hardware = {k: found["hardware"][k] for k in ("processor", "cores", "device")}
+    hardware = {k: found["hardware"][k] for k in ("processor", "device")}
+    hardware["cores"] = found["hardware"]["cores_used"]  # its own, not all that there are
     return {
         "command": command,
         "started": found["started"],
@@ -123,10 +124,10 @@ def run_line(results: dict[str, Any]) -> str:
     run = results["run"]
     hardware, versions = run["hardware"], run["versions"]
     when = f"{run['started']}, commit {run['git']}" if "git" in run else NOT_RECORDED
-    return (
-        f"{hardware['cores']} cores of {hardware['processor'] or hardware['device']}, shared; "
-        f"jax {versions['jax']}; {run['seconds']} s in all; {when}."
-    )
+    where = device = hardware["device"]
+    if device == "cpu":
+        where = f"{plural(hardware['cores'], 'core')} of {hardware['processor'] or device}"
+    return f"{where}, shared; jax {versions['jax']}; {run['seconds']} s in all; {when}."
 
 
 def write(out: Path, folder: Path, results: dict, blocks, figures: Figures) -> None:

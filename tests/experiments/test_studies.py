@@ -209,6 +209,16 @@ def test_what_a_study_did_not_record_is_said():
     assert record.run_line({"run": first}).endswith("; date and commit not recorded.")
 
 
+def test_a_study_names_what_it_ran_on(monkeypatch):
+    """Pinned to one core it told of all there are, and on a GPU of the processor beside it."""
+    monkeypatch.setattr(record.records, "cores", lambda: [1])
+    run = record.about("python -m x", 7.0)
+    hardware = run["hardware"] | {"processor": "EPYC"}
+    line = lambda **x: record.run_line({"run": run | {"hardware": hardware | x}})
+    assert line().startswith("1 core of EPYC, shared; ")
+    assert line(device="NVIDIA H200").startswith("NVIDIA H200, shared; ")
+
+
 def test_a_readme_with_other_blocks_is_refused():
     text = "<!-- a -->\nold\n<!-- end -->\n"
     assert record.renewed(text, {"a": "new"}) == "<!-- a -->\nnew\n<!-- end -->\n"
