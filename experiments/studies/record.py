@@ -10,7 +10,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from PIL import Image
 
 from experiments import cli, disk, records, redact
 from experiments.errors import ConfigError
+from experiments.gathered import machine
 from experiments.report import plots
 from experiments.stdout import tell
 from experiments.words import plural
@@ -119,15 +120,22 @@ def about(command: str, seconds: float) -> dict[str, Any]:
     }
 
 
+def trained(runs: Iterable[Path]) -> list[str]:
+    """What made these runs, each once: a study takes those that are there, whatever made them."""
+    found = (records.read_environment(run / "environment.json") for run in runs)
+    return sorted({f"{machine(x)}, commit {x.get('git')}" for x in found if x})
+
+
 def run_line(results: dict[str, Any]) -> str:
-    """Hardware, time and code, for a README."""
+    """Hardware, time and code, for a README; of its runs too, where those are kept."""
     run = results["run"]
     hardware, versions = run["hardware"], run["versions"]
     when = f"{run['started']}, commit {run['git']}" if "git" in run else NOT_RECORDED
     where = device = hardware["device"]
     if device == "cpu":
         where = f"{plural(hardware['cores'], 'core')} of {hardware['processor'] or device}"
-    return f"{where}, shared; jax {versions['jax']}; {run['seconds']} s in all; {when}."
+    runs = f" Runs were made on {'; '.join(x)}." if (x := results.get("trained")) else ""
+    return f"{where}, shared; jax {versions['jax']}; {run['seconds']} s in all; {when}.{runs}"
 
 
 def write(out: Path, folder: Path, results: dict, blocks, figures: Figures) -> None:

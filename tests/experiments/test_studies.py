@@ -219,6 +219,20 @@ def test_a_study_names_what_it_ran_on(monkeypatch):
     assert line(device="NVIDIA H200").startswith("NVIDIA H200, shared; ")
 
 
+def test_a_study_of_kept_runs_names_what_made_them(tmp_path):
+    """Made on another machine by other code, they stood under that of writing the results."""
+    kinds = {"a": ("EPYC", 2, "x"), "b": ("Xeon", 1, "y"), "c": ("EPYC", 2, "x")}
+    for name, (processor, cores, commit) in kinds.items():
+        (tmp_path / name).mkdir()
+        hardware = {"platform": "cpu", "processor": processor, "cores_used": cores, "devices": 1}
+        made = json.dumps({"git": commit, "hardware": hardware})
+        (tmp_path / name / "environment.json").write_text(made)
+    found = record.trained([*tmp_path.iterdir(), tmp_path / "not begun"])
+    assert found == ["EPYC, 2 cores, commit x", "Xeon, 1 core, commit y"]
+    line = record.run_line({"run": record.about("python -m x", 7.0), "trained": found})
+    assert line.endswith(f". Runs were made on {found[0]}; {found[1]}.")
+
+
 def test_a_readme_with_other_blocks_is_refused():
     text = "<!-- a -->\nold\n<!-- end -->\n"
     assert record.renewed(text, {"a": "new"}) == "<!-- a -->\nnew\n<!-- end -->\n"
@@ -291,6 +305,8 @@ def test_the_command_runs_from_end_to_end(name, tmp_path, capsys, monkeypatch):
     assert record.renewed(written, COMMANDS[name].blocks(results)) == written
     assert list(tmp_path.glob("*.png"))
     assert results["run"]["hardware"]["cores"] > 0
+    kept = name in ("pretraining", "lra", "extrapolation", "recall_state", "tasks")
+    assert ("Runs were made on " in written) == kept
 
 
 def overrides(fields):
