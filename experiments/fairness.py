@@ -48,8 +48,8 @@ class Range:
     """From `low` to `high`, both included; of whole numbers where both are whole. `log`: as likely
     between 1 and 10 as between 10 and 100."""
 
-    low: int | float
-    high: int | float
+    low: float | int  # in this order, or a text would be told to be no integer
+    high: float | int
     log: bool = False
 
     @property

@@ -10,7 +10,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from PIL import Image
 
 from experiments import cli, disk, records, redact
 from experiments.errors import ConfigError
+from experiments.gathered import machine
 from experiments.report import plots
 from experiments.stdout import tell
 from experiments.words import plural
@@ -56,8 +57,7 @@ def main(
         small = [f"--{n}: expected at least 1" for n in counts if values[n].value < 1]
         if small:
             raise ConfigError(small)
-        start, out = time.monotonic(), Path(values.out)
-        out.mkdir(parents=True, exist_ok=True)
+        start, out = time.monotonic(), made(Path(values.out), folder)
         results, figures = study(**{name: values[name].value for name in counts})
         command = redact.command(f"experiments.studies.{folder.name}", arguments)
         results = {"run": about(command, time.monotonic() - start)} | results
@@ -66,6 +66,20 @@ def main(
         tell(f"written: {out / 'README.md'}, results.json and {drawn}")
 
     return cli.main(define, run, usage=usage, arguments=arguments)
+
+
+def made(out: Path, folder: Path) -> Path:
+    """The folder to write to. Raises ConfigError if what is there is not of this study: it would be
+    lost, as the results of a comparison or another README."""
+    title = (folder / "README.md").read_text().partition("\n")[0]
+    own = {"README.md": title, "results.json": f"experiments.studies.{folder.name}"}
+    there = {name: out / name for name in own if (out / name).exists()}
+    text = lambda path: path.read_text(errors="replace")
+    if others := [name for name, path in there.items() if own[name] not in text(path)]:
+        what = f"holds {' and '.join(others)} of something else"
+        raise ConfigError([f"--out: {out} {what}; name another folder"])
+    out.mkdir(parents=True, exist_ok=True)
+    return out
 
 
 def study(
@@ -94,7 +108,8 @@ def saved(fig, name: str) -> tuple[str, bytes]:
 
 def about(command: str, seconds: float) -> dict[str, Any]:
     found = records.environment(command)
-    hardware = {k: found["hardware"][k] for k in ("processor", "cores", "device")}
+    hardware = {k: found["hardware"][k] for k in ("processor", "device")}
+    hardware["cores"] = found["hardware"]["cores_used"]  # its own, not all that there are
     return {
         "command": command,
         "started": found["started"],
@@ -105,15 +120,22 @@ def about(command: str, seconds: float) -> dict[str, Any]:
     }
 
 
+def trained(runs: Iterable[Path]) -> list[str]:
+    """What made these runs, each once: a study takes those that are there, whatever made them."""
+    found = (records.read_environment(run / "environment.json") for run in runs)
+    return sorted({f"{machine(x)}, commit {x.get('git')}" for x in found if x})
+
+
 def run_line(results: dict[str, Any]) -> str:
-    """Hardware, time and code, for a README."""
+    """Hardware, time and code, for a README; of its runs too, where those are kept."""
     run = results["run"]
     hardware, versions = run["hardware"], run["versions"]
     when = f"{run['started']}, commit {run['git']}" if "git" in run else NOT_RECORDED
-    return (
-        f"{hardware['cores']} cores of {hardware['processor'] or hardware['device']}, shared; "
-        f"jax {versions['jax']}; {run['seconds']} s in all; {when}."
-    )
+    where = device = hardware["device"]
+    if device == "cpu":
+        where = f"{plural(hardware['cores'], 'core')} of {hardware['processor'] or device}"
+    runs = f" Runs were made on {'; '.join(x)}." if (x := results.get("trained")) else ""
+    return f"{where}, shared; jax {versions['jax']}; {run['seconds']} s in all; {when}.{runs}"
 
 
 def write(out: Path, folder: Path, results: dict, blocks, figures: Figures) -> None:

@@ -104,6 +104,22 @@ def test_seeds_are_paired_by_their_numbers_where_a_run_failed():
     assert ranks.ranked("listops", rows)["between seeds"] == pytest.approx(1)
 
 
+def test_models_are_held_against_softmax_wherever_a_run_failed():
+    """Without softmax's first seed it was the next model that others were against, by its name."""
+    row = lambda *seeds: {"seeds": list(seeds), "accuracy": [0.4 + 0.2 * s for s in seeds]}
+    rows = {"local": row(0, 1, 2), "linear": row(0, 1, 2), "softmax": row(1, 2)}
+    assert [*tables.differences(rows, 2000)] == ["local", "linear"]
+    del rows["softmax"]
+    assert tables.differences(rows, 2000) == {}
+
+
+def test_a_model_with_results_at_equal_size_alone_is_in_the_table():
+    row = {"accuracy": [0.6], "matched": "+0.1%", "parameters": 1000}
+    settings = {runs.AS_PUBLISHED: {"softmax": row}, runs.EQUAL_SIZE: {"linformer": row}}
+    text = tables.accuracy("listops", {"settings": settings, "test rows": 100})
+    assert "| linformer | 35.70 | – |  | 60.0 ± 9.6 | 1,000 |" in text
+
+
 def test_pieces_of_ink_are_those_of_the_image_that_was_cut_up():
     sizes = dict(resolution=32, dashes=6, validation=2, test=3)
     which = np.arange(3)

@@ -295,6 +295,7 @@ def test_a_config_file_gives_ranges_and_trials(tmp_path: Path, capsys):
         ({"search": {"a": {"low": 2, "high": 1}}, "trials": 3}, "search.a.high: .*more than low=2"),
         ({"search": {"a": {"low": 0, "high": 1, "log": True}}, "trials": 3}, "search.a.low: .*log"),
         ({"search": {"a": {"low": 0, "hi": 1}}, "trials": 3}, "a.hi: unknown .* mean 'high'"),
+        ({"search": {"a": {"low": 0.1, "high": math.inf}}, "trials": 3}, "a.high: .*finite number"),
         ({"search": {"a": {"low": "x", "high": 1}}, "trials": 3}, "search.a.low: "),
         ({"search": {"a": 3}, "trials": 3}, "search.a: .*array"),
         ({"search": {"a": [1, 2, 1.0]}}, "search.a: expected values that differ, got 1.0 twice"),

@@ -17,6 +17,7 @@ from full_disk import full_disk
 from attn import MECHANISMS
 from attn.nn import with_kv_heads
 from experiments.config_file import read
+from experiments.errors import ConfigError
 from experiments.provenance import ROOT
 from experiments.studies import conversion, heads, record
 from experiments.studies.conversion import __main__ as conversion_command
@@ -208,6 +209,30 @@ def test_what_a_study_did_not_record_is_said():
     assert record.run_line({"run": first}).endswith("; date and commit not recorded.")
 
 
+def test_a_study_names_what_it_ran_on(monkeypatch):
+    """Pinned to one core it told of all there are, and on a GPU of the processor beside it."""
+    monkeypatch.setattr(record.records, "cores", lambda: [1])
+    run = record.about("python -m x", 7.0)
+    hardware = run["hardware"] | {"processor": "EPYC"}
+    line = lambda **x: record.run_line({"run": run | {"hardware": hardware | x}})
+    assert line().startswith("1 core of EPYC, shared; ")
+    assert line(device="NVIDIA H200").startswith("NVIDIA H200, shared; ")
+
+
+def test_a_study_of_kept_runs_names_what_made_them(tmp_path):
+    """Made on another machine by other code, they stood under that of writing the results."""
+    kinds = {"a": ("EPYC", 2, "x"), "b": ("Xeon", 1, "y"), "c": ("EPYC", 2, "x")}
+    for name, (processor, cores, commit) in kinds.items():
+        (tmp_path / name).mkdir()
+        hardware = {"platform": "cpu", "processor": processor, "cores_used": cores, "devices": 1}
+        made = json.dumps({"git": commit, "hardware": hardware})
+        (tmp_path / name / "environment.json").write_text(made)
+    found = record.trained([*tmp_path.iterdir(), tmp_path / "not begun"])
+    assert found == ["EPYC, 2 cores, commit x", "Xeon, 1 core, commit y"]
+    line = record.run_line({"run": record.about("python -m x", 7.0), "trained": found})
+    assert line.endswith(f". Runs were made on {found[0]}; {found[1]}.")
+
+
 def test_a_readme_with_other_blocks_is_refused():
     text = "<!-- a -->\nold\n<!-- end -->\n"
     assert record.renewed(text, {"a": "new"}) == "<!-- a -->\nnew\n<!-- end -->\n"
@@ -280,6 +305,8 @@ def test_the_command_runs_from_end_to_end(name, tmp_path, capsys, monkeypatch):
     assert record.renewed(written, COMMANDS[name].blocks(results)) == written
     assert list(tmp_path.glob("*.png"))
     assert results["run"]["hardware"]["cores"] > 0
+    kept = name in ("pretraining", "lra", "extrapolation", "recall_state", "tasks")
+    assert ("Runs were made on " in written) == kept
 
 
 def overrides(fields):
@@ -391,6 +418,22 @@ def test_mistakes_in_the_command_are_named(capsys):
     errors = capsys.readouterr().err
     assert "--seeds: expected at least 1" in errors
     assert "did you mean '--out'?" in errors
+
+
+@pytest.mark.parametrize("name", ["README.md", "results.json"])
+def test_a_study_writes_over_no_results_but_its_own(name, tmp_path, capsys, monkeypatch):
+    """`--out=` of an unset variable, or the folder of a comparison: its results were lost."""
+    (tmp_path / name).write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(conversion_command, "measure", lambda settings: pytest.fail("it ran"))
+    for out in ("", str(tmp_path)):
+        assert conversion_command.main([f"--out={out}"]) == 2
+        assert f"holds {name} of something else; name another" in capsys.readouterr().err
+    assert (tmp_path / name).read_text() == "{}"
+    for study in (conversion_command, heads_command, lra_command):
+        assert record.made(study.FOLDER, study.FOLDER) == study.FOLDER
+    with pytest.raises(ConfigError, match=r"README\.md and results\.json of something else"):
+        record.made(lra_command.FOLDER, heads_command.FOLDER)
 
 
 @pytest.mark.parametrize("name", WRITTEN)

@@ -34,8 +34,7 @@ def main(arguments=None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
 
     def run(values: flags.FlagValues, settings: settings_file.Settings) -> None:
-        start, out = time.monotonic(), Path(values.out)
-        out.mkdir(parents=True, exist_ok=True)
+        start, out = time.monotonic(), record.made(Path(values.out), FOLDER)
         rows = {}
         with jax.default_matmul_precision("highest"):
             for name in settings.names:

@@ -13,6 +13,7 @@ from experiments.config_file import read
 from experiments.evaluate import Answers, load
 from experiments.learner import Learner
 from experiments.stdout import tell
+from experiments.studies.record import trained
 from experiments.validation import fingerprint
 
 CONFIG = provenance.ROOT / "configs/extrapolation.py"
@@ -40,11 +41,12 @@ class Settings:
 def measure(s: Settings, cells: Path) -> dict:
     """Test accuracies [seed] of each encoding by length; and without learning."""
     found: dict[str, dict[str, list[float]]] = {}
-    seconds = 0.0
+    seconds, folders = 0.0, []
     for seed in range(s.seeds):
         for encoding in s.encodings:
             experiment = s.experiment(encoding, seed)
             folder = cells / f"{encoding}-{fingerprint(experiment)}"
+            folders.append(folder)
             result = train.run(experiment, folder, progress=False)
             seconds += result["wall_seconds"]
             rows = {encoding: result["test"]["slices"]}
@@ -56,7 +58,7 @@ def measure(s: Settings, cells: Path) -> dict:
                     found.setdefault(name, {}).setdefault(length, []).append(accuracy)
     task = experiment.posed
     told = {"test rows": task.size("test"), "baselines": task.baselines(), "seconds": seconds}
-    return {"accuracy": found, **told}
+    return {"accuracy": found, **told, "trained": trained(folders)}
 
 
 def stretched(folder: Path) -> Iterator[tuple[str, Slices]]:

@@ -27,7 +27,8 @@ def study(seeds: int, steps: int, **changes):
     tasks = measure(settings, CELLS)
     for name, found in tasks.items():
         found["ranks"] = {key: ranked(name, rows) for key, rows in found["settings"].items()}
-    results = {"settings": dataclasses.asdict(settings), "tasks": tasks}
+    runs = sorted({one for found in tasks.values() for one in found.pop("trained")})
+    results = {"settings": dataclasses.asdict(settings), "tasks": tasks, "trained": runs}
     return results, figures(results)
 
 

@@ -19,7 +19,7 @@ def figures(results: dict) -> Figures:
 
 
 def panel(ax, task: str, found: dict) -> None:
-    names = ordered(found["settings"][SETTINGS[0]], task)
+    names = ordered(found["settings"], task)
     published = [(ACCURACY[task][n], i) for i, n in enumerate(names) if n in ACCURACY[task]]
     ax.plot(*zip(*published), "x", color=palette.COLOURS[6], label="paper, full size")
     for n, (key, colour) in enumerate(zip(SETTINGS, palette.COLOURS)):

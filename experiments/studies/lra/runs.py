@@ -14,6 +14,7 @@ from experiments.fairness import Fairness
 from experiments.stdout import tell
 from experiments.studies.lra.published import MODERN, models, variants
 from experiments.studies.lra.trees import with_trees
+from experiments.studies.record import trained
 from experiments.sweep import Planned, firsts
 from experiments.tasks.base import Task
 from experiments.validation import from_dict
@@ -138,6 +139,7 @@ def measured(s: Settings, name: str, folder: Path) -> dict[str, Any]:
         "test rows": planned[0].experiment.posed.size("test"),
         "runs": len(found),
         "seconds": sum(result["wall_seconds"] for result in done),
+        "trained": trained(map(cells.folder, cells.planned)),
     }
 
 

@@ -8,8 +8,10 @@ from experiments.report.against import against
 from experiments.report.stats import Score, interval, scored
 from experiments.studies.lra.published import ACCURACY, MODERN
 from experiments.studies.lra.ranks import by_seed
-from experiments.studies.lra.runs import AS_PUBLISHED, EQUAL_SIZE
+from experiments.studies.lra.runs import EQUAL_SIZE
 from experiments.studies.record import Blocks, run_line, table
+
+FIRST = "softmax"  # what others are compared with
 
 
 def blocks(r: dict) -> Blocks:
@@ -36,10 +38,11 @@ def settings(r: dict) -> str:
     )
 
 
-def ordered(rows: dict[str, Any], task: str) -> list[str]:
-    """The paper's best first, then the modern ones."""
+def ordered(settings: dict[str, dict[str, Any]], task: str) -> list[str]:
+    """The models with a result in any setting: the paper's best first, then the modern ones."""
     paper = ACCURACY[task]
-    return sorted(rows, key=lambda name: (name in MODERN, -paper.get(name, 0)))
+    names = dict.fromkeys(name for rows in settings.values() for name in rows)
+    return sorted(names, key=lambda name: (name in MODERN, -paper.get(name, 0)))
 
 
 def accuracy(task: str, found: dict) -> str:
@@ -50,7 +53,7 @@ def accuracy(task: str, found: dict) -> str:
         *(word for key in settings for word in (key, "parameters")),
     ]
     lines = []
-    for name in ordered(settings[AS_PUBLISHED], task):
+    for name in ordered(settings, task):
         line = [name, f"{ACCURACY[task][name]:.2f}" if name in ACCURACY[task] else ""]
         for key in settings:
             row = settings[key].get(name)
@@ -65,7 +68,8 @@ def accuracy(task: str, found: dict) -> str:
 def differences(rows: dict[str, Any], tested: int) -> dict[str, str]:
     """Each against softmax, paired by seed, corrected for being many."""
     scores = {name: scored(by_seed(row), tested) for name, row in rows.items()}
-    return {name: found.text() for name, found in against(scores).items()}
+    first = {FIRST: scores.pop(FIRST, {})}  # not the first in `rows`, if its first run failed
+    return {name: found.text() for name, found in against(first | scores).items()}
 
 
 def spread(values: list[float], rows: int) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from typing import Any
 from experiments import train
 from experiments.config import Experiment, mechanism, task
 from experiments.stdout import tell
+from experiments.studies.record import trained
 from experiments.validation import fingerprint, from_dict
 
 WAYS = ("from scratch", "from scratch, twice as long", "pretrained")
@@ -50,26 +51,33 @@ class Settings:
 def measure(s: Settings, cells: Path) -> dict:
     """Test accuracies [seed] of each variant and way, of the checkpoint best on validation."""
     found: dict[str, dict[str, list[float]]] = {}
+    runs: list[Path] = []
     for variant in s.variants:
         found[variant] = {way: [] for way in WAYS}
         for seed in range(s.seeds):
             for way in WAYS:
-                accuracy = _trained(s, variant, seed, way, cells)
+                accuracy, folders = _trained(s, variant, seed, way, cells)
+                runs += folders
                 found[variant][way].append(accuracy)
                 tell(f"{variant}, seed {seed}, {way}: {accuracy:.3f}")
-    return {"accuracy": found}
+    return {"accuracy": found, "trained": trained(runs)}
 
 
-def _trained(s: Settings, variant: str, seed: int, way: str, cells: Path) -> float:
+def _trained(
+    s: Settings, variant: str, seed: int, way: str, cells: Path
+) -> tuple[float, list[Path]]:
     changes: dict[str, Any] = {}
+    folders: list[Path] = []
     if way == "pretrained":
         hidden = {"objective": "masked", "mask_rate": s.mask_rate}
         first = s.experiment(variant, seed, **hidden)
-        changes["init_from"] = str(_run(first, variant, cells)[0])
+        folders.append(_run(first, variant, cells)[0])
+        changes["init_from"] = str(folders[0])
     elif way != "from scratch":
         once = s.experiment(variant, seed).train
         changes["train"] = {**dataclasses.asdict(once), "steps": 2 * s.steps}
-    return _run(s.experiment(variant, seed, **changes), variant, cells)[1]["test"]["accuracy"]
+    folder, result = _run(s.experiment(variant, seed, **changes), variant, cells)
+    return result["test"]["accuracy"], [*folders, folder]
 
 
 def _run(experiment: Experiment, variant: str, cells: Path) -> tuple[Path, dict[str, Any]]:

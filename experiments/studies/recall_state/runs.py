@@ -9,6 +9,7 @@ from experiments import provenance, quantities, train
 from experiments.cells import Cells
 from experiments.config_file import read_sweep
 from experiments.stdout import tell
+from experiments.studies.record import trained
 from experiments.sweep import Planned, plan
 
 CONFIGS = ("recall_state", "recall_families")
@@ -66,4 +67,5 @@ def measure(s: Settings, folder: Path) -> dict[str, Any]:
         scores.append(cell.result["test"]["accuracy"])
     task = cells.planned[0].experiment.posed
     told = {"test rows": task.size("test"), "baselines": task.baselines()}
+    told["trained"] = trained(map(cells.folder, cells.planned))
     return {"accuracy": found, "without result": missing, **told}

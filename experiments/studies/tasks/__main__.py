@@ -1,9 +1,9 @@
 """python -m experiments.studies.tasks [--out=DIR] [--seeds=3] [--steps=4000]
 
 What do small models learn of each task in minutes on two cores? Trains the configs that are made
-for that, each run at most --steps, and listops_small and zoo, the longest, with one seed; writes
-results.json, README.md and the figures; --out=experiments/studies/tasks renews the study itself.
-Runs that are finished, in runs/studies/tasks/cells, are not run again.
+for that, each with --seeds seeds and each run at most --steps; writes results.json, README.md and
+the figures; --out=experiments/studies/tasks renews the study itself. Runs that are finished, in
+runs/studies/tasks/cells, are not run again.
 """
 
 import sys

@@ -10,6 +10,7 @@ from experiments.cells import Cells
 from experiments.config_file import read, read_sweep
 from experiments.gathered import baselines
 from experiments.stdout import tell
+from experiments.studies.record import trained
 from experiments.sweep import Planned, firsts, plan
 
 SWEEP = ("sweep()",)
@@ -92,7 +93,8 @@ def measure(s: Settings, folder: Path) -> dict[str, Any]:
         rows = planned[0].experiment.posed.size("test")
         told = {"test rows": rows, "baselines": baselines(outcomes)}
         found[config] = {"models": models, **told}
-    return {"configs": found, "without result": missing}
+    runs = (cells.folder(p) for cells in ended.values() for p in cells.planned)
+    return {"configs": found, "without result": missing, "trained": trained(runs)}
 
 
 def _after(p: Planned, name: str, ended: Cells) -> Planned:
