@@ -34,7 +34,7 @@ def pool(
 @dataclasses.dataclass(frozen=True)
 class PooledState:
     """The complete blocks, pooled, and the tokens of the incomplete one: for L tokens in blocks of
-    C no more than K (L / C + C) (H + D + 1) numbers per batch row."""
+    C no more than K (ceil(L / C) + C) (H + D + 1) numbers per batch row."""
 
     far: Cache
     near: Cache  # token t at t mod C
