@@ -221,6 +221,14 @@ def test_a_share_of_1_is_all_of_a_large_vocabulary():
     assert str(program(top_p=0.9)(*scores)) != str(program()(*scores))
 
 
+def test_a_draw_from_all_tokens_sorts_none():
+    """Sorted, a draw from 50,257 tokens took 12 times as long on a CPU."""
+    program = lambda **how: str(jax.make_jaxpr(lambda s, key: sample(s, key, **how))(*given))
+    given = jnp.zeros((2, 9)), jax.random.key(0)
+    assert "top_k" not in program(temperature=0.5)
+    assert "top_k" in program(top_k=9)
+
+
 P = np.array([0.4, 0.05, 0.3, 0.2, 0.05])
 
 
