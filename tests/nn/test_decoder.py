@@ -374,6 +374,14 @@ def test_what_cannot_decode_is_refused_by_name():
         model.step(None, TOKENS[:, 0])
 
 
+@pytest.mark.parametrize(("scan", "got"), [(False, "1"), (True, "LayerState")])
+def test_a_state_of_another_stack_is_refused(scan, got):
+    """One of fewer layers ran only as many."""
+    state, _ = jax.eval_shape(decoder(layers=1, scan=scan).prefill, TOKENS)
+    with pytest.raises(ValueError, match=f"^state: expected those of 2 layers .*, got {got}"):
+        jax.eval_shape(decoder(layers=2).step, state, TOKENS[:, 0])
+
+
 @pytest.mark.filterwarnings("error")
 def test_lengths_may_be_a_list():
     # jax warned that it will refuse to tell the shape of one
