@@ -6,6 +6,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from attn._axes import aligned
+from attn._once import once
 from attn._wide import wide
 from attn.gates import Uniform
 from attn.masks import Mask
@@ -35,7 +36,8 @@ class ShortConv(nnx.Module):
         y, kernel = aligned(y, self.kernel[...].astype(y.dtype))
         taps = kernel.shape[-2]
         y = sum(kernel[..., j, None, :] * back(y, j, segments) for j in range(taps))
-        return jax.nn.silu(self._plus_bias(y)).astype(x.dtype)
+        # q, k and v are read apart
+        return once(jax.nn.silu(self._plus_bias(y))).astype(x.dtype)
 
     def last(self, x: Float[Array, "*B T C"]) -> Float[Array, "*B before C"]:
         """The last tokens of a prompt, which the next token needs; 0 before its first."""
