@@ -153,7 +153,8 @@ def write_strength(num_heads: int, *, negative_eigenvalues: bool = False) -> Gat
 
 
 def minus_exp(x: Array) -> Array:
-    return -jnp.exp(x)
+    """-exp(x); beyond e^60 a decay is to 0, and infinite it would have a gradient of 0 * inf."""
+    return -jnp.exp(jnp.minimum(x, 60))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,6 +30,7 @@ CORE = {
     "_strips",
     "_gathered",
     "_loops",
+    "_once",
     "_turns",
     "_platform",
     "_forms",

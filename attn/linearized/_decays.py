@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from attn._axes import aligned
+from attn._once import once
 
 # exp of it is 0 in every dtype, and sums of it are finite
 FLOOR = -1e9
@@ -61,7 +62,7 @@ def per_channel(
 
 
 def _forward(rows, keys, log_decay, own):
-    keys = _once(keys)
+    keys = once(keys)
     levels, (since, to_end, total) = _levels(jnp.exp(log_decay), own)
     # a sum as a product with ones: XLA's reductions of so few values are slow on a CPU
     alone = (rows * keys[..., None, :, :]) @ jnp.ones(rows.shape[-1], rows.dtype)
@@ -122,13 +123,6 @@ def _levels(factor: Float[Array, "*B C M"], own: bool):
         to_end, c = jnp.concatenate([end1 * total2, end2], -2), 2 * c
     total = to_end[..., 0, 0, :] * factor[..., 0, :]
     return levels, (since[..., 0, :, :], to_end[..., 0, :, :], total)
-
-
-def _once(x):
-    """x, computed once: XLA on a CPU recomputes a product or a select in each elementwise loop that
-    reads it, but not a quotient whose divisor it cannot tell is constant along a row; it drops
-    `lax.optimization_barrier`."""
-    return x / jnp.where(x == x, 1.0, 2.0)
 
 
 def _over_rows(x: Float[Array, "*B R C M"]) -> Float[Array, "*B C M"]:

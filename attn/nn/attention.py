@@ -140,8 +140,8 @@ class Attention(Projections):
         `dropout_key`, a mechanism that has a `dropout_rate` drops weights.
 
         Raises ValueError for shapes that do not fit, for rotary, gates, a short convolution, a
-        bonus or a token shift in cross-attention, and for xPos without `Causal`; TypeError for
-        positions that are not an array.
+        bonus or a token shift in cross-attention, for xPos without `Causal`, and for first values
+        without `blending`; TypeError for positions that are not an array.
         """
         q, k, v, extra = self._project(x, context, positions, mask, first_values)
         own = self._own(q, k, v, extra)

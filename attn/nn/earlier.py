@@ -37,11 +37,12 @@ def shown(x: Float[Array, "*B T C"], padding: Padding | None) -> Float[Array, "*
 
 def back(x: Float[Array, "*B T C"], j: int, segments: Segments | None) -> Float[Array, "*B T C"]:
     """x_{t-j} at t, 0 where that is before the first token or in another document."""
-    same, moved = aligned(_same(j, x.shape[-2], segments)[..., None], jnp.roll(x, j, axis=-2))
-    return jnp.where(same, moved, 0)
+    there, moved = aligned(same(j, x.shape[-2], segments)[..., None], jnp.roll(x, j, axis=-2))
+    return jnp.where(there, moved, 0)
 
 
-def _same(j: int, T: int, segments: Segments | None) -> Bool[Array, "*B T"]:
+def same(j: int, T: int, segments: Segments | None) -> Bool[Array, "*B T"]:
+    """Whether token t - j is there and in the document of t."""
     same = jnp.arange(T) >= j
     if segments is not None:
         # a token asks by its query id and is read by its key id: neither may differ

@@ -183,8 +183,11 @@ class Projections(nnx.Module):
 
     def _blended(self, v, first_values, x, before) -> Float[Array, "*B T K H"]:
         """The values v of the tokens x, blended with those of the first layer."""
-        if self.blend is None or first_values is None:
+        if first_values is None:
             return v
+        if self.blend is None:
+            what = f"expected None with {self.mechanism.name}, which takes no share of them"
+            raise ValueError(f"first_values: {what}, got {list(jnp.shape(first_values))}")
         if first_values.shape != v.shape:
             want, got = list(v.shape), list(first_values.shape)
             raise ValueError(f"first_values: expected {want}, as the layer's own, got {got}")

@@ -43,13 +43,16 @@ def sample(
     broken = jnp.isnan(scores).any(-1) | (top == -jnp.inf)[..., 0]
     if temperature == 0:
         return jnp.where(broken, -1, scores.argmax(-1)).astype(jnp.int32)
-    k = scores.shape[-1] if top_k is None else top_k
     # the largest becomes 0: divided by a small temperature, others would be as infinite as it
     largest = wide == top  # inf - inf, even where it is not used, stops jax.debug_nans
     below = jnp.where(largest, 0, wide - jnp.where(largest, 0, top))
     temperature = float(temperature)  # jax has no room for a large int
-    kept, tokens = jax.lax.top_k(jnp.where(below == 0, 0, below / temperature), k)
-    if top_p is not None and top_p < 1:  # sums of many small shares round to 1 before the last
+    below = jnp.where(below == 0, 0, below / temperature)
+    shares = top_p is not None and top_p < 1  # sums of many small ones round to 1 before the last
+    if top_k is None and not shares:  # not sorted: on a CPU that takes 10 times as long as the draw
+        return jnp.where(broken, -1, jax.random.categorical(key, below)).astype(jnp.int32)
+    kept, tokens = jax.lax.top_k(below, scores.shape[-1] if top_k is None else top_k)
+    if shares:
         p = jax.nn.softmax(kept)
         kept = jnp.where(jnp.cumsum(p, -1) - p < top_p, kept, -jnp.inf)
     drawn = jax.random.categorical(key, kept)

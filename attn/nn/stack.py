@@ -101,6 +101,8 @@ class Stack(nnx.Module):
         first, values = None, lambda block, state: block.values(x, mask=Causal(), state=state)
         if not self.scan:
             after, layers = [], self._layers()
+            if states is not None:
+                _check_layers(states, len(layers))
             for i, state in enumerate(states or (None,) * len(layers)):
                 block = nnx.merge(*layers[i])
                 first = values(block, state) if i == self._handing_on else first
@@ -141,3 +143,10 @@ class Stack(nnx.Module):
             layer = lambda i: jax.tree.map(lambda x: x[i], params)
             return [(graph, layer(i)) for i in range(self.layers)]
         return split
+
+
+def _check_layers(states, layers: int) -> None:
+    """Raise ValueError for the states of another stack: of fewer layers, the rest would not run."""
+    got = len(states) if isinstance(states, tuple | list) else type(states).__name__
+    if got != layers:
+        raise ValueError(f"state: expected those of {layers} layers in a loop, got {got}")

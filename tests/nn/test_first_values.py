@@ -88,6 +88,12 @@ def test_the_values_of_a_context_take_shares_by_its_own_tokens():
     np.testing.assert_allclose(some, whole[:, :4], **NEAR)
 
 
+def test_a_layer_that_takes_no_share_refuses_first_values():
+    layer = Attention(4, num_heads=1, mechanism=Softmax(), max_length=6, key=jax.random.key(0))
+    with pytest.raises(ValueError, match=r"^first_values: expected None with Softmax, .*\[5\]"):
+        layer(jnp.ones((1, 3, 4)), first_values=jnp.ones(5))
+
+
 def test_tokens_of_another_batch_are_refused_by_name():
     """The first layer's values come before its step, which refuses: jax blamed a subtraction."""
     decoder = Decoder(config(), key=jax.random.key(0))

@@ -9,8 +9,8 @@ import pytest
 from flax import nnx
 from toy_mechanism import run
 
-from attn import MECHANISMS
-from attn.gates import Dense, Gate, LowRank, Ramp, StepDecay, time_step
+from attn import MECHANISMS, Causal, rwkv6_attention
+from attn.gates import Dense, Gate, LowRank, Ramp, StepDecay, minus_exp, time_step
 from attn.linearized.delta_net import DeltaNet
 from attn.linearized.gated_delta_net import GatedDeltaNet
 from attn.linearized.gla import GLA
@@ -133,6 +133,18 @@ def test_gates_are_in_their_ranges_and_shapes(name):
         low, high = ranges[gate]
         assert np.isfinite(x).all()
         assert ((low <= x) & (x <= high)).all()
+
+
+def test_an_extreme_rwkv6_gate_has_a_gradient_of_0():
+    """exp(89) is infinite in float32: its decay of -inf is one to 0, its gradient was 0 * inf."""
+    one = jnp.ones((1, 3, 1, 2))
+
+    def loss(x):
+        return rwkv6_attention(
+            one, one, one, mask=Causal(), log_decay=minus_exp(x), bonus=one[0, 0]
+        ).sum()
+
+    assert not jax.grad(loss)(jnp.full(one.shape, 89.0)).any()
 
 
 def test_gates_are_values():

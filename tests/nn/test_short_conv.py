@@ -40,6 +40,23 @@ def test_it_equals_a_loop_over_tokens_and_taps(taps):
     np.testing.assert_allclose(run(layer, X, mask), want, rtol=1e-5, atol=1e-6)
 
 
+def test_q_k_and_v_read_what_is_computed_once():
+    """By the program: XLA on a CPU added up the taps in each loop that reads some of the channels,
+    which made a layer's projections take up to 5 times as long."""
+    layer = conv()
+
+    def heads(x):
+        return [y[..., None] for y in jnp.split(layer(x, Causal()), C, -1)]
+
+    program = jax.jit(heads).lower(jnp.ones((2, 64, C))).compile().as_text()
+    assert program.count(" multiply(") <= 4 + 1
+
+
+def test_its_taps_are_not_rolled():
+    """By the program: a layer with documents took twice as long."""
+    assert "concatenate" not in str(jax.make_jaxpr(lambda x: conv()(x, Causal()))(X))
+
+
 def test_documents_differ_if_either_of_their_ids_does():
     layer, ones = conv(), np.zeros((2, T), np.int32)
     want = run(layer, X, Segments(IDS, IDS))
