@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attn._axes import part_of, with_part
+from attn._once import once
 from attn._running import between
 from attn.biases import Bias, array_field, term
 
@@ -62,7 +63,8 @@ class Decay(Bias):
 
     @staticmethod
     def _tile(a, c):
-        return between(_heads_first(a)[..., :, None], _heads_first(c)[..., None, :])
+        a, c = once(_heads_first(a)), once(_heads_first(c))
+        return between(a[..., :, None], c[..., None, :])
 
 
 def _heads_first(x: Float[Array, "*B S N 3"]) -> Float[Array, "3 *B N S"]:
