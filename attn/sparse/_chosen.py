@@ -15,9 +15,11 @@ from jaxtyping import Array, Float, Int
 
 from attn import _cache
 from attn._axes import aligned
+from attn._blockwise import blockwise
 from attn._chunks import by_chunks, chunk_size
 from attn._core import attend_materialized, dense_scores, isolate, masked_softmax
 from attn._explicit import auto_inside
+from attn._forms import visited_scores
 from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
 from attn._prompt import check_prompt
 from attn._settings import check_room_for
@@ -132,16 +134,24 @@ class Chosen(Mechanism):
     def flops(self, T, S, N, K, H, D):
         if 0 in (T, S, D):
             return 0
+        if not self._chooses(S):
+            mask = Causal() if Causal in self.requires else FULL
+            return 2 * visited_scores(mask, T, S, N) * N * (H + D)
         blocks = -(-S // self.size)
         count, size = even_blocks(T, self._at_once(T, N, blocks, max(H, D)))
-        top = min(self.top, blocks)
-        met = _sorted.flops(K, size * (N // K), 1, top, blocks, self.size, H, D)
+        met = _sorted.flops(K, size * (N // K), 1, self.top, blocks, self.size, H, D)
         return 2 * T * N * blocks * H * self.asks + count * met
 
     @auto_inside
     def __call__(self, q, k, v, *, mask=FULL, bias=None) -> Array:
-        _, sees = self._checked(q, k, v, mask, bias)
+        mask, sees = self._checked(q, k, v, mask, bias)
+        if not self._chooses(k.shape[-3]):
+            return blockwise(*map(wide, (q, k, v)), mask, None, scale=None)[0].astype(q.dtype)
         return self.attend(q, k, v, *sees)
+
+    def _chooses(self, S: int) -> bool:
+        """Whether there are more blocks than every query takes."""
+        return -(-S // self.size) > self.top
 
     def reference(self, q, k, v, *, mask=FULL, bias=None):
         return attend_materialized(*self._kept(q, k, v, mask, bias), v)

@@ -11,6 +11,7 @@ from attn import (
     MECHANISMS,
     Based,
     Causal,
+    MoBA,
     Pooled,
     Routing,
     Sinkhorn,
@@ -160,6 +161,7 @@ def test_formulas_know_lengths_and_settings(name):
 @pytest.mark.parametrize(
     "mechanism",
     [
+        MoBA(block_size=16, top=4),  # all blocks
         Based(),  # its window holds all of them
         TopK(keys=64),  # all keys, which need no ranking
         Sinkhorn(block_size=3),
