@@ -38,26 +38,31 @@ class CoarseToFine:
     ) -> tuple[Float[Array, "*B T N D"], Float[Array, "*B T N D"]]:
         """The compressed and the selected branch, of queries each of which stands at key `last`."""
         (*batch, T, N, H), (_, count, _, D) = q.shape, blocks.v.shape
-        clean, q_poison = isolate(scaled(q, None))
-        rows = by_group(clean, K), by_group(q_poison[..., None], K), last[..., None, None]
 
         def attend(_, rows):
             q, q_poison, last = rows
             last = last[..., 0, 0]
-            seen = runs.complete(last)
-            s = jnp.einsum("mtgh,mch->mtgc", q, runs.k)
-            w, lost = isolated_softmax(s, seen[:, :, None])
-            lost = lost + jnp.where(seen, runs.poison[:, None], 0).sum(-1)[..., None, None]
-            lost = lost + jnp.where(seen.any(-1)[..., None, None], q_poison, 0)
-            coarse = jnp.einsum("mtgc,mcd->mtgd", w, runs.v) + lost
+            seen, coarse = _coarse(q, q_poison, last, runs)
             chosen = self.choose(q, runs.ranked, seen, last, blocks.some)
             fine = blocks.attend(q, chosen, last)
             fine = fine + jnp.where(blocks.meets(chosen, last)[..., None, None], q_poison, 0)
             return jnp.concatenate([coarse, fine], -1)
 
         size = self.at_once(T, math.prod(batch) * N, max(H, D), count, runs.k.shape[1])
-        out = by_query(by_chunks(attend, rows, T, size), tuple(batch), K)
+        out = by_query(by_chunks(attend, _rows(q, K, last), T, size), tuple(batch), K)
         return out[..., :D], out[..., D:]
+
+    @functools.partial(jax.jit, static_argnums=(0, 2))
+    def compress(self, q, K: int, runs: Runs, last) -> Float[Array, "*B T N D"]:
+        """The compressed branch alone."""
+        *batch, T, N, _ = q.shape
+        attend = lambda _, rows: _coarse(*rows[:2], rows[2][..., 0, 0], runs)[1]
+        size = chunk_size(math.prod(batch) * N * max(1, runs.k.shape[1]), T)
+        return by_query(by_chunks(attend, _rows(q, K, last), T, size), tuple(batch), K)
+
+    def selects(self, blocks: int) -> bool:
+        """Whether there are more blocks than every query selects."""
+        return blocks > self.selected
 
     def at_once(self, T: int, heads: int, width: int, blocks: int, runs: int) -> int:
         """How many queries are processed at once, against the runs and their blocks."""
@@ -89,3 +94,19 @@ class CoarseToFine:
         own = (last // self.selection_block)[..., None]
         must = (block < self.initial) | (block > own - self.local)
         return best(w, some[:, None] & (block <= own), must & (block <= own), self.selected)
+
+
+def _rows(q, K: int, last):
+    """Queries, scaled and 0 where not finite, their poison, and the key at which each stands."""
+    clean, q_poison = isolate(scaled(q, None))
+    return by_group(clean, K), by_group(q_poison[..., None], K), last[..., None, None]
+
+
+def _coarse(q, q_poison, last, runs: Runs):
+    """Which runs each query sees [M, t, runs], and what it reads from them [M, t, G, D]."""
+    seen = runs.complete(last)
+    s = jnp.einsum("mtgh,mch->mtgc", q, runs.k)
+    w, lost = isolated_softmax(s, seen[:, :, None])
+    lost = lost + jnp.where(seen, runs.poison[:, None], 0).sum(-1)[..., None, None]
+    lost = lost + jnp.where(seen.any(-1)[..., None, None], q_poison, 0)
+    return seen, jnp.einsum("mtgc,mcd->mtgd", w, runs.v) + lost

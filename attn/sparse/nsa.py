@@ -150,12 +150,16 @@ class NSA(Mechanism):
     def _attend(self, q, k, v, mask, padding, last, gate, arrays):
         gate = self._of_queries(gate, q, k.shape[-2], last)
         (fine_k, fine_v), near = self._branches(k, v, arrays)
-        near = map(wide, near)
-        near = blockwise(wide(q), *near, self._window_of(mask), None, scale=None)[0]
+        softmax = lambda keys, mask: blockwise(*map(wide, (q, *keys)), mask, None, scale=None)[0]
+        near = softmax(near, self._window_of(mask))
         blocks = Blocks.of(fine_k, fine_v, padding, self.selection_block)
         runs = self._runs(k, v, blocks, padding, arrays)
-        far = self._far.attend(q, k.shape[-2], blocks, runs, last)
-        return self._mixed(gate, *far, near).astype(jnp.result_type(q))
+        if self._far.selects(blocks.k.shape[1]):
+            coarse, fine = self._far.attend(q, k.shape[-2], blocks, runs, last)
+        else:
+            coarse = self._far.compress(q, k.shape[-2], runs, last)
+            fine = softmax((fine_k, fine_v), mask)
+        return self._mixed(gate, coarse, fine, near).astype(jnp.result_type(q))
 
     def _checked(self, q, k, v, mask, bias, gate, arrays):
         """The bound mask, its padding, and the last key of each query [M, T]."""
@@ -261,10 +265,13 @@ class NSA(Mechanism):
         length, blocks = self.compression_block, -(-S // self.selection_block)
         runs = run_count(S, length, self.compression_stride)
         made = K * (runs * (length + 1) + length) * (H * H + D * D) if runs else 0
-        ranked = T * N * runs * (2 * H + D)  # scores once more, to select by
-        near = visited_scores(self._window_of(Causal()), T, S, N) * N * (H + D)
+        met = lambda mask: visited_scores(mask, T, S, N) * N * (H + D)
+        near, coarse = met(self._window_of(Causal())), T * N * runs * (H + D)
+        if not self._far.selects(blocks):
+            return 2 * (made + coarse + near + met(Causal()))
+        ranked = coarse + T * N * runs * H  # scores once more, to select by
         count, size = even_blocks(T, self._far.at_once(T, N, max(H, D), blocks, runs))
-        sizes = min(self.selected, blocks), blocks, self.selection_block, H, D
+        sizes = self.selected, blocks, self.selection_block, H, D
         return 2 * (made + ranked + near) + count * _sorted.flops(K, size, N // K, *sizes)
 
     def init_state(

@@ -9,6 +9,7 @@ from tiers import at_once
 from attn import (
     FULL,
     MECHANISMS,
+    NSA,
     Based,
     Causal,
     MoBA,
@@ -162,6 +163,7 @@ def test_formulas_know_lengths_and_settings(name):
     "mechanism",
     [
         MoBA(block_size=16, top=4),  # all blocks
+        NSA(selection_block=16, selected=4, window=8),
         Based(),  # its window holds all of them
         TopK(keys=64),  # all keys, which need no ranking
         Sinkhorn(block_size=3),
