@@ -63,6 +63,13 @@ def test_equal_bytes_are_neither_less_nor_more(values, told, meets):
     assert crossover.crossings(ours, peer) == meets
 
 
+def test_a_line_goes_from_the_shortest_length_to_the_longest():
+    """Of --lengths=2048,512,1024 it went to the end, to the start and to the middle."""
+    rows = [row(T, name, T) for T in (2048, 512, 1024) for name in ("attn", "torch")]
+    series = crossover.scaling(rows, "forward", "minimum")
+    assert series == dict.fromkeys(("attn", "torch"), ([512, 1024, 2048], [512, 1024, 2048]))
+
+
 def noisy(spread, *slower):
     """attn beside a peer that takes 1 ms, 10% slower at some lengths and faster at the others."""
     rows = []
