@@ -13,6 +13,8 @@ from experiments.report.data import Variant, at, settings
 from experiments.report.plots import Drawing, drawn, figure
 
 Row = dict[str, float]  # test accuracy, %, by slice
+# in a variant's name; a mechanism may have a length of its own, by which the task's has its section
+LENGTH = r", (task\.)?length=\d+|(?<![\w.])(task\.)?length=\d+,? ?"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +39,7 @@ def panels(rows: Sequence[Variant]) -> list[Panel]:
         return [Panel("", {row.name: means for row, means in scored})]
     return [
         Panel(
-            re.sub(r",? length=\d+|length=\d+,? ?", "", group[0][0].name).strip(),
+            re.sub(LENGTH, "", group[0][0].name).strip(),
             {f"T = {_length(row)}": means for row, means in sorted(group, key=_by_length)},
         )
         for group in groups.values()

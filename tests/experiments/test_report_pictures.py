@@ -17,6 +17,7 @@ from experiments.report.tradeoff import Point, state
 from experiments.studies.complexity import figures as complexity
 from experiments.studies.extrapolation import figures as extrapolation
 from experiments.studies.recall_state import figures as recall_state
+from experiments.sweep import variants
 
 
 def variant(name, accuracies, length=64, **config):
@@ -62,6 +63,19 @@ def test_lengths_are_rows_of_a_panel_for_each_variant():
     found = slices.panels(rows)
     assert [p.title for p in found] == ["softmax", "linear"]
     assert [list(p.rows) for p in found] == [["T = 64", "T = 128"]] * 2
+
+
+def test_a_mechanism_keeps_its_own_length_in_the_title_of_a_panel():
+    """Both were called "luna task.model.attention."."""
+    sweep = [(T, {"name": "luna", "length": n}) for n in (16, 32) for T in (64, 128)]
+    names = variants([{"task.length": T, "model.attention": x} for T, x in sweep])
+    depth = [{"depth 0-50%": 1.0, "depth 50-100%": 0.5}]
+    rows = [variant(n, depth, T, model={"attention": x}) for n, (T, x) in zip(names, sweep)]
+    titles = ["luna model.attention.length=16", "luna model.attention.length=32"]
+    assert [p.title for p in slices.panels(rows)] == titles
+    alone = variants([{"task.length": T, "model.attention": sweep[0][1]} for T in (64, 128)])
+    assert [re.sub(slices.LENGTH, "", x) for x in alone] == ["luna "] * 2
+    assert re.sub(slices.LENGTH, "", "lstm b=1, length=8, max_length=9") == "lstm b=1, max_length=9"
 
 
 def test_one_slice_is_no_heat_map_and_a_missing_one_is_left_blank():
