@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -245,6 +246,17 @@ def test_two_devices_are_measured_in_a_process_of_their_own():
     assert [row["contender"] for row in found] == names * 2
     for row in found:
         assert row["why"] in ("", "skipped: torch is not installed")
+
+
+def test_what_two_devices_gave_before_their_process_ended_is_kept(monkeypatch, tmp_path):
+    """Of one that the kernel killed after half an hour nothing was left."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho '[{\"T\": 32}]'\nprintf '[{\"T\": 6'\nexit 7\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    (measured,), (failed,) = suites()["sharded"].rows(SMALL)
+    assert measured == {"T": 32}
+    assert failed["why"] == "failed: exit code 7, see above"
 
 
 def test_the_memory_suite_runs_each_once():
