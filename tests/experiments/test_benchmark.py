@@ -60,6 +60,16 @@ def test_what_is_wrong_is_not_timed_and_shown_in_red(tmp_path):
     assert "<tr class=bad>" in (tmp_path / "benchmark.html").read_text()
 
 
+def test_a_table_in_which_nothing_was_timed_has_room_for_why():
+    """Its head was one cell wide, and Markdown shows no more of a row than its head has cells."""
+    row = {"T": 8, "mode": "forward", "dtype": "float32", "heads": 4, "kv_heads": 4, "width": 8}
+    row |= {"batch": 1, "contender": "attn", "why": "skipped: it would hold 99 GB", "mark": ""}
+    told = report_benchmark.markdown({"x": {"title": "x", "rows": [row]}}, {"command": "x"})
+    head, line, of_row = (x for x in told.splitlines() if x.startswith("|"))
+    assert of_row == "| attn | skipped: it would hold 99 GB |"
+    assert head.count("|") == line.count("|") == of_row.count("|")
+
+
 def test_a_peer_a_little_outside_the_contract_is_timed_and_marked():
     from experiments.measure import turns
 
