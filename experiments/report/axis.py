@@ -37,13 +37,13 @@ HANDLE = 4.0
 
 
 def legend(fig: Figure, names: Collection[str]) -> None:
-    """Above the axes, in as many columns as the longest name leaves room for."""
+    """Above the axes, each once, in as many columns as the longest name leaves room for."""
     widest = 5.4 * max(map(len, names)) + 19 + 8.5 * HANDLE  # points: letters, gap and line
     columns = max(1, min(4, int(72 * fig.get_figwidth() / widest)))
     rows = -(-len(names) // columns)
     fig.set_figheight(fig.get_figheight() + 0.18 * max(0, rows - 2))
     # one by one: by itself matplotlib leaves out names that begin with an underscore
-    lines = [line for ax in fig.axes for line in ax.lines if line.get_label() in names]
+    every = (line for ax in fig.axes for line in ax.lines)
+    lines = {line.get_label(): line for line in every if line.get_label() in names}
     place = {"loc": "outside upper center", "ncols": columns}
-    labels = [line.get_label() for line in lines]
-    fig.legend(lines, labels, handlelength=HANDLE, columnspacing=1.4, **place)
+    fig.legend(lines.values(), lines, handlelength=HANDLE, columnspacing=1.4, **place)

@@ -224,3 +224,15 @@ def test_a_ratio_within_noise_is_hollow():
     full = scaling.ratios({"forward": {"torch": points}}, looks, name="x")
     one = scaling.ratios({"forward": {"torch": [(512, 1.1, False), points[1]]}}, looks, name="x")
     assert one.count("fill: #ffffff; stroke") == full.count("fill: #ffffff; stroke") + 1
+
+
+def test_the_names_of_many_peers_stay_inside_of_a_picture_of_two_panels():
+    """In one line of nine the first three and the last three were cut off."""
+    names = "routing sinkhorn moba nsa hierarchical linformer nystrom luna abc".split()
+    peers = {name: [(512, 1.1, True), (1024, 2.0, True)] for name in names}
+    svg = scaling.ratios({"4/4": peers, "8/2": peers}, palette.looks(names), name="x")
+    width = float(re.search(r'viewBox="0 0 ([\d.]+)', svg)[1])
+    places = re.findall(r'x="(-?[\d.]+)"[^>]*>(\w+)</text>', svg)
+    shown = {name: float(x) for x, name in places if name in names}
+    assert [*shown] == names
+    assert all(0 < x < width - 4 * len(name) for name, x in shown.items())
