@@ -246,6 +246,18 @@ def test_words_that_all_names_begin_with_are_in_no_picture():
         assert palette.called(names) == {name: name for name in names}
 
 
+def test_a_name_wider_than_a_figure_is_on_several_lines():
+    """It was cut off at both ends, and the line that it is the name of too."""
+    fields = "learning_rate=0.001, mlp_width=128, positions=rotary, norm=rms, batch_size="
+    names = [f"softmax {fields}{n}" for n in (32, 64)]
+    series = {name: [([1, 2], [0.5, 0.4])] for name in names}
+    looks = palette.looks(names)
+    svg = learning.curves(series, looks, ylabel="loss", name="loss", log=True).svg
+    lines = [x for x in texts(svg) if "=" in x]
+    assert " ".join(lines) == " ".join(names)
+    assert max(map(len, lines)) < 60  # letters, for which 5.2 inches have room beside a line
+
+
 def test_many_variants_are_told_apart_by_look_and_have_no_bands():
     names = [f"v{n}" for n in range(56)]
     looks = palette.looks(names)
