@@ -53,6 +53,14 @@ def test_slices_are_means_over_seeds():
     assert {"4 pairs", "8 pairs", "softmax", "linear"} <= set(found)
 
 
+def test_two_names_that_differ_in_their_middle_are_told_apart():
+    """Both rows were "softmax learning_…1, mlp_width=128"."""
+    names = [f"softmax learning_rate={x}, mlp_width=128" for x in (0.001, 0.01)]
+    found = texts(slices.heat([slices.Panel("", {n: {"a": 1.0, "b": 2.0} for n in names})]).svg)
+    assert [x for x in found if "softmax" in x] == names
+    assert slices.briefs([names[0], "linear"]) == ["softmax learning_…1, mlp_width=128", "linear"]
+
+
 def test_lengths_are_rows_of_a_panel_for_each_variant():
     depth = [{"depth 0-50%": 1.0, "depth 50-100%": 0.5}]
     rows = [
