@@ -53,6 +53,15 @@ def test_slices_are_means_over_seeds():
     assert {"4 pairs", "8 pairs", "softmax", "linear"} <= set(found)
 
 
+def test_large_weights_are_kept_as_they_are_beside_a_run(tmp_path):
+    """Of 100,000 the next report showed an infinite one, and all others as 0."""
+    large, small = np.float32([[1e5, 0], [3, 1]]), np.float32([[1, 0], [0.5, 0.5]])
+    Sight((large, small), small, "").save(tmp_path)
+    for kept, given in zip(Sight.load(tmp_path).layers, (large, small)):
+        np.testing.assert_array_equal(kept, given)
+    assert np.load(tmp_path / "seen.npz")["layer1"].dtype == np.float16
+
+
 def test_two_names_that_differ_in_their_middle_are_told_apart():
     """Both rows were "softmax learning_…1, mlp_width=128"."""
     names = [f"softmax learning_rate={x}, mlp_width=128" for x in (0.001, 0.01)]
