@@ -1,6 +1,7 @@
 """Logarithmic axes, bytes and legends that can be read."""
 
 import math
+import textwrap
 from collections.abc import Collection, Sequence
 
 from matplotlib.figure import Figure
@@ -37,13 +38,17 @@ HANDLE = 4.0
 
 
 def legend(fig: Figure, names: Collection[str]) -> None:
-    """Above the axes, in as many columns as the longest name leaves room for."""
-    widest = 5.4 * max(map(len, names)) + 19 + 8.5 * HANDLE  # points: letters, gap and line
-    columns = max(1, min(4, int(72 * fig.get_figwidth() / widest)))
-    rows = -(-len(names) // columns)
+    """Above the axes, each once, in as many columns as the longest name leaves room for; a name
+    that alone is wider than the figure is on several lines."""
+    room, beside = 72 * fig.get_figwidth(), 19 + 8.5 * HANDLE  # points; the gap and the line
+    letter = 5.4
+    told = {name: textwrap.fill(name, int((room - beside) / letter)) for name in names}
+    lines = [line for text in told.values() for line in text.splitlines()]
+    columns = max(1, min(4, int(room / (letter * max(map(len, lines), default=0) + beside))))
+    rows = -(-len(lines) // columns)
     fig.set_figheight(fig.get_figheight() + 0.18 * max(0, rows - 2))
     # one by one: by itself matplotlib leaves out names that begin with an underscore
-    lines = [line for ax in fig.axes for line in ax.lines if line.get_label() in names]
+    every = (line for ax in fig.axes for line in ax.lines)
+    drawn = {told[x.get_label()]: x for x in every if x.get_label() in told}
     place = {"loc": "outside upper center", "ncols": columns}
-    labels = [line.get_label() for line in lines]
-    fig.legend(lines, labels, handlelength=HANDLE, columnspacing=1.4, **place)
+    fig.legend(drawn.values(), drawn, handlelength=HANDLE, columnspacing=1.4, **place)

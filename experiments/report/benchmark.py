@@ -88,8 +88,10 @@ def markdown(found: dict[str, Suite], environment: dict[str, Any]) -> str:
             out += [f"* {text}" for text in _sentences(rows)] + [""]
             for group in groups(rows):
                 head, texts = details(group)
-                padded = [[*t, *[""] * (len(head) - len(t))] for t in texts]
-                out += [f"#### {title(group[0])}", "", *table(head, padded)]
+                # of a row wider than its head, as where nothing was timed, the rest is not shown
+                width = max(map(len, (head, *texts)))
+                head, *texts = ([*t, *[""] * (width - len(t))] for t in (head, *texts))
+                out += [f"#### {title(group[0])}", "", *table(head, texts)]
                 out += [f"\\{text}" for text in marks(group)] + [""] * bool(marks(group))
     return "\n".join(out)
 

@@ -29,9 +29,9 @@ MEASURED = {
 
 
 def scaling(rows: Sequence[Row], mode: str, key: str) -> dict[str, Curve]:
-    """contender -> (lengths, values) of what was measured."""
+    """contender -> (lengths, values) of what was measured, the shortest first."""
     series: dict[str, Curve] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row["T"]):  # a line is drawn from one to the next
         if row["mode"] == mode and row.get(key) and row["contender"] != COPY:
             steps, values = series.setdefault(row["contender"], ([], []))
             steps.append(row["T"])

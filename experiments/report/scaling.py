@@ -133,11 +133,7 @@ def ratios(
             ax.tick_params(axis="x", rotation=45, labelsize=7)
         axis.log_axis(grid[0, 0])
         fig.supylabel("times faster", fontsize=9)
-        named = {
-            text: line for ax in grid.flat for line, text in zip(*ax.get_legend_handles_labels())
-        }
-        place = {"loc": "outside upper center", "ncols": len(named)}
-        fig.legend(named.values(), named, handlelength=axis.HANDLE, **place)
+        axis.legend(fig, {label(peer) for peers in panels.values() for peer in peers})
         return plots.svg(fig, name)
 
 

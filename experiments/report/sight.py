@@ -17,6 +17,7 @@ from experiments.report.plots import Drawing, drawn, figure
 FILE = "seen.npz"
 PROBES = 16  # directions of the output for a receptive field
 ROWS = 32  # of it; of a longer sequence, so many at equal distances
+HALF = float(np.finfo(np.float16).max)
 LARGEST = 256  # rows of a matrix that are drawn; longer ones are averaged in squares
 
 
@@ -39,7 +40,9 @@ class Sight:
     def save(self, folder: Path) -> None:
         none = np.zeros((0, 0))
         layers = [none if x is None else x for x in self.layers]
-        arrays = {f"layer{n}": x.astype(np.float16) for n, x in enumerate(layers)}
+        # in half the bytes, but for weights that no softmax divides and that would be infinite
+        kind = lambda x: np.float16 if np.abs(x).max(initial=0) < HALF else np.float32
+        arrays = {f"layer{n}": x.astype(kind(x)) for n, x in enumerate(layers)}
         arrays |= {name: np.array(json.dumps(getattr(self, name))) for name in ("about", "errors")}
         np.savez_compressed(folder / FILE, field=self.field, **arrays)
 

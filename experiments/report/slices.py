@@ -13,6 +13,8 @@ from experiments.report.data import Variant, at, settings
 from experiments.report.plots import Drawing, drawn, figure
 
 Row = dict[str, float]  # test accuracy, %, by slice
+# in a variant's name; a mechanism may have a length of its own, by which the task's has its section
+LENGTH = r", (task\.)?length=\d+|(?<![\w.])(task\.)?length=\d+,? ?"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +39,7 @@ def panels(rows: Sequence[Variant]) -> list[Panel]:
         return [Panel("", {row.name: means for row, means in scored})]
     return [
         Panel(
-            re.sub(r",? length=\d+|length=\d+,? ?", "", group[0][0].name).strip(),
+            re.sub(LENGTH, "", group[0][0].name).strip(),
             {f"T = {_length(row)}": means for row, means in sorted(group, key=_by_length)},
         )
         for group in groups.values()
@@ -70,7 +72,7 @@ def _but_for_length(row: Variant) -> str:
 def heat(panels: Sequence[Panel]) -> Drawing:
     """The panels below each other, on one scale from 0 to 100%."""
     names = list(dict.fromkeys(name for p in panels for row in p.rows.values() for name in row))
-    shown = [[brief(label) for label in p.rows] for p in panels]
+    shown, titles = [briefs([*p.rows]) for p in panels], briefs([p.title for p in panels])
     left = 0.068 * max(len(label) for labels in shown for label in labels) + 0.2
     heights = [0.24 * len(p.rows) + 0.3 * bool(p.title) for p in panels]
     wide = max(0.5, 0.068 * max(map(len, names)) if len(names) < 7 else 0.5)
@@ -78,11 +80,11 @@ def heat(panels: Sequence[Panel]) -> Drawing:
         grid = fig.subplots(
             len(panels), 1, squeeze=False, sharex=True, gridspec_kw={"height_ratios": heights}
         )
-        for ax, panel, labels in zip(grid.flat, panels, shown):
+        for ax, panel, title, labels in zip(grid.flat, panels, titles, shown):
             values = [[row.get(n, np.nan) for n in names] for row in panel.rows.values()]
             _cells(ax, np.array(values))
             ax.set_yticks(np.arange(len(labels)) + 0.5, labels)
-            ax.set_title(brief(panel.title), fontsize=9, pad=3)
+            ax.set_title(title, fontsize=9, pad=3)
         turned = {"rotation": 40, "ha": "right"} if len(names) >= 7 else {}
         ax.set_xticks(np.arange(len(names)) + 0.5, names, **turned)
         return drawn(fig, "slices")
@@ -101,6 +103,12 @@ def _cells(ax, values: Float[np.ndarray, "rows slices"]) -> None:
     ax.tick_params(length=0)
     for spine in ax.spines.values():
         spine.set_visible(False)
+
+
+def briefs(names: Sequence[str]) -> list[str]:
+    """`brief`, of all or, where two would be one, of none."""
+    short = [*map(brief, names)]
+    return short if len({*short}) == len({*names}) else [*names]
 
 
 def brief(name: str, most: int = 34) -> str:

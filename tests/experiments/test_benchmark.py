@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -57,6 +58,16 @@ def test_what_is_wrong_is_not_timed_and_shown_in_red(tmp_path):
     written = {"softmax": {"title": "causal softmax", "rows": found}}
     report_benchmark.write(written, {"command": "c"}, tmp_path)
     assert "<tr class=bad>" in (tmp_path / "benchmark.html").read_text()
+
+
+def test_a_table_in_which_nothing_was_timed_has_room_for_why():
+    """Its head was one cell wide, and Markdown shows no more of a row than its head has cells."""
+    row = {"T": 8, "mode": "forward", "dtype": "float32", "heads": 4, "kv_heads": 4, "width": 8}
+    row |= {"batch": 1, "contender": "attn", "why": "skipped: it would hold 99 GB", "mark": ""}
+    told = report_benchmark.markdown({"x": {"title": "x", "rows": [row]}}, {"command": "x"})
+    head, line, of_row = (x for x in told.splitlines() if x.startswith("|"))
+    assert of_row == "| attn | skipped: it would hold 99 GB |"
+    assert head.count("|") == line.count("|") == of_row.count("|")
 
 
 def test_a_peer_a_little_outside_the_contract_is_timed_and_marked():
@@ -245,6 +256,17 @@ def test_two_devices_are_measured_in_a_process_of_their_own():
     assert [row["contender"] for row in found] == names * 2
     for row in found:
         assert row["why"] in ("", "skipped: torch is not installed")
+
+
+def test_what_two_devices_gave_before_their_process_ended_is_kept(monkeypatch, tmp_path):
+    """Of one that the kernel killed after half an hour nothing was left."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho '[{\"T\": 32}]'\nprintf '[{\"T\": 6'\nexit 7\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    (measured,), (failed,) = suites()["sharded"].rows(SMALL)
+    assert measured == {"T": 32}
+    assert failed["why"] == "failed: exit code 7, see above"
 
 
 def test_the_memory_suite_runs_each_once():

@@ -63,6 +63,13 @@ def test_equal_bytes_are_neither_less_nor_more(values, told, meets):
     assert crossover.crossings(ours, peer) == meets
 
 
+def test_a_line_goes_from_the_shortest_length_to_the_longest():
+    """Of --lengths=2048,512,1024 it went to the end, to the start and to the middle."""
+    rows = [row(T, name, T) for T in (2048, 512, 1024) for name in ("attn", "torch")]
+    series = crossover.scaling(rows, "forward", "minimum")
+    assert series == dict.fromkeys(("attn", "torch"), ([512, 1024, 2048], [512, 1024, 2048]))
+
+
 def noisy(spread, *slower):
     """attn beside a peer that takes 1 ms, 10% slower at some lengths and faster at the others."""
     rows = []
@@ -217,3 +224,15 @@ def test_a_ratio_within_noise_is_hollow():
     full = scaling.ratios({"forward": {"torch": points}}, looks, name="x")
     one = scaling.ratios({"forward": {"torch": [(512, 1.1, False), points[1]]}}, looks, name="x")
     assert one.count("fill: #ffffff; stroke") == full.count("fill: #ffffff; stroke") + 1
+
+
+def test_the_names_of_many_peers_stay_inside_of_a_picture_of_two_panels():
+    """In one line of nine the first three and the last three were cut off."""
+    names = "routing sinkhorn moba nsa hierarchical linformer nystrom luna abc".split()
+    peers = {name: [(512, 1.1, True), (1024, 2.0, True)] for name in names}
+    svg = scaling.ratios({"4/4": peers, "8/2": peers}, palette.looks(names), name="x")
+    width = float(re.search(r'viewBox="0 0 ([\d.]+)', svg)[1])
+    places = re.findall(r'x="(-?[\d.]+)"[^>]*>(\w+)</text>', svg)
+    shown = {name: float(x) for x, name in places if name in names}
+    assert [*shown] == names
+    assert all(0 < x < width - 4 * len(name) for name, x in shown.items())

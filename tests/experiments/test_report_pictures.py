@@ -17,6 +17,7 @@ from experiments.report.tradeoff import Point, state
 from experiments.studies.complexity import figures as complexity
 from experiments.studies.extrapolation import figures as extrapolation
 from experiments.studies.recall_state import figures as recall_state
+from experiments.sweep import variants
 
 
 def variant(name, accuracies, length=64, **config):
@@ -52,6 +53,23 @@ def test_slices_are_means_over_seeds():
     assert {"4 pairs", "8 pairs", "softmax", "linear"} <= set(found)
 
 
+def test_large_weights_are_kept_as_they_are_beside_a_run(tmp_path):
+    """Of 100,000 the next report showed an infinite one, and all others as 0."""
+    large, small = np.float32([[1e5, 0], [3, 1]]), np.float32([[1, 0], [0.5, 0.5]])
+    Sight((large, small), small, "").save(tmp_path)
+    for kept, given in zip(Sight.load(tmp_path).layers, (large, small)):
+        np.testing.assert_array_equal(kept, given)
+    assert np.load(tmp_path / "seen.npz")["layer1"].dtype == np.float16
+
+
+def test_two_names_that_differ_in_their_middle_are_told_apart():
+    """Both rows were "softmax learning_…1, mlp_width=128"."""
+    names = [f"softmax learning_rate={x}, mlp_width=128" for x in (0.001, 0.01)]
+    found = texts(slices.heat([slices.Panel("", {n: {"a": 1.0, "b": 2.0} for n in names})]).svg)
+    assert [x for x in found if "softmax" in x] == names
+    assert slices.briefs([names[0], "linear"]) == ["softmax learning_…1, mlp_width=128", "linear"]
+
+
 def test_lengths_are_rows_of_a_panel_for_each_variant():
     depth = [{"depth 0-50%": 1.0, "depth 50-100%": 0.5}]
     rows = [
@@ -62,6 +80,19 @@ def test_lengths_are_rows_of_a_panel_for_each_variant():
     found = slices.panels(rows)
     assert [p.title for p in found] == ["softmax", "linear"]
     assert [list(p.rows) for p in found] == [["T = 64", "T = 128"]] * 2
+
+
+def test_a_mechanism_keeps_its_own_length_in_the_title_of_a_panel():
+    """Both were called "luna task.model.attention."."""
+    sweep = [(T, {"name": "luna", "length": n}) for n in (16, 32) for T in (64, 128)]
+    names = variants([{"task.length": T, "model.attention": x} for T, x in sweep])
+    depth = [{"depth 0-50%": 1.0, "depth 50-100%": 0.5}]
+    rows = [variant(n, depth, T, model={"attention": x}) for n, (T, x) in zip(names, sweep)]
+    titles = ["luna model.attention.length=16", "luna model.attention.length=32"]
+    assert [p.title for p in slices.panels(rows)] == titles
+    alone = variants([{"task.length": T, "model.attention": sweep[0][1]} for T in (64, 128)])
+    assert [re.sub(slices.LENGTH, "", x) for x in alone] == ["luna "] * 2
+    assert re.sub(slices.LENGTH, "", "lstm b=1, length=8, max_length=9") == "lstm b=1, max_length=9"
 
 
 def test_one_slice_is_no_heat_map_and_a_missing_one_is_left_blank():
@@ -230,6 +261,18 @@ def test_words_that_all_names_begin_with_are_in_no_picture():
     }
     for names in (["conv", "conv linear"], ["a b"], ["a b", "c b"], []):
         assert palette.called(names) == {name: name for name in names}
+
+
+def test_a_name_wider_than_a_figure_is_on_several_lines():
+    """It was cut off at both ends, and the line that it is the name of too."""
+    fields = "learning_rate=0.001, mlp_width=128, positions=rotary, norm=rms, batch_size="
+    names = [f"softmax {fields}{n}" for n in (32, 64)]
+    series = {name: [([1, 2], [0.5, 0.4])] for name in names}
+    looks = palette.looks(names)
+    svg = learning.curves(series, looks, ylabel="loss", name="loss", log=True).svg
+    lines = [x for x in texts(svg) if "=" in x]
+    assert " ".join(lines) == " ".join(names)
+    assert max(map(len, lines)) < 60  # letters, for which 5.2 inches have room beside a line
 
 
 def test_many_variants_are_told_apart_by_look_and_have_no_bands():
