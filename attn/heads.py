@@ -86,9 +86,9 @@ def multi_head_by_head(
     for reading and for testing. A bias is drawn whole, O(T S) memory.
 
     Raises NotImplementedError for a mechanism that distinguishes heads by their index or mixes them
-    (see `Mechanism.heads_alike`), of which one head alone would differ; a function of your own says
-    so by an attribute of that name: False, or a function of the settings bound by
-    `functools.partial`.
+    (see `Mechanism.heads_alike`), of which one head alone would differ, and for dropout, of other
+    weights in each head; a function of your own says so by an attribute of that name: False, or a
+    function of the settings bound by `functools.partial`.
     """
     _check_alike(attend)
     N, K = _check(x, wq, wk, wv, wo, num_heads, num_kv_heads, context)
@@ -111,7 +111,10 @@ def _check_alike(attend):
         settings = attend.keywords | settings  # the outer partial's settings win
         attend = attend.func
     alike = getattr(attend, "heads_alike", True)
-    if not (alike(**settings) if callable(alike) else alike):
+    alike = alike(**settings) if callable(alike) else alike
+    rate = settings.get("dropout_rate", getattr(attend, "dropout_rate", 0.0))
+    drops = rate != 0 and settings.get("dropout_key") is not None  # other weights in each head
+    if drops or not alike:
         name = getattr(attend, "name", None) or attend.__name__
         raise NotImplementedError(
             f"attend: {name} does not treat all heads alike, so one alone is not the same; use "

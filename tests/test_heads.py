@@ -145,6 +145,10 @@ def test_heads_that_are_alike_say_so(name):
         attn.DilatedSegments(segments=(4, 8), rates=(1, 4)),
         attn.TalkingHeads(),
         functools.partial(attn.TalkingHeads(), logit_mixing=jnp.eye(N), weight_mixing=jnp.eye(N)),
+        functools.partial(attn.Softmax(dropout_rate=0.5), dropout_key=jax.random.key(0)),
+        functools.partial(
+            attn.window_attention, left=3, right=0, dropout_rate=0.5, dropout_key=jax.random.key(0)
+        ),
     ],
 )
 def test_heads_that_are_not_alike_have_no_loop(attend):
@@ -161,6 +165,7 @@ def test_heads_that_are_not_alike_have_no_loop(attend):
         ),
         functools.partial(attn.dilated_attention, segments=(4, 8), rates=(1, 1), mask=FULL),
         functools.partial(attn.block_sparse_attention, pattern=[attn.Window(1, 1)] * 2),
+        functools.partial(attn.Softmax(), dropout_key=jax.random.key(0)),
     ],
 )
 def test_settings_that_make_heads_alike_have_a_loop(attend):

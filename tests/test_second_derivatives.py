@@ -58,3 +58,18 @@ def test_each_form_of_softmax_has_them(form):
     q, k, v = (jax.random.normal(key, (1, 520 if form == "strips" else 13, 1, 4)) for key in keys)
     plain = functools.partial(attn.dot_product_attention, implementation="materialized")
     assert_same(hessian_product(FORMS[form], q, k, v), hessian_product(plain, q, k, v))
+
+
+def test_a_sink_as_high_as_the_scores_has_them_in_a_scan():
+    """There jax's own logaddexp has others at a tie."""
+    q, k = jnp.zeros((3, 1, 1, 1)), jnp.ones((1, 1, 1))
+    attend = functools.partial(attn.dot_product_attention, sinks=jnp.zeros(1), return_lse=True)
+
+    def loss(q, part):
+        one = lambda total, q: (total + attend(q, k, k)[part].sum(), None)
+        return jax.lax.scan(one, 0.0, q)[0]
+
+    # of the output, sigmoid(q), 0 where q is 0; of the log-sum-exp, log(1 + exp(q)), a quarter
+    for part, want in ((0, 0.0), (1, 0.25)):
+        slope = jax.grad(functools.partial(loss, part=part))
+        np.testing.assert_allclose(jax.jvp(slope, (q,), (jnp.ones_like(q),))[1], want + 0 * q)

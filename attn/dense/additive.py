@@ -108,6 +108,7 @@ class Additive(Cached):
 
     def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **learned):
         self.check_learned(q, k, v, **learned)
+        learned = {name: x.astype(wide(q).dtype) for name, x in learned.items()}
         u = jnp.einsum("...tnh,nha->...nta", wide(q), learned["query_projection"])
         x = jnp.einsum("...skh,kha->...ksa", wide(k), learned["key_projection"])
         x = jnp.repeat(x, q.shape[-2] // k.shape[-2], axis=-3)

@@ -20,7 +20,7 @@ from attn._merge import merged
 from attn._prompt import bias_of, check_prompt
 from attn._requests import check_requests
 from attn._settings import check_block, check_cap, check_flag, check_flags, is_number
-from attn._wide import over_root, wide
+from attn._wide import log_add, over_root, wide
 from attn.biases import Bias
 from attn.kernels.call import Call
 from attn.kernels.dispatch import keep_names, pick, run
@@ -154,8 +154,8 @@ def _drain(out, lse, sinks):
     empty, lost = lse == -jnp.inf, jnp.isnan(lse)
     lse = jnp.where(empty | lost, 0, lse)
     # not sigmoid(lse - sinks): its derivative s (1 - s) rounds away small sinks
-    share = jnp.where(empty, 0, jnp.exp(-jax.nn.softplus(sinks - lse)))
-    total = jnp.where(empty, -jnp.inf, jnp.logaddexp(lse, sinks))
+    share = jnp.where(empty, 0, jnp.exp(-log_add(sinks - lse, 0.0)))
+    total = jnp.where(empty, -jnp.inf, log_add(lse, sinks))
     out = (out * share[..., None] + poison[..., None]).astype(dtype)
     return out, jnp.where(lost, jnp.nan, total)
 

@@ -194,6 +194,7 @@ class Luong(Mechanism):
         check_qkv(q, k, v, mask, bias)
         self.check_learned(q, k, v, **a)
         q, k, v = wide(q), wide(k), wide(v)
+        a = {name: x.astype(q.dtype) for name, x in a.items()}
         s, weigh = _whole_scores(self.score, q, k, a), masked_softmax
         if self.local == "p":
             apart = _from_predicted(q, mask, k.shape[-3], a)

@@ -14,7 +14,7 @@ from attn._dropout import as_dropout, check_rate, dropout_of, rate_of
 from attn._explicit import auto_inside
 from attn._inputs import check_qkv
 from attn._settings import check_block, check_count
-from attn._wide import wide
+from attn._wide import log_add, wide
 from attn.biases import Bias
 from attn.dense import _rows
 from attn.masks import FULL, TERMS, Mask
@@ -102,7 +102,7 @@ class Sigmoid(Cached):
         check_qkv(q, k, v, mask, bias)
         log_n = math.log(self.length or max(1, k.shape[-3]))
         # 1 / (1 + n exp(-s)), whose gradient at -inf would be inf / inf
-        sigmoid = lambda s, seen: jnp.where(seen, jnp.exp(-jnp.logaddexp(0.0, log_n - s)), 0)
+        sigmoid = lambda s, seen: jnp.where(seen, jnp.exp(-log_add(log_n - s, 0.0)), 0)
         s = scores(wide(q), wide(k)) / q.shape[-1] ** 0.5
         dropout = dropout_of(self, dropout_key, q, k)
         return _rows.whole(s, q, k, v, mask=mask, bias=bias, dropout=dropout, weigh=sigmoid)

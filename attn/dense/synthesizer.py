@@ -163,6 +163,7 @@ class Synthesizer(Mechanism):
     def reference(self, q, k, v, *, mask=FULL, bias=None, dropout_key=None, **learned):
         self.check_learned(q, k, v, **learned)
         T, S = q.shape[-3], k.shape[-3]
+        learned = {name: x.astype(wide(q).dtype) for name, x in learned.items()}
         if self.kind == "random":
             e = learned["logits"][:, :T, :S]
         else:

@@ -30,10 +30,10 @@ def narrow(*arrays: Array):
 
 def largest(s: Float[Array, "*B S"], seen: Bool[Array, "*#B S"], keys: int) -> Bool[Array, "*B S"]:
     """Where the `keys` largest visible scores of each row are, all if there are fewer; ties go to
-    the earlier."""
+    the earlier. One that is NaN is among them, to show: what it hides is not known."""
     S = s.shape[-1]
     s, seen, place = aligned(s, seen, jnp.arange(S))
-    s = jnp.where(seen, _ranked(s), -jnp.inf)
+    s = jnp.where(seen, _ranked(jnp.where(jnp.isnan(s), jnp.inf, s)), -jnp.inf)
     if keys >= S:
         return jnp.broadcast_to(seen, s.shape)
     # barriers: to get the last value alone XLA would sort each row, 10 to 27 times as slow. One

@@ -260,14 +260,16 @@ class Reformer(Cached):
     def step(self, state, q, k, v, *, rotations):
         check_state(state, _cache.Cache, q)
         self.check_learned(q, k, v, rotations=rotations)
-        at = jnp.broadcast_to(state.length, 1)
-
-        def attend(q, k, v, mask):
-            terms = _checked(q, k, v, mask & Causal(), None, rotations, self.chunk)
-            s, seen = _dense(q, k, *terms, rotations, self.chunk, self.shared_qk, at)
-            return attend_materialized(s, seen, v)
-
-        return _cache.decode(state, attend, q, k, v)
+        _cache.check_one_token(q)
+        at, cache = jnp.broadcast_to(state.length, 1), _cache.append(state, k, v)
+        _, values, filled = _cache.tokens(cache)
+        token_first = lambda x: jnp.swapaxes(wide(x), -3, -2)
+        # what is not finite is NaN in the values: a key hashes as it did, whatever its value
+        keys, values = token_first(cache.k), wide(values) + token_first(cache.poison[..., None])
+        terms = _checked(wide(q), keys, values, filled & Causal(), None, rotations, self.chunk)
+        s, seen = _dense(wide(q), keys, *terms, rotations, self.chunk, self.shared_qk, at)
+        out = _cache.unless_forgotten(cache, attend_materialized(s, seen, values))
+        return cache, out.astype(jnp.result_type(q))
 
     @classmethod
     def examples(cls):

@@ -46,7 +46,8 @@ def topk_attention(
     Gupta et al. 2021 (arXiv:2106.06899), who take the queries in chunks; the explicit sparse
     transformer (Zhao et al. 2019, arXiv:1912.11637) is the same. Exactly `keys` keys, ties to the
     earlier; if fewer are visible, all of these. Scores are ranked in float32. The other keys get no
-    gradient. O(T S) time, O(T + S) memory. Raises ValueError for keys below 1.
+    gradient. A NaN or Inf that a query sees makes its output NaN, wherever it would rank. O(T S)
+    time, O(T + S) memory. Raises ValueError for keys below 1.
     """
     check_count("keys", keys)
     mask, bias = check_qkv(q, k, v, mask, bias)
@@ -100,7 +101,8 @@ class TopK(Cached):
 
     def reference(self, q, k, v, *, mask=FULL, bias=None):
         mask, bias = check_qkv(q, k, v, mask, bias)
-        s, kept = self._kept(q, k, mask, bias)
+        _, poison = isolate(wide(v))  # a cache knows not whether it was of the key or of the value
+        s, kept = self._kept(q, wide(k) + poison[..., None], mask, bias)
         return attend_materialized(s, kept, v)
 
     def weights(self, q, k, *, mask=FULL, bias=None):

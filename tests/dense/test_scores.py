@@ -414,3 +414,15 @@ def test_a_position_of_sums_that_overflow_reaches_no_gradient(sign):
     out = mechanism(q.at[:, 5:].set(sign * 3e38), k, v, **learned | {"position_projection": W})
     assert np.isnan(out[:, 5:]).all()  # not some position
     assert np.isfinite(out[:, :5]).all()
+
+
+@pytest.mark.parametrize("kind", ["additive", "luong", "synthesizer"])
+def test_narrow_learned_arrays_are_widened_in_the_definition_too(kind):
+    """Under strict promotion a step of additive, which is a row of it, raised."""
+    mechanism = attn.MECHANISMS[kind].examples()[-1]
+    q, k, v, learned = inputs(mechanism, T=3, S=3)
+    learned = {name: x.astype(jnp.bfloat16) for name, x in learned.items()}
+    with jax.numpy_dtype_promotion("strict"):
+        forms = mechanism, mechanism.reference
+        outs = [jax.eval_shape(functools.partial(form, **learned), q, k, v) for form in forms]
+    assert [out.dtype for out in outs] == [jnp.float32] * 2

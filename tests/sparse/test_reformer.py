@@ -249,3 +249,17 @@ def test_all_scores_of_a_short_text_give_what_chunks_give(monkeypatch, shared_qk
     assert m.flops(19, 19, 4, 2, 8, 6) < cost / 4
     whole = jax.jit(with_gradients(m))(arrays, mask, None)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), whole, in_chunks)
+
+
+def test_a_value_that_is_not_finite_shows_to_the_same_queries_in_steps():
+    """Its key hashed as if it were 0: others got NaN, and who sees it a value of 0."""
+    m = Reformer(buckets=4, rounds=1, chunk=3)
+    q, k, v, rotations = draw(8, 8, like=m)
+    v = v.at[:, 2, 0, 0].set(jnp.inf)
+    state = m.init_state((2,), num_heads=2, num_kv_heads=1, head_dim=4, value_dim=3, max_length=8)
+    take = lambda x: jnp.moveaxis(x[:, :, None], 1, 0)  # one token each
+    step = lambda state, x: m.step(state, *x, rotations=rotations)
+    outs = jnp.moveaxis(jax.lax.scan(step, state, tuple(map(take, (q, k, v))))[1][:, :, 0], 0, 1)
+    want = attend(q, k, v, rotations, chunk=3, mask=Causal())
+    assert np.isnan(want[0]).any()
+    np.testing.assert_allclose(outs, want, atol=1e-5)

@@ -110,3 +110,18 @@ def test_two_devices_share_the_batch():
     flags = "--xla_force_host_platform_device_count=2"
     told = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-c", TWO], check=True, env=told)
+
+
+def test_what_is_not_finite_shows_in_steps_as_in_the_whole():
+    """Decoding lost it where it was not among the largest, and a value of the largest with it."""
+    mechanism, T = TopK(keys=2), 5
+    q, k, v, _ = inputs(mechanism, T=T, S=T)
+    state, step = mechanism.prefill(q[:, :0], k[:, :0], v[:, :0], max_length=T)[0], mechanism.step
+    for spoilt in (k.at[:, 1].set(jnp.nan), v), (k, v.at[:, 1].set(jnp.inf)):
+        now, outs = state, []
+        for t in range(T):
+            now, out = step(now, *(x[:, t : t + 1] for x in (q, *spoilt)))
+            outs.append(out)
+        seen = np.arange(T)[:, None, None] >= 1
+        for each in (mechanism(q, *spoilt, mask=Causal()), jnp.concatenate(outs, 1)):
+            assert (np.isnan(each) == seen).all()
