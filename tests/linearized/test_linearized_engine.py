@@ -42,11 +42,11 @@ def test_the_token_loop_of_narrow_tokens_is_narrow_under_x64(name, dtype):
 
 
 def test_a_batch_without_order_is_taken_in_chunks_of_so_many_features():
-    """A chunk had 1,024 tokens of each row: with 8 rows of 256 features six times the memory and,
-    where the kernel cleared it at each call, half as much time again. 1,025 tokens took two."""
+    """A chunk had 1,024 tokens of each row: with 8 rows of 256 features 233 MB, not 50, which the
+    kernel clears at each call unless it is kept. 1,025 tokens took two such chunks."""
     assert [_sums.chunk_of(T, 64, 16) for T in (64, 1024, 1025)] == [64, 1024, 513]
     assert _sums.chunk_of(1024, 8 * 4 * 256, 16) == 64  # at 2 MB of features
-    assert _sums.chunk_of(1024, 8 * 4 * 256, 64) == 128  # above it, for sums as large as features
+    assert _sums.chunk_of(1024, 8 * 4 * 256, 64) == 256  # above it, as the sums are large too
 
     m = attn.Performer(features=200)
     q, k, v, _ = inputs(m, T=131, S=131, batch=(8,), K=4)  # 2 chunks; of a row alone 1
