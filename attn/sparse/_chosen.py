@@ -146,7 +146,8 @@ class Chosen(Mechanism):
     def __call__(self, q, k, v, *, mask=FULL, bias=None) -> Array:
         mask, sees = self._checked(q, k, v, mask, bias)
         if not self._chooses(k.shape[-3]):
-            return blockwise(*map(wide, (q, k, v)), mask, None, scale=None)[0].astype(q.dtype)
+            out, _ = blockwise(*map(wide, (q, k, v)), mask, None, scale=None)
+            return out.astype(jnp.result_type(q))
         return self.attend(q, k, v, *sees)
 
     def _chooses(self, S: int) -> bool:

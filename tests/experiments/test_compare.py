@@ -599,7 +599,15 @@ class Quiet:
         self.start = self.join = lambda: signal.raise_signal(signal.SIGHUP)
 
 
-def test_what_could_not_be_saved_is_not_told_to_be(monkeypatch):
+@pytest.fixture
+def terminal():
+    """A closed terminal ends this process, also where the tests were begun by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_what_could_not_be_saved_is_not_told_to_be(monkeypatch, terminal):
     """The process said that the disk is full, and the parent that all is saved."""
     monkeypatch.setattr(Quiet, "exitcode", CheckpointError.code)
     context = types.SimpleNamespace(Process=Quiet)
