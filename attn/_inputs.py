@@ -7,7 +7,8 @@ from attn._arrays import is_array, is_floats
 from attn._wide import wide, wide_dtype
 from attn.biases import Bias, as_bias
 from attn.masks import FULL, Mask
-from attn.masks.language import check_frozen, spelled
+from attn.masks.language import spelled
+from attn.masks.record import check_frozen
 
 
 def check_qkv(q, k, v, mask: Mask, bias=None) -> tuple[Mask, Bias | None]:
@@ -59,7 +60,7 @@ def check_mask(mask) -> None:
             f"mask: expected a Mask from attn.masks, got {type(mask).__name__}; wrap a boolean "
             "array as Array(bool[*B, T, S]), or Padding(keys=bool[*B, S])"
         )
-    check_frozen("mask", mask)
+    check_frozen("mask", mask, "masks.term")
 
 
 def check_tokens(q, k) -> None:

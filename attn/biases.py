@@ -17,7 +17,7 @@ from attn._arrays import is_floats
 from attn._axes import part_of, with_part
 from attn._integers import apart
 from attn._places import Places
-from attn.masks.record import FIELDS, Record, frozen, is_frozen
+from attn.masks.record import FIELDS, Record, check_frozen, frozen
 from attn.masks.record import array_field as array_field
 from attn.positions import t5_bucket
 
@@ -258,15 +258,15 @@ class ArrayBias(Bias):
 
 def as_bias(bias) -> Bias | None:
     """A Bias from a Bias, an array or None. Raises TypeError on anything else."""
-    if isinstance(bias, Bias) and not is_frozen(bias):
-        name = type(bias).__name__
-        raise TypeError(f"bias: expected a frozen class, got {name}; put @attn.biases.term on it")
-    for x in jax.tree.leaves(bias) if isinstance(bias, Bias) else ():
-        if not is_floats(x):
-            held, kind = getattr(x, "dtype", type(x).__name__), type(bias).__name__
-            raise TypeError(f"bias: expected arrays of floats in {kind}, got {held}")
-    if bias is None or isinstance(bias, Bias):
+    if isinstance(bias, Bias):
+        check_frozen("bias", bias, "biases.term")
+        for x in jax.tree.leaves(bias):
+            if not is_floats(x):
+                held, kind = getattr(x, "dtype", type(x).__name__), type(bias).__name__
+                raise TypeError(f"bias: expected arrays of floats in {kind}, got {held}")
         return bias
+    if bias is None:
+        return None
     if not is_floats(bias):
         raise TypeError(
             f"bias: expected a Bias or a float array, got {getattr(bias, 'dtype', bias)}"

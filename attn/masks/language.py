@@ -16,7 +16,7 @@ from jaxtyping import Bool, Int
 from attn._axes import aligned, conjunction
 from attn._integers import check_fits
 from attn.masks.fields import fits, natural
-from attn.masks.record import FIELDS, Record, frozen, is_frozen
+from attn.masks.record import FIELDS, Record, check_frozen, frozen
 
 
 class Mask(Record):
@@ -212,7 +212,7 @@ def _mask(op: str, other: Any) -> Mask:
             f"{op}: expected a mask, got {type(other).__name__}; wrap arrays as "
             "Array(bool[..., T, S]) or Padding(keys=bool[..., S])"
         )
-    check_frozen(op, other)
+    check_frozen(op, other, "masks.term")
     return other
 
 
@@ -223,13 +223,6 @@ def _seen(mask: Mask, i, j):
         got = getattr(seen, "dtype", type(seen).__name__)
         raise TypeError(f"{type(mask).__name__}.sees: expected booleans, got {got}")
     return seen
-
-
-def check_frozen(name: str, mask: Mask) -> None:
-    """Raise TypeError for a mask of one's own whose class lacks `term`."""
-    if not is_frozen(mask):
-        kind = type(mask).__name__
-        raise TypeError(f"{name}: expected a frozen class, got {kind}; put @attn.masks.term on it")
 
 
 def spelled(mask: Mask) -> str:

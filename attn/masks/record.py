@@ -65,9 +65,11 @@ class Record:
         return self
 
 
-def is_frozen(x: Record) -> bool:
-    """Whether its own class, not one that it inherits from, was made by `frozen`."""
-    return "__dataclass_fields__" in vars(type(x))
+def check_frozen(name: str, x: Record, term: str) -> None:
+    """Raise TypeError if the class of x lacks the decorator, whatever those before it have."""
+    if "__dataclass_fields__" not in vars(type(x)):
+        kind = type(x).__name__
+        raise TypeError(f"{name}: expected a frozen class, got {kind}; put @attn.{term} on it")
 
 
 def _same(a, b) -> bool:

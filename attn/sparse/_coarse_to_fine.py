@@ -41,8 +41,8 @@ class CoarseToFine:
 
         def attend(_, rows):
             q, q_poison, last = rows
+            seen, coarse = _coarse(rows, runs)
             last = last[..., 0, 0]
-            seen, coarse = _coarse(q, q_poison, last, runs)
             chosen = self.choose(q, runs.ranked, seen, last, blocks.some)
             fine = blocks.attend(q, chosen, last)
             fine = fine + jnp.where(blocks.meets(chosen, last)[..., None, None], q_poison, 0)
@@ -56,7 +56,7 @@ class CoarseToFine:
     def compress(self, q, K: int, runs: Runs, last) -> Float[Array, "*B T N D"]:
         """The compressed branch alone."""
         *batch, T, N, _ = q.shape
-        attend = lambda _, rows: _coarse(*rows[:2], rows[2][..., 0, 0], runs)[1]
+        attend = lambda _, rows: _coarse(rows, runs)[1]
         size = chunk_size(math.prod(batch) * N * max(1, runs.k.shape[1]), T)
         return by_query(by_chunks(attend, _rows(q, K, last), T, size), tuple(batch), K)
 
@@ -102,9 +102,10 @@ def _rows(q, K: int, last):
     return by_group(clean, K), by_group(q_poison[..., None], K), last[..., None, None]
 
 
-def _coarse(q, q_poison, last, runs: Runs):
-    """Which runs each query sees [M, t, runs], and what it reads from them [M, t, G, D]."""
-    seen = runs.complete(last)
+def _coarse(rows, runs: Runs):
+    """Which runs the queries of `_rows` see [M, t, runs], and what they read there [M, t, G, D]."""
+    q, q_poison, last = rows
+    seen = runs.complete(last[..., 0, 0])
     s = jnp.einsum("mtgh,mch->mtgc", q, runs.k)
     w, lost = isolated_softmax(s, seen[:, :, None])
     lost = lost + jnp.where(seen, runs.poison[:, None], 0).sum(-1)[..., None, None]

@@ -42,7 +42,6 @@ class Sharding:
     def rows(self, options: Options) -> Iterator[list[Row]]:
         count = f"--xla_force_host_platform_device_count={DEVICES}"
         flags = f"{os.environ.get('XLA_FLAGS', '')} {count}".strip()
-        failed = ""
         with tempfile.TemporaryFile("w+") as printed:
             try:
                 code = subprocess.run(
