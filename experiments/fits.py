@@ -1,7 +1,5 @@
-"""Checks what a run needs at least against this machine's memory: it is refused by name, where an
+"""Checks what a run needs at least against the memory it may use: it is refused by name, where an
 allocation would wait for ever or the kernel would kill the process."""
-
-import os
 
 import jax
 from jaxtyping import PyTree
@@ -10,6 +8,7 @@ from experiments.config import Experiment
 from experiments.devices import devices
 from experiments.errors import ConfigError
 from experiments.measure.cost import Program
+from experiments.memory import allowed
 
 POSITION = 12  # bytes: a token or one number of a vector, its label and its weight
 
@@ -20,12 +19,13 @@ def data(experiment: Experiment) -> None:
     rows = {f"train.{name}": getattr(train, name) for name in ("batch_size", "eval_batch_size")}
     rows |= {f"task.{split}": task.size(split) for split in ("validation", "test")}
     bytes_of_row = POSITION * task.length * (task.token_width or 1)
-    too_large = {name: n for name, n in rows.items() if n * bytes_of_row > _host()}
+    have = allowed()
+    too_large = {name: n for name, n in rows.items() if n * bytes_of_row > have}
     if too_large:
         raise ConfigError(
             [
-                f"{name}: expected at most {_host() // bytes_of_row} rows of length {task.length}, "
-                f"what this machine's {_host() / 1e9:.0f} GB of memory can hold, got {n}"
+                f"{name}: expected at most {have // bytes_of_row} rows of length {task.length}, "
+                f"what this process's {have / 1e9:.0f} GB of memory can hold, got {n}"
                 for name, n in too_large.items()
             ]
         )
@@ -53,14 +53,9 @@ def _check(name: str, expected: str, need: int) -> None:
         )
 
 
-def _host() -> int:
-    """Bytes of this machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def _device() -> int | None:
     """Bytes of the first device's memory, None if it does not say."""
     device = devices()[0]
     if device.platform == "cpu":
-        return _host()
+        return allowed()
     return (device.memory_stats() or {}).get("bytes_limit")

@@ -12,6 +12,7 @@ from typing import Any
 
 from experiments import disk
 from experiments.manifest import digest
+from experiments.memory import machine
 from experiments.provenance import git_commit
 from experiments.words import plural
 
@@ -96,7 +97,7 @@ def hardware() -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "cores_used": len(cores()),
-        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "memory_gb": round(machine() / 2**30, 1),
         "platform": device.platform,
         "device": device.device_kind,
         "devices": jax.device_count(),

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.memory import allowed
 from experiments.records import version
 
 PEERS = ("torch", "triton", "fla-core", "tokamax")
@@ -34,10 +35,10 @@ def precision(dtype: str) -> contextlib.AbstractContextManager:
 
 
 def memory_bytes() -> int:
-    """Of the GPU what JAX may take, else the machine's."""
+    """Of the GPU what JAX may take, else of the machine what this process may."""
     if on_gpu() and (limit := (jax.devices()[0].memory_stats() or {}).get("bytes_limit")):
         return limit
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return allowed()
 
 
 def peak_flops(size: int = 2048, rounds: int = 8) -> float:

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from experiments import memory
+
 FAULTS = """
 import resource
 import threading
@@ -50,3 +52,23 @@ def test_steps_are_timed_with_the_memory_that_they_are_trained_with():
     script = TIMED.format(use=LARGE)
     said = subprocess.check_output([sys.executable, "-c", script], text=True, env=UNTOLD)
     assert int(said) < 100
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "limit"),
+    [
+        # a job's group without a limit, inside of a step's with one
+        ("0::/job/step", {"job/memory.max": "2000", "job/step/memory.max": "max"}, 2000),
+        ("0::/", {"memory.max": "3000"}, 3000),  # a container that sees its own group alone
+        ("4:memory:/job", {"memory/memory.limit_in_bytes": "4000"}, 4000),  # mounted as the root
+        ("4:memory:/", {"memory/memory.limit_in_bytes": str(2**63 - 4096)}, memory.machine()),
+        ("1:cpu:/job", {"cpu/job/memory.max": "5000"}, memory.machine()),
+        (None, {}, memory.machine()),  # macOS
+    ],
+)
+def test_memory_is_what_the_control_groups_allow(groups, files, limit, tmp_path):
+    contents = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in (contents | ({"proc/self/cgroup": groups} if groups else {})).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert memory.allowed(tmp_path) == limit
