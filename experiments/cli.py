@@ -10,6 +10,7 @@ from typing import Any
 from absl import flags
 
 from experiments.errors import ConfigError, Interrupted, LabError, RunDirectoryError, nearest
+from experiments.memory import run_in_caller
 from experiments.redact import redacted
 from experiments.say import say
 from experiments.stdout import tell
@@ -38,6 +39,7 @@ def main(
     if {"--help", "-help", "-h"} & set(arguments):
         tell("\n".join([usage.strip(), *(f"--{n}: {values[n].help}" for n in values)]))
         return 0
+    run_in_caller()
     try:
         overrides, problems = _parse(values, arguments, overridable=load is not None)
         loaded, where = [], ""

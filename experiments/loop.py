@@ -4,6 +4,7 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def run(
         with contextlib.ExitStack() as stack:
             display = stack.enter_context(Display(total=experiment.train.steps, shown=progress))
             copies = stack.enter_context(Sinks(sinks, workdir, warn=display.warn))
+            drawing = stack.enter_context(ThreadPoolExecutor(1))
             session = Session(
                 experiment,
                 workdir,
@@ -71,6 +73,7 @@ def run(
                 signals=signals,
                 display=display,
                 copies=copies,
+                drawing=drawing,
                 known=None if kept is None else kept.programs(),
             )
             if kept is not None and session.devices.whole.num_devices == 1:  # costs are of one
@@ -104,12 +107,13 @@ class Session:
         signals: Signals,
         display: Display,
         copies: Sinks,
+        drawing: ThreadPoolExecutor,
         known: Known | None,
     ) -> None:
         self.experiment, self.metrics = experiment, workdir / METRICS
         self.seed = np.int32(experiment.seed)
         self.workdir, self.signals, self.display = workdir, signals, display
-        self.copies, self.lock = copies, lock
+        self.copies, self.lock, self.drawing = copies, lock, drawing
         self.began, self.training = time.monotonic(), 0.0
         self.learner, train = Learner(experiment, known), experiment.train
         self.together = train.together
@@ -162,9 +166,9 @@ class Session:
         once = lambda *what, **options: refusing(
             "the model", lambda: Compiled.of(*what, **fixed, **options)
         )
-        self.train_steps = once(
-            learner.train_steps, self.state, *self._batches(), self.seed, donate_argnums=0
-        )
+        batches, steps = self._batches()
+        of_step = self.state, self.devices.split_each(batches), steps, self.seed
+        self.train_steps = once(learner.train_steps, *of_step, donate_argnums=0)
         size = self.experiment.train.eval_batch_size
         held_out = self.devices.split(next(self.experiment.posed.evaluation("validation", size)))
         self.eval_step = once(learner.eval_step, self.state.params, held_out)
@@ -176,8 +180,7 @@ class Session:
         """Those of the next call, stacked, and the number of each, -1 of one to pass over."""
         numbers = range(self.step, self.step + self.together)
         stacked = jax.tree.map(lambda *x: np.stack(x), *map(self._batch, numbers))
-        steps = np.int32([-1 if n + 1 in self.skipped else n for n in numbers])
-        return self.devices.split_each(stacked), steps
+        return stacked, np.int32([-1 if n + 1 in self.skipped else n for n in numbers])
 
     def _batch(self, number: int) -> Batch:
         e, rows = self.experiment, self.experiment.train.batch_size
@@ -194,10 +197,12 @@ class Session:
         batches, looked = self._batches(), time.monotonic()
         stopping = bool(self.signals.caught)
         while self.step < train.steps and not stopping:
-            pending.append(self._train(*batches))
             self.step += self.together
             last = self.step == train.steps
-            batches = None if last else self._batches()  # while the device is at work
+            # while the device is at work, which a CPU may be in this thread
+            following = None if last else self.drawing.submit(self._batches)
+            pending.append(self._train(*batches))
+            batches = None if last else following.result()
             jax.block_until_ready(pending[-AHEAD:][0])
             scoring = last or self.step % train.eval_every == 0
             stopping = bool(self.signals.caught)  # read once: what stops saves its rows too
@@ -229,6 +234,7 @@ class Session:
 
     def _train(self, batches: Batch, steps: np.ndarray) -> dict[str, jax.Array]:
         """What happened in each."""
+        batches = self.devices.split_each(batches)
         self.state, metrics = self.train_steps(self.state, batches, steps, self.seed)
         return metrics
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import ConfigError, Interrupted
+from experiments.memory import run_in_caller
 from experiments.redact import redacted
 from experiments.say import say
 
@@ -83,6 +84,7 @@ def _as_spawned(prepared: dict[str, Any], pickled: bytes) -> None:
     work, arguments = pickle.loads(pickled)
     for number in WARNING:  # what submitit raises there, in a step, would be the run's failure
         signal.signal(number, lambda *_: signal.raise_signal(signal.SIGTERM))
+    run_in_caller()
     try:
         work(*arguments)
     except Interrupted as error:  # for the job's log; the run is left to the same command

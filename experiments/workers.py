@@ -14,6 +14,7 @@ from typing import Any
 
 from experiments import records, signals
 from experiments.errors import Interrupted, LabError, RunDirectoryError
+from experiments.memory import run_in_caller
 from experiments.redact import redacted
 from experiments.say import say
 from experiments.signals import ASKING, asking
@@ -109,6 +110,7 @@ def _on(cores: Sequence[int], devices: Sequence[str], work: Callable[..., None],
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
+        run_in_caller()
         work(*arguments)
     except Interrupted as error:
         sys.exit(error.code)

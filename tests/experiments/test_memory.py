@@ -72,3 +72,32 @@ def test_memory_is_what_the_control_groups_allow(groups, files, limit, tmp_path)
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n")
     assert memory.allowed(tmp_path) == limit
+
+
+IN_CALLER = """
+import resource
+import jax
+from experiments.memory import keep_freed_memory, run_in_caller
+{before}
+run_in_caller()
+keep_freed_memory()
+large = jax.jit(lambda n: jax.numpy.cumsum(jax.numpy.arange(2**25) % n).sum()).lower(3).compile()
+large(3).block_until_ready()
+print(large(3).is_ready())
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+large(3).block_until_ready()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(jax.device_count())
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "at_once"), [("", "True"), ("jax.devices()", "False")], ids=["fresh", "started"]
+)
+def test_programs_run_in_their_caller_and_keep_memory_unless_jax_has_started(before, at_once):
+    script = IN_CALLER.format(before=before)
+    environment = UNTOLD | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+    said = subprocess.check_output([sys.executable, "-c", script], text=True, env=environment)
+    ready, faults, devices = said.split()
+    assert (ready, devices) == (at_once, "1")
+    assert before or int(faults) < 1000  # of 131,072 pages

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -56,6 +57,24 @@ def stop_at(steps: set[int], number: signal.Signals, monkeypatch) -> None:
         return make(session, step)
 
     monkeypatch.setattr(loop.Session, "_batch", batch)
+
+
+def test_the_next_batch_is_drawn_while_a_step_is_made(tmp_path: Path, monkeypatch):
+    # on a CPU the step may be made in the thread that asks for it
+    drawn = {step: threading.Event() for step in range(STEPS)}
+    make, draw = loop.Session._train, loop.Session._batch
+
+    def batch(session, step):
+        drawn[step].set()
+        return draw(session, step)
+
+    def step_that_waits(session, batches, steps):
+        assert drawn[min(session.step, STEPS - 1)].wait(60)
+        return make(session, batches, steps)
+
+    monkeypatch.setattr(loop.Session, "_batch", batch)
+    monkeypatch.setattr(loop.Session, "_train", step_that_waits)
+    assert train.run(tiny(), tmp_path, progress=False)["steps"] == STEPS
 
 
 def test_stopped_at_any_step_it_ends_the_same(whole: Path, tmp_path: Path, monkeypatch):
