@@ -11,12 +11,13 @@ HEAP = 2**26  # bytes of a heap of a thread other than the first: glibc's HEAP_M
 
 
 def run_in_caller() -> None:
-    """Makes JAX run the programs of a CPU in the thread that calls them, not in one of its own,
-    unless it has started: then it does not ask any more."""
+    """Makes JAX run the programs of a CPU in the thread that calls them, not in one of its own. If
+    JAX has started, all stays as it is: it does not read this setting again."""
     import jax
 
     devices = jax.config.jax_num_cpu_devices
-    with contextlib.suppress(RuntimeError):  # refused once JAX has started
+    with contextlib.suppress(RuntimeError):
+        # once JAX has started it refuses another number, and says of no other setting that it is late
         jax.config.update("jax_num_cpu_devices", devices + 2)
         jax.config.update("jax_num_cpu_devices", devices)
         jax.config.update("jax_cpu_enable_async_dispatch", False)
