@@ -17,7 +17,7 @@ def run_in_caller() -> None:
 
     devices = jax.config.jax_num_cpu_devices
     with contextlib.suppress(RuntimeError):
-        # once JAX has started it refuses another number, and says of no other setting that it is late
+        # once it has started it refuses another number; of other settings it does not say so
         jax.config.update("jax_num_cpu_devices", devices + 2)
         jax.config.update("jax_num_cpu_devices", devices)
         jax.config.update("jax_cpu_enable_async_dispatch", False)
