@@ -31,7 +31,8 @@ def number(x: float | None) -> str:
         return "—"
     if x == 0:
         return "0"
-    return f"{x:,.{max(0, 2 - math.floor(math.log10(abs(x))))}f}"
+    rounded = float(f"{x:.2e}")  # of 9.996, which is shown as 10.0, the first digit is a ten
+    return f"{x:,.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"
 
 
 def _accuracy(split: str) -> Callable[[Variant], str]:
