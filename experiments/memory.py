@@ -8,6 +8,7 @@ from pathlib import Path
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8  # mallopt(3), <malloc.h>
 HEAP = 2**26  # bytes of a heap of a thread other than the first: glibc's HEAP_MAX_SIZE
+SEVERAL = "--xla_force_host_platform_device_count"
 
 
 def run_in_caller() -> None:
@@ -33,15 +34,18 @@ def keep_freed_memory() -> None:
     changes.
 
     The first thread's heap may hold blocks of any size, another's `HEAP` bytes, given back when
-    empty unless the padding is as large. Unless JAX runs programs in the first thread, others that
-    ask for memory from now on share its heap. Each time one waits for another: with one heap a step
-    of that configuration takes 1.25 times as long.
+    empty unless the padding is as large. Unless JAX runs programs in the first thread, which it
+    does not if they are of several devices, others that ask for memory from now on share its heap.
+    Each time one waits for another: with one heap a step of that configuration takes 1.25 times as
+    long.
     """
     import jax
 
+    devices = jax.config.jax_num_cpu_devices
+    several = devices > 1 or (devices < 0 and SEVERAL in os.environ.get("XLA_FLAGS", ""))
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        if jax.config.read("jax_cpu_enable_async_dispatch"):
+        if several or jax.config.read("jax_cpu_enable_async_dispatch"):
             mallopt(M_ARENA_MAX, 1)
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from queue import SimpleQueue
 from types import FrameType
 from typing import Self
 
@@ -15,6 +16,7 @@ from experiments.say import say_at_once
 
 ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 AGAIN = 0.0  # seconds in which another is the same request, told twice
+os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # which is its parent's
 
 
 def asking() -> list[int]:
@@ -24,7 +26,11 @@ def asking() -> list[int]:
 
 
 class Signals:
-    """`caught` is the number of the signal that came while this was entered, or None."""
+    """`caught` is the number of the signal that came while this was entered, or None.
+
+    Python handles signals in the main thread, between two of its own operations, and that thread
+    may be in a program of XLA for minutes. So another thread is told of each at once.
+    """
 
     def __init__(self) -> None:
         self.caught: int | None = None
@@ -34,14 +40,40 @@ class Signals:
     def __enter__(self) -> Self:
         # Python lets only the main thread handle signals; a run in another one has no handler.
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._handle) for number in asking()}
+            self._told, self._tell = os.pipe()
+            os.set_blocking(self._tell, False)  # as set_wakeup_fd wants it
+            self._handled = SimpleQueue()  # a second signal may come while a first waits
+            self._listener = threading.Thread(target=self._listen, daemon=True)
+            self._listener.start()
+            self._woken = signal.set_wakeup_fd(self._tell)
+            self._before = {number: signal.signal(number, self._wait) for number in asking()}
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if self._before:
+            signal.set_wakeup_fd(self._woken)
+            os.close(self._tell)
+            self._listener.join()
+            os.close(self._told)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def _wait(self, number: int, frame: FrameType | None) -> None:
+        """Until the other thread has handled what came before: then it shows in `caught`."""
+        if not self._listener.is_alive():  # in a fork of this process
+            self._handle(number)
+            return
+        os.write(self._tell, b"\0")
+        self._handled.get()
+
+    def _listen(self) -> None:
+        while told := os.read(self._told, 1):
+            if told == b"\0":
+                self._handled.put(None)
+            elif told[0] in ASKING:
+                self._handle(told[0])
+
+    def _handle(self, number: int) -> None:
         if self.caught is not None:
             if time.monotonic() - self.since >= AGAIN:
                 os._exit(128 + number)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -142,6 +143,52 @@ with Signals() as signals:
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (code, "True\n")
     assert "once more to stop at once" in done.stderr
+
+
+def test_a_second_signal_in_a_long_step_ends_the_process_at_once():
+    # of a CPU: the thread that handles signals was in it, and heard of both when it was over
+    program = """
+import hashlib, os, signal, threading, time
+from experiments.signals import Signals
+def twice():
+    for _ in range(2):
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGTERM)
+threading.Thread(target=twice, daemon=True).start()
+with Signals():
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # minutes, without looking at signals
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 143
+    assert done.stderr.count("once more to stop at once") == 1
+
+
+def test_nothing_is_left_of_those_who_listened_for_signals():
+    handles = lambda: set(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else set()
+    before = handles(), threading.active_count(), signal.getsignal(signal.SIGTERM)
+    with Signals() as signals:
+        signal.raise_signal(signal.SIGTERM)
+    after = handles(), threading.active_count(), signal.getsignal(signal.SIGTERM)
+    assert (signals.caught, after) == (signal.SIGTERM, before)
+
+
+def test_a_signal_to_a_fork_is_none_to_this_process():
+    # a pool of processes that a task of the user's own draws with is ended by SIGTERM
+    program = """
+import os, signal, time
+from experiments.signals import Signals
+with Signals() as signals:
+    if not os.fork():
+        signal.raise_signal(signal.SIGTERM)
+        os._exit(signals.caught)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+    signal.raise_signal(signal.SIGINT)
+    print(signals.caught)
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (0, "15\n2\n")
 
 
 def test_under_nohup_a_closed_terminal_asks_for_nothing():

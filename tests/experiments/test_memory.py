@@ -101,3 +101,43 @@ def test_programs_run_in_their_caller_and_keep_memory_unless_jax_has_started(bef
     ready, faults, devices = said.split()
     assert (ready, devices) == (at_once, "1")
     assert before or int(faults) < 1000  # of 131,072 pages
+
+
+ON_TWO = """
+import resource
+import jax
+from experiments.devices import Devices
+from experiments.memory import keep_freed_memory, run_in_caller
+run_in_caller()
+keep_freed_memory()
+devices = Devices.dividing(2)
+ones = devices.split(jax.numpy.ones(2, int))
+large = jax.jit(lambda n: jax.numpy.cumsum(jax.numpy.arange(2**23) % n[:, None], 1).sum())
+large = large.lower(ones).compile()
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def again():
+    before = faults()
+    large(ones).block_until_ready()
+    return faults() - before
+print(jax.device_count(), min(again() for _ in range(8)))  # at first more run at a time
+"""
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"JAX_NUM_CPU_DEVICES": "2"},
+        {
+            "JAX_NUM_CPU_DEVICES": "-1",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        },
+    ],
+    ids=["jax", "xla"],
+)
+def test_programs_of_several_devices_keep_memory_too(told):
+    # JAX runs them in threads of its own all the same
+    command = [sys.executable, "-c", ON_TWO]
+    environment = UNTOLD | {"JAX_PLATFORMS": "cpu"} | told
+    devices, faults = subprocess.check_output(command, text=True, env=environment).split()
+    assert devices == "2"
+    assert int(faults) < 1000  # of 32,768 pages
