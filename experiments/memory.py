@@ -12,8 +12,8 @@ SEVERAL = "--xla_force_host_platform_device_count"
 
 
 def run_in_caller() -> None:
-    """Makes JAX run the programs of a CPU in the thread that calls them, not in one of its own,
-    unless it has started: then it does not ask any more."""
+    """Makes JAX run programs of one CPU device in the thread that calls them, not in one of its
+    own, unless it has started: then it does not ask any more."""
     import jax
 
     devices = jax.config.jax_num_cpu_devices
