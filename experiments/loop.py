@@ -4,7 +4,7 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +166,7 @@ class Session:
         once = lambda *what, **options: refusing(
             "the model", lambda: Compiled.of(*what, **fixed, **options)
         )
-        batches, steps = self._batches()
+        batches, steps = self._draw().result()
         of_step = self.state, self.devices.split_each(batches), steps, self.seed
         self.train_steps = once(learner.train_steps, *of_step, donate_argnums=0)
         size = self.experiment.train.eval_batch_size
@@ -175,6 +175,11 @@ class Session:
         fits.program("train.batch_size", self.train_steps.program)
         fits.program("train.eval_batch_size", self.eval_step.program)
         self.compiling = time.monotonic() - start
+
+    def _draw(self) -> Future:
+        """`_batches`, each by one thread: contexts of JAX, in which another may draw other numbers,
+        are a thread's own, and a run that goes on draws anew what another drew ahead."""
+        return self.drawing.submit(self._batches)
 
     def _batches(self) -> tuple[Batch, np.ndarray]:
         """Those of the next call, stacked, and the number of each, -1 of one to pass over."""
@@ -194,13 +199,13 @@ class Session:
         if lost := self.step - records.repair_metrics(self.metrics, self.step):
             self.display.warn(f"{self.metrics} lacks {lost} of the rows up to step {self.step}")
         train, pending = self.experiment.train, []
-        batches, looked = self._batches(), time.monotonic()
+        batches, looked = self._draw().result(), time.monotonic()
         stopping = bool(self.signals.caught)
         while self.step < train.steps and not stopping:
             self.step += self.together
             last = self.step == train.steps
             # while the device is at work, which a CPU may be in this thread
-            following = None if last else self.drawing.submit(self._batches)
+            following = None if last else self._draw()
             pending.append(self._train(*batches))
             batches = None if last else following.result()
             jax.block_until_ready(pending[-AHEAD:][0])
@@ -210,7 +215,7 @@ class Session:
             if scoring or saving or time.monotonic() - looked > LOOK:
                 rows = self._fetch(pending)
                 if not rows:
-                    batches, pending, looked = self._batches(), [], time.monotonic()
+                    batches, pending, looked = self._draw().result(), [], time.monotonic()
                     continue
                 self.training += time.monotonic() - looked
                 best = self.best

@@ -12,8 +12,8 @@ SEVERAL = "--xla_force_host_platform_device_count"
 
 
 def run_in_caller() -> None:
-    """Makes JAX run the programs of a CPU in the thread that calls them, not in one of its own. If
-    JAX has started, all stays as it is: it does not read this setting again."""
+    """Makes JAX run programs of one CPU device in the thread that calls them, not in one of its
+    own. If JAX has started, all stays as it is: it does not read this setting again."""
     import jax
 
     devices = jax.config.jax_num_cpu_devices

@@ -121,7 +121,9 @@ class Task(abc.ABC):
         return {}
 
     def batch(self, seed: int, step: int, batch_size: int) -> Batch:
-        """Training batch number `step`: epochs are shuffled by (seed, epoch) and run on."""
+        """Training batch number `step`: epochs are shuffled by (seed, epoch) and run on. A run asks
+        in a thread of its own, where no context of the caller holds (`jax.enable_x64`) and what is
+        bound to a thread (an SQLite connection) must be opened."""
         check_draw(seed, step, batch_size)
         position = step * batch_size + np.arange(batch_size)
         return self.examples("train", shuffled(seed, position, self.size("train")))

@@ -77,6 +77,19 @@ def test_the_next_batch_is_drawn_while_a_step_is_made(tmp_path: Path, monkeypatc
     assert train.run(tiny(), tmp_path, progress=False)["steps"] == STEPS
 
 
+def test_all_batches_of_a_run_are_drawn_by_one_thread(tmp_path: Path, monkeypatch):
+    # a context of JAX is its thread's: a run that goes on would draw in another one
+    threads, draw = set(), loop.Session._batch
+
+    def batch(session, step):
+        threads.add(threading.current_thread().name)
+        return draw(session, step)
+
+    monkeypatch.setattr(loop.Session, "_batch", batch)
+    train.run(tiny(), tmp_path, progress=False)
+    assert len(threads) == 1
+
+
 def test_stopped_at_any_step_it_ends_the_same(whole: Path, tmp_path: Path, monkeypatch):
     # after one step, at an evaluation, at a save, at the last step but one
     points = {1, 4, 5, STEPS - 1}
