@@ -56,9 +56,6 @@ def held(workdir: Path, name: str = LOCK) -> Iterator[Held]:
             holder = lock.read().strip() or "unknown"
             message = f"{workdir} is in use by a running process ({holder})"
             raise InUseError(message) from None
-        except OSError as error:
-            where = "give a --workdir on a file system with locks"
-            raise RunDirectoryError(f"{workdir} cannot be locked: {error}; {where}") from None
         lock.truncate(0)
         lock.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
         lock.flush()
