@@ -64,14 +64,9 @@ def run(
     there = _as_spawned, prepared, pickle.dumps((work, arguments))
     with _refused():
         jobs = [submit(*there) for _ in range(processes)]
-    try:
-        for job in jobs:
-            if (error := job.exception()) is not None:  # waits for it
-                say(redacted(f"job {job.job_id} failed, see {folder}: {error}"))
-    except KeyboardInterrupt:
-        ids = " ".join(str(job.job_id) for job in jobs)
-        say(f"\nthe jobs go on; scancel {ids} stops them")
-        raise
+    for job in jobs:
+        if (error := job.exception()) is not None:  # waits for it
+            say(redacted(f"job {job.job_id} failed, see {folder}: {error}"))
 
 
 @contextlib.contextmanager

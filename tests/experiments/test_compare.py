@@ -716,18 +716,6 @@ if __name__ == "__main__":
     assert (said.stdout, said.stderr) == ("it mine\n" * 2, "")
 
 
-def test_who_no_longer_waits_for_jobs_is_told_that_they_go_on(monkeypatch, tmp_path, capsys):
-    def interrupted():
-        raise KeyboardInterrupt
-
-    jobs = iter([types.SimpleNamespace(job_id=n, exception=interrupted) for n in (71, 72)])
-    submitit = types.SimpleNamespace(submit=lambda *called: next(jobs))
-    monkeypatch.setattr(slurm, "executor", lambda *_: submitit)
-    with pytest.raises(KeyboardInterrupt):
-        slurm.run(print, (), 2, tmp_path, {})
-    assert "the jobs go on; scancel 71 72 stops them" in capsys.readouterr().err
-
-
 class Warned(Trainer):
     """Is told, in a step, that its job's time will be over."""
 
