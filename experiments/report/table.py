@@ -31,8 +31,7 @@ def number(x: float | None) -> str:
         return "—"
     if x == 0:
         return "0"
-    rounded = float(f"{x:.2e}")  # of 9.996, which is shown as 10.0, the first digit is a ten
-    return f"{x:,.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"
+    return f"{x:,.{max(0, 2 - math.floor(math.log10(abs(x))))}f}"
 
 
 def _accuracy(split: str) -> Callable[[Variant], str]:

@@ -40,8 +40,7 @@ class Parity(Drawn):
     @property
     def slices(self) -> tuple[str, ...]:
         edges = [self._first(band) for band in range(BANDS + 1)]
-        bands = [(low, high - 1) for low, high in itertools.pairwise(edges)]
-        return tuple(f"{low} bits" if low == high else f"{low}-{high} bits" for low, high in bands)
+        return tuple(f"{low}-{high - 1} bits" for low, high in itertools.pairwise(edges))
 
     def baselines(self) -> dict[str, float]:
         labels = whole_split(self, "validation").labels

@@ -101,12 +101,3 @@ def test_filler_is_every_token_but_the_key():
 def test_bad_fields_are_refused(task, name, fields):
     with pytest.raises(ValueError, match=f"^{name}: expected .*, got "):
         task(**fields)
-
-
-def test_a_band_of_one_length_is_called_by_it():
-    assert Parity(min_length=8, max_length=12).slices == (
-        "8 bits",
-        "9 bits",
-        "10 bits",
-        "11-12 bits",
-    )
