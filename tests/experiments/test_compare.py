@@ -716,6 +716,28 @@ if __name__ == "__main__":
     assert (said.stdout, said.stderr) == ("it mine\n" * 2, "")
 
 
+@pytest.mark.parametrize(("cluster", "told"), [({}, True), ({"cluster": "local"}, False)])
+def test_jobs_that_outlive_a_ctrl_c_are_named(cluster, told, tmp_path, monkeypatch, capsys):
+    """All that was said was "interrupted", and the jobs trained on."""
+    ids = iter(["7", "8"])
+
+    class Executor:
+        def __init__(self, folder, cluster):
+            self.update_parameters = dict
+
+        def submit(self, *called):
+            return types.SimpleNamespace(job_id=next(ids), exception=self.interrupted)
+
+        def interrupted(self):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "submitit", types.SimpleNamespace(AutoExecutor=Executor))
+    with pytest.raises(KeyboardInterrupt):
+        slurm.run(print, (), 2, tmp_path, cluster)
+    line = "the jobs that were submitted go on; to stop them: scancel 7 8\n"
+    assert capsys.readouterr().err == (line if told else "")
+
+
 class Warned(Trainer):
     """Is told, in a step, that its job's time will be over."""
 
