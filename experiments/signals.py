@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
-from typing import Self
+from typing import ClassVar, Self
 
 from experiments.errors import Interrupted
 from experiments.say import say_at_once
@@ -24,7 +24,10 @@ def asking() -> list[int]:
 
 
 class Signals:
-    """`caught` is the number of the signal that came while this was entered, or None."""
+    """`caught` is the number of the signal that came while this was entered, or None; `last` that
+    of the one left last, for whoever called what failed before it could answer."""
+
+    last: ClassVar[int | None] = None
 
     def __init__(self) -> None:
         self.caught: int | None = None
@@ -40,6 +43,7 @@ class Signals:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        Signals.last = self.caught
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.caught is not None:

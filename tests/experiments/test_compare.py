@@ -747,6 +747,28 @@ class Warned(Trainer):
         raise Interrupted(signals.caught, "saved")
 
 
+class Asked(Trainer):
+    """Fails of something else after it was told to stop."""
+
+    def __call__(self, experiment, workdir, **options):
+        self.ran.append(workdir.name)
+        with Signals():
+            signal.raise_signal(signal.SIGTERM)
+            raise NonFiniteError("loss is nan")
+
+
+def test_no_run_begins_after_one_that_was_told_to_stop_and_failed(tmp_path):
+    """The signal was forgotten with the run, and the next one began."""
+    runs, asked = cells.Cells(tmp_path, tuple(SWEEP)), Asked()
+    with pytest.raises(Interrupted, match="SIGTERM: the same command goes on with the others"):
+        runs.work(asked, "", print)
+    assert asked.ran == [SWEEP[0].name]
+    assert runs.outcome(SWEEP[0]) == (None, "NonFiniteError: loss is nan")
+    trainer = Trainer()
+    runs.work(trainer, "", print)
+    assert trainer.ran == [p.name for p in SWEEP[1:]]
+
+
 def test_a_job_at_its_time_limit_saves_and_its_run_goes_on_later(tmp_path, capsys):
     """It was a failure, as was each run after it, and only --retry_failed went on with them."""
 
