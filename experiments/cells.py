@@ -16,6 +16,7 @@ from experiments.lock import held, held_soon
 from experiments.redact import redacted
 from experiments.report.data import Cell, summary
 from experiments.rundir import METRICS, RESULT, moved, read_json, refuse_cells
+from experiments.signals import Signals
 from experiments.sweep import HASH, Planned
 from experiments.validation import differences
 
@@ -158,9 +159,13 @@ class Cells:
                 if not trial:
                     name = f"run {one_of}, seed {planned.experiment.seed}"
                 tell(f"{name} ({len(left)} to run{pace.rest(len(left))})")
+                Signals.last = None
                 if error := _attempt(run, planned, self.folder(planned), command):
                     disk.write_json(self.folder(planned) / FAILURE, {"error": error})
                     tell(f"  failed: {summary(error)}")
+                    if Signals.last is not None:
+                        told = "the same command goes on with the others"
+                        raise Interrupted(Signals.last, told)
 
     def note(self) -> None:
         """Keeps how each was made fair, if any was, for a report before all have ended."""

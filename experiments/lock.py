@@ -38,7 +38,7 @@ class Held:
 @contextlib.contextmanager
 def held(workdir: Path, name: str = LOCK) -> Iterator[Held]:
     """Makes the directory and holds its lock `name`. Raises InUseError naming the process that
-    holds it already, RunDirectoryError if it cannot be made."""
+    holds it already, RunDirectoryError if it cannot be made or locked."""
     if what := _unwritable(str(workdir.absolute())):  # now, and not at the first checkpoint
         raise RunDirectoryError(f"{workdir.absolute()}: {what}; give another --workdir")
     try:
@@ -56,6 +56,9 @@ def held(workdir: Path, name: str = LOCK) -> Iterator[Held]:
             holder = lock.read().strip() or "unknown"
             message = f"{workdir} is in use by a running process ({holder})"
             raise InUseError(message) from None
+        except OSError as error:  # as of some network file systems
+            where = "give a --workdir on another file system"
+            raise RunDirectoryError(f"{workdir} cannot be locked: {error}; {where}") from None
         lock.truncate(0)
         lock.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
         lock.flush()

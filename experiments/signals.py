@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from queue import SimpleQueue
 from types import FrameType
-from typing import Self
+from typing import ClassVar, Self
 
 from experiments.errors import Interrupted
 from experiments.say import say_at_once
@@ -26,11 +26,14 @@ def asking() -> list[int]:
 
 
 class Signals:
-    """`caught` is the number of the signal that came while this was entered, or None.
+    """`caught` is the number of the signal that came while this was entered, or None; `last` that
+    of the one left last, for whoever called what failed before it could answer.
 
     Python handles signals in the main thread, between two of its own operations, and that thread
     may be in a program of XLA for minutes. So another thread is told of each at once.
     """
+
+    last: ClassVar[int | None] = None
 
     def __init__(self) -> None:
         self.caught: int | None = None
@@ -57,6 +60,7 @@ class Signals:
             os.close(self._tell)
             self._listener.join()
             os.close(self._told)
+        Signals.last = self.caught
 
     def _wait(self, number: int, frame: FrameType | None) -> None:
         """Until the other thread has handled what came before: then it shows in `caught`."""

@@ -62,11 +62,19 @@ def run(
     prepared = spawn.get_preparation_data("attn")
     del prepared["authkey"]  # which only a child may be given
     there = _as_spawned, prepared, pickle.dumps((work, arguments))
-    with _refused():
-        jobs = [submit(*there) for _ in range(processes)]
-    for job in jobs:
-        if (error := job.exception()) is not None:  # waits for it
-            say(redacted(f"job {job.job_id} failed, see {folder}: {error}"))
+    jobs = []
+    try:
+        with _refused():
+            for _ in range(processes):
+                jobs.append(submit(*there))
+        for job in jobs:
+            if (error := job.exception()) is not None:  # waits for it
+                say(redacted(f"job {job.job_id} failed, see {folder}: {error}"))
+    except KeyboardInterrupt:
+        if jobs and parameters.get("cluster", "slurm") == "slurm":  # "local" ones get it too
+            ids = " ".join(job.job_id for job in jobs)
+            say(f"the jobs that were submitted go on; to stop them: scancel {ids}")
+        raise
 
 
 @contextlib.contextmanager

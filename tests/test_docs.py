@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import runpy
 import statistics
 import subprocess
 import sys
@@ -208,6 +209,13 @@ def test_sizes_of_blocks_are_timed(capsys):
     assert "T      8  forward             block    8 x    8" in forward
     assert "forward + backward" in both
     assert both.endswith("1.00 a visited score")
+
+
+@pytest.mark.parametrize("wrong", ["0", "-3", "1.5", "512,"])
+def test_blocks_of_no_length_are_refused_in_one_line(wrong, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["scripts/blocks", "8", wrong])
+    with pytest.raises(SystemExit, match=f"expected lengths of at least 1, got {wrong}$"):
+        runpy.run_path(str(ROOT / "scripts/blocks"), run_name="__main__")
 
 
 def test_pages_on_mechanisms_are_those_of_the_code():

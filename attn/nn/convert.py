@@ -18,9 +18,9 @@ def with_kv_heads(encoder: Encoder, num_kv_heads: int) -> Encoder:
     every other parameter as trained (arXiv:2305.13245, who then train on for 5% of the steps).
 
     Raises TypeError for what is not an `Encoder` (of a `Decoder`, pass its `encoder`), ValueError
-    unless `num_kv_heads` divides the number of key heads, NotImplementedError for a mechanism with
-    learned arrays, gates, a short convolution or a share of the first layer's values (`blending`)
-    for each key head, which no rule pools.
+    unless `num_kv_heads` divides the number of key heads and where no layer has heads,
+    NotImplementedError for a mechanism with learned arrays, gates, a short convolution or a share
+    of the first layer's values (`blending`) for each key head, which no rule pools.
     """
     if not isinstance(encoder, Encoder):
         raise TypeError(f"encoder: expected an Encoder, got {type(encoder).__name__}")
@@ -30,6 +30,9 @@ def with_kv_heads(encoder: Encoder, num_kv_heads: int) -> Encoder:
     if not is_integer(G) or G < 1 or K % G:
         raise ValueError(f"num_kv_heads: expected a divisor of the {K} key heads, got {G!r}")
     attending = [m for m in old.mechanisms if isinstance(m, Mechanism)]
+    if not attending:
+        names = " and ".join(dict.fromkeys(m.name for m in old.mechanisms))
+        raise ValueError(f"encoder: expected a layer with heads, got {names}")
     for mechanism in dict.fromkeys(attending):
         before, after = (_shapes_of(mechanism, N, heads, H) for heads in (K, G))
         if differing := sorted(name for name in before if before[name] != after[name]):

@@ -109,6 +109,8 @@ class Stack(nnx.Module):
                 state, x = run(block, state, x, first)
                 after.append(state)
             return tuple(after), x
+        if states is not None:
+            _check_stacked(states, self.layers)
         graph, params = nnx.split(self.blocks[0])
         if self._handing_on is not None:
             opening = nnx.merge(graph, self._opening(params))
@@ -150,3 +152,11 @@ def _check_layers(states, layers: int) -> None:
     got = len(states) if isinstance(states, tuple | list) else type(states).__name__
     if got != layers:
         raise ValueError(f"state: expected those of {layers} layers in a loop, got {got}")
+
+
+def _check_stacked(states, layers: int) -> None:
+    """The same of a scan, whose states are one, with a leading axis of layers."""
+    leading = {jnp.shape(x)[:1] for x in jax.tree.leaves(states)}
+    if wrong := sorted(leading - {(layers,)}):
+        got = list(wrong[-1])  # a number has none
+        raise ValueError(f"state: expected arrays of [{layers} layers, ...] in a scan, got {got}")

@@ -30,7 +30,8 @@ def size_axis(ax, sizes: Sequence[float]) -> None:
 def size(number: float) -> str:
     """Bytes as 512, 4K or 1M, by powers of 1,024."""
     power = max(0, min(4, int(math.log(max(number, 1), 1024) + 1e-9)))
-    return f"{number / 1024**power:.3g}{' KMGT'[power].strip()}"
+    n = number / 1024**power
+    return f"{n:{'.0f' if n >= 100 else '.3g'}}{' KMGT'[power].strip()}"  # not 1e+03
 
 
 # of a legend's lines, in letters: shorter ones are all alike behind their marker, dashed or not

@@ -1,7 +1,6 @@
 """The table of a comparison: its columns, and their forms for Markdown and a terminal."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 
 from rich.table import Table
@@ -31,7 +30,8 @@ def number(x: float | None) -> str:
         return "—"
     if x == 0:
         return "0"
-    return f"{x:,.{max(0, 2 - math.floor(math.log10(abs(x))))}f}"
+    power = int(f"{x:.2e}".partition("e")[2])  # of what is shown: 9.996 rounds to 10.0
+    return f"{x:,.{max(0, 2 - power)}f}"
 
 
 def _accuracy(split: str) -> Callable[[Variant], str]:

@@ -30,8 +30,8 @@ class ListOps(Task):
     """Drawn by LRA's rule, or read from LRA's files if data_dir names their folder.
 
     The data set is fixed, as LRA's is: the seed of a batch orders it. Lengths count tokens
-    without LRA's parentheses and lie strictly between the two bounds. No expression comes
-    twice, neither within a split nor in two.
+    without LRA's parentheses and lie strictly between the two bounds. No expression is drawn
+    twice, neither within a split nor in two; what the files hold is taken as published.
     """
 
     head: ClassVar[str] = "classification"

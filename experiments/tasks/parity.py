@@ -40,7 +40,7 @@ class Parity(Drawn):
     @property
     def slices(self) -> tuple[str, ...]:
         edges = [self._first(band) for band in range(BANDS + 1)]
-        return tuple(f"{low}-{high - 1} bits" for low, high in itertools.pairwise(edges))
+        return tuple(_told(low, high - 1) for low, high in itertools.pairwise(edges))
 
     def baselines(self) -> dict[str, float]:
         labels = whole_split(self, "validation").labels
@@ -63,3 +63,8 @@ class Parity(Drawn):
     def _first(self, band: int) -> int:
         """The least length of a band."""
         return self.min_length + band * (self.max_length + 1 - self.min_length) // BANDS
+
+
+def _told(least: int, most: int) -> str:
+    lengths = f"{least}-{most}" if most > least else f"{least}"
+    return f"{lengths} bit" if most == 1 else f"{lengths} bits"

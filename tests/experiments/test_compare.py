@@ -716,6 +716,28 @@ if __name__ == "__main__":
     assert (said.stdout, said.stderr) == ("it mine\n" * 2, "")
 
 
+@pytest.mark.parametrize(("cluster", "told"), [({}, True), ({"cluster": "local"}, False)])
+def test_jobs_that_outlive_a_ctrl_c_are_named(cluster, told, tmp_path, monkeypatch, capsys):
+    """All that was said was "interrupted", and the jobs trained on."""
+    ids = iter(["7", "8"])
+
+    class Executor:
+        def __init__(self, folder, cluster):
+            self.update_parameters = dict
+
+        def submit(self, *called):
+            return types.SimpleNamespace(job_id=next(ids), exception=self.interrupted)
+
+        def interrupted(self):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "submitit", types.SimpleNamespace(AutoExecutor=Executor))
+    with pytest.raises(KeyboardInterrupt):
+        slurm.run(print, (), 2, tmp_path, cluster)
+    line = "the jobs that were submitted go on; to stop them: scancel 7 8\n"
+    assert capsys.readouterr().err == (line if told else "")
+
+
 class Warned(Trainer):
     """Is told, in a step, that its job's time will be over."""
 
@@ -723,6 +745,28 @@ class Warned(Trainer):
         with Signals() as signals:
             signal.raise_signal(signal.SIGUSR2)
         raise Interrupted(signals.caught, "saved")
+
+
+class Asked(Trainer):
+    """Fails of something else after it was told to stop."""
+
+    def __call__(self, experiment, workdir, **options):
+        self.ran.append(workdir.name)
+        with Signals():
+            signal.raise_signal(signal.SIGTERM)
+            raise NonFiniteError("loss is nan")
+
+
+def test_no_run_begins_after_one_that_was_told_to_stop_and_failed(tmp_path):
+    """The signal was forgotten with the run, and the next one began."""
+    runs, asked = cells.Cells(tmp_path, tuple(SWEEP)), Asked()
+    with pytest.raises(Interrupted, match="SIGTERM: the same command goes on with the others"):
+        runs.work(asked, "", print)
+    assert asked.ran == [SWEEP[0].name]
+    assert runs.outcome(SWEEP[0]) == (None, "NonFiniteError: loss is nan")
+    trainer = Trainer()
+    runs.work(trainer, "", print)
+    assert trainer.ran == [p.name for p in SWEEP[1:]]
 
 
 def test_a_job_at_its_time_limit_saves_and_its_run_goes_on_later(tmp_path, capsys):

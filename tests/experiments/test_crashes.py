@@ -1,6 +1,7 @@
 """Whatever ends a run, wherever: the same command goes on, and ends as if nothing had been."""
 
 import contextlib
+import errno
 import json
 import os
 import resource
@@ -424,3 +425,16 @@ def test_metrics_cut_anywhere_are_whole_lines_of_increasing_steps(tmp_path: Path
         assert steps == list(range(1, len(steps) + 1)), cut
         assert len(steps) >= min(3, content[:cut].count(b"\n")), cut
         assert [row["step"] for row in read_metrics(path)] == steps
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_named(number, tmp_path, monkeypatch):
+    """The system's words alone were told, without a path."""
+
+    def flock(file, operation):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    told = f"^{tmp_path} cannot be locked: .*{os.strerror(number)}; give a --workdir on another"
+    with pytest.raises(RunDirectoryError, match=told), held(tmp_path):
+        pass

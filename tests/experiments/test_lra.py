@@ -8,6 +8,7 @@ import pytest
 
 from experiments.alike import NEAR
 from experiments.config import task
+from experiments.errors import LabError
 from experiments.quantities import params
 from experiments.studies.lra import ranks, runs, tables, trees
 from experiments.studies.lra.__main__ import FOLDER
@@ -102,6 +103,13 @@ def test_seeds_are_paired_by_their_numbers_where_a_run_failed():
     rows = {name: row(1, 2) for name in names[1:]} | {names[0]: shifted}
     rows[names[0]]["accuracy"] = [0.0, 0.7, 0.9]
     assert ranks.ranked("listops", rows)["between seeds"] == pytest.approx(1)
+
+
+def test_a_task_without_a_result_of_a_published_model_is_named():
+    modern = {"gla": {"seeds": [0], "accuracy": [0.5]}}
+    for rows in ({}, modern):
+        with pytest.raises(LabError, match=r"^listops: no model of the paper has a result"):
+            ranks.ranked("listops", rows)
 
 
 def test_models_are_held_against_softmax_wherever_a_run_failed():

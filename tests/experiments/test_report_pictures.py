@@ -136,6 +136,7 @@ def test_state_is_on_a_logarithmic_axis_of_bytes():
     assert not unnamed
     assert {"linear", "softmax", "1K", "4K", "16K", "64K"} <= set(found)
     assert [axis.size(x) for x in (1, 512, 1024, 1536, 4**10)] == ["1", "512", "1K", "1.5K", "1M"]
+    assert [axis.size(x) for x in (99.97, 999.7, 1023 * 1024)] == ["100", "1000", "1023K"]
 
 
 def test_what_does_not_decode_is_not_in_the_picture_of_states():

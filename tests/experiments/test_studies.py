@@ -17,7 +17,7 @@ from full_disk import full_disk
 from attn import MECHANISMS
 from attn.nn import with_kv_heads
 from experiments.config_file import read
-from experiments.errors import ConfigError
+from experiments.errors import ConfigError, LabError
 from experiments.provenance import ROOT
 from experiments.studies import conversion, heads, record
 from experiments.studies.conversion import __main__ as conversion_command
@@ -326,6 +326,18 @@ def test_pairs_of_a_published_order_are_counted():
     first, second = extrapolation_tables.published(found).splitlines()
     assert "3 of 6 pairs in this order; but t5 over alibi, rotary over alibi, sin" in first
     assert "4 of 6 pairs in this order; but rotary over alibi, sinusoidal over alibi." in second
+
+
+def test_a_study_of_runs_that_all_failed_says_why(tmp_path, monkeypatch):
+    """Its table ended in the max() of nothing."""
+
+    def fail(*_, **__):
+        raise LabError("no device")
+
+    monkeypatch.setattr(recall.train, "run", fail)
+    told = rf"^none of the 1 runs in {tmp_path} has a result: LabError: no device$"
+    with pytest.raises(LabError, match=told):
+        recall.measure(recall.Settings(families=("softmax",)), tmp_path)
 
 
 @pytest.mark.slow

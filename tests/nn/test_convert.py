@@ -8,7 +8,7 @@ from flax import nnx
 from toy_mechanism import SOFTMAX, Toy, build, run
 
 from attn import RWKV7, Differential, Linformer, pool_heads
-from attn.nn import Decoder, parameter_count, with_kv_heads
+from attn.nn import GRU, Decoder, FNet, parameter_count, with_kv_heads
 
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 11, (2, 6)), jnp.int32)
 W, N, H = 12, 4, 4
@@ -96,5 +96,7 @@ def test_what_cannot_be_pooled_is_named():
         with_kv_heads(trained(mechanism=Linformer(features=3)), 2)
     with pytest.raises(NotImplementedError, match="mechanism: RWKV7 learns blending for each key"):
         with_kv_heads(trained(mechanism=RWKV7(chunk=4)), 2)
+    with pytest.raises(ValueError, match=r"encoder: expected a layer with heads, got GRU and FNet"):
+        with_kv_heads(build(heads=N, layers=3, mechanism=(GRU(), FNet(), GRU())), 2)
     bare = trained(mechanism=RWKV7(chunk=4, value_residual=False))
     assert with_kv_heads(bare, 2).config.kv_heads == 2

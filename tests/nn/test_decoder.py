@@ -382,6 +382,14 @@ def test_a_state_of_another_stack_is_refused(scan, got):
         jax.eval_shape(decoder(layers=2).step, state, TOKENS[:, 0])
 
 
+@pytest.mark.parametrize(("layers", "scan"), [(3, True), (2, False)])
+def test_a_scan_refuses_the_state_of_another_stack(layers, scan):
+    """In the words of jax's scan, or an IndexError."""
+    state, _ = jax.eval_shape(decoder(layers=layers, scan=scan).prefill, TOKENS)
+    with pytest.raises(ValueError, match=r"^state: .* \[2 layers, ...\] in a scan, got \[3\]"):
+        jax.eval_shape(decoder(layers=2, scan=True).step, state, TOKENS[:, 0])
+
+
 @pytest.mark.filterwarnings("error")
 def test_lengths_may_be_a_list():
     # jax warned that it will refuse to tell the shape of one

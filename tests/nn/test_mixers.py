@@ -218,6 +218,15 @@ def test_the_past_does_not_see_the_future(mixer):
 
 
 @causal
+def test_a_prompt_beyond_max_length_is_refused(mixer):
+    """As layers that attend do."""
+    made = layer(mixer)
+    for wrong in (2, None):
+        with pytest.raises(ValueError, match=f"max_length: expected an integer from 3 .* {wrong}"):
+            made.prefill(X[:, :3], max_length=wrong)
+
+
+@causal
 def test_token_by_token_is_at_once(mixer):
     made = layer(mixer)
     graph, params = nnx.split(made)

@@ -29,6 +29,7 @@ def test_parity_counts_ones():
         seen.add(length)
     assert seen == set(range(3, 12))
     assert PARITY.slices == ("3-4 bits", "5-6 bits", "7-8 bits", "9-11 bits")
+    assert Parity(min_length=1, max_length=5).slices == ("1 bit", "2 bits", "3 bits", "4-5 bits")
 
 
 def test_what_is_popped_was_pushed_last():

@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from attn._inputs import refuse_rest
+from attn._settings import check_count
 from attn.biases import Bias
 from attn.masks import FULL, Mask
 from attn.nn.earlier import shown
@@ -100,10 +101,12 @@ class MixerLayer(nnx.Module):
         max_length: int,
     ) -> tuple[Any, Float[Array, "*B T W"]]:
         """(state, output) of the tokens of a prompt, as with `mask=Causal()`. A state has one size
-        whatever `max_length`. Raises NotImplementedError if the mixer does not decode, and for a
-        bias."""
+        whatever `max_length`, and longer prompts are a ValueError, as in layers that attend. Raises
+        NotImplementedError if the mixer does not decode, and for a bias."""
         refuse_rest(self.mixer.name, FULL, bias, self.mixer.honours)
-        return self.advance(self.empty(x.shape[:-2]), self._taken(x))
+        empty, x = self.empty(x.shape[:-2]), self._taken(x)
+        check_count("max_length", max_length, least=x.shape[-2])
+        return self.advance(empty, x)
 
     def step(
         self,

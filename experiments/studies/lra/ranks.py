@@ -6,6 +6,7 @@ from typing import Any
 
 from scipy.stats import kendalltau, spearmanr
 
+from experiments.errors import LabError
 from experiments.studies.lra.published import ACCURACY
 
 
@@ -28,8 +29,10 @@ def by_seed(row: dict[str, Any]) -> dict[int, float]:
 
 def ranked(task: str, rows: dict[str, Any]) -> dict[str, Any]:
     """Our means against the paper's accuracies on this task and on average; and our seeds against
-    each other, the most that anything could agree with them."""
+    each other, the most that anything could agree with them. Raises LabError without any."""
     means = {name: fmean(row["accuracy"]) for name, row in rows.items() if name in ACCURACY[task]}
+    if not means:
+        raise LabError(f"{task}: no model of the paper has a result, so there is nothing to rank")
     found = {name: by_seed(rows[name]) for name in means}
     seeds = sorted(set.intersection(*map(set, found.values())))
     each = [{name: accuracy[seed] for name, accuracy in found.items()} for seed in seeds]

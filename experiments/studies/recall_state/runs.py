@@ -8,6 +8,8 @@ from typing import Any
 from experiments import provenance, quantities, train
 from experiments.cells import Cells
 from experiments.config_file import read_sweep
+from experiments.errors import LabError
+from experiments.report.data import summary
 from experiments.stdout import tell
 from experiments.studies.record import trained
 from experiments.sweep import Planned, plan
@@ -53,7 +55,7 @@ def family(p: Planned) -> str:
 
 def measure(s: Settings, folder: Path) -> dict[str, Any]:
     """Test accuracies [seed] by family and bytes of state, of the checkpoint best on validation;
-    what has no result, with its error."""
+    what has no result, with its error. Raises LabError if nothing has one."""
     cells = Cells(folder, tuple(s.planned()))
     cells.work(functools.partial(train.run, progress=False), "", tell)
     found: dict[str, dict[str, list[float]]] = {}
@@ -65,6 +67,9 @@ def measure(s: Settings, folder: Path) -> dict[str, Any]:
         state = str(quantities.state_bytes(p.experiment))
         scores = found.setdefault(family(p), {}).setdefault(state, [])
         scores.append(cell.result["test"]["accuracy"])
+    if not found:
+        why = summary(next(iter(missing.values())))
+        raise LabError(f"none of the {len(missing)} runs in {folder} has a result: {why}")
     task = cells.planned[0].experiment.posed
     told = {"test rows": task.size("test"), "baselines": task.baselines()}
     told["trained"] = trained(map(cells.folder, cells.planned))
