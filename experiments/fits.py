@@ -7,8 +7,8 @@ from jaxtyping import PyTree
 from experiments.config import Experiment
 from experiments.devices import devices
 from experiments.errors import ConfigError
+from experiments.limits import allowed
 from experiments.measure.cost import Program
-from experiments.memory import allowed
 
 POSITION = 12  # bytes: a token or one number of a vector, its label and its weight
 

@@ -1,10 +1,8 @@
-"""How much memory there is; and what one step frees is kept for the next, not given back."""
+"""Memory that one step frees is kept for the next, not returned to the kernel in between."""
 
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8  # mallopt(3), <malloc.h>
 HEAP = 2**26  # bytes of a heap of a thread other than the first: glibc's HEAP_MAX_SIZE
@@ -50,27 +48,3 @@ def keep_freed_memory() -> None:
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
         mallopt(M_TOP_PAD, HEAP)
-
-
-def machine() -> int:
-    """Bytes of this machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def allowed(root: Path = Path("/")) -> int:
-    """Bytes that this process may use: the machine's, or fewer where its control groups (of a
-    container, of a SLURM job) have fewer. Beyond them the kernel kills it."""
-    return min([machine(), *_limits(root)])
-
-
-def _limits(root: Path) -> Iterator[int]:
-    """Of this process's control group and of those around it, in cgroups' versions 1 and 2."""
-    groups = root / "proc/self/cgroup"
-    for line in groups.read_text().splitlines() if groups.exists() else ():
-        _, controllers, path = line.split(":", 2)
-        if controllers in ("", "memory"):
-            name = "memory.limit_in_bytes" if controllers else "memory.max"
-            inner = root / "sys/fs/cgroup" / controllers / path.lstrip("/")
-            for folder in (inner, *inner.parents):
-                with contextlib.suppress(OSError, ValueError):  # not mounted here; "max"
-                    yield int((folder / name).read_text())

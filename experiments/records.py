@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments import disk
+from experiments.limits import machine
 from experiments.manifest import digest
-from experiments.memory import machine
 from experiments.provenance import git_commit
 from experiments.words import plural
 

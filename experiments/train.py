@@ -41,10 +41,10 @@ def run(
     Raises a LabError of `experiments.errors`: Interrupted after a signal, when all is saved.
     """
     # Flax, Optax and Orbax are only read once the configuration is known to be good.
-    from experiments import loop
+    from experiments import running
 
-    folder = Path(workdir)
-    return loop.run(experiment, folder, command=command, progress=progress, sinks=sinks, kept=kept)
+    options = {"command": command, "progress": progress, "sinks": sinks, "kept": kept}
+    return running.run(experiment, Path(workdir), **options)
 
 
 def _define(values: flags.FlagValues) -> None:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.memory import allowed
+from experiments.limits import allowed
 from experiments.records import version
 
 PEERS = ("torch", "triton", "fla-core", "tokamax")

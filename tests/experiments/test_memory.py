@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from experiments import memory
+from experiments import limits
 
 FAULTS = """
 import resource
@@ -61,9 +61,9 @@ def test_steps_are_timed_with_the_memory_that_they_are_trained_with():
         ("0::/job/step", {"job/memory.max": "2000", "job/step/memory.max": "max"}, 2000),
         ("0::/", {"memory.max": "3000"}, 3000),  # a container that sees its own group alone
         ("4:memory:/job", {"memory/memory.limit_in_bytes": "4000"}, 4000),  # mounted as the root
-        ("4:memory:/", {"memory/memory.limit_in_bytes": str(2**63 - 4096)}, memory.machine()),
-        ("1:cpu:/job", {"cpu/job/memory.max": "5000"}, memory.machine()),
-        (None, {}, memory.machine()),  # macOS
+        ("4:memory:/", {"memory/memory.limit_in_bytes": str(2**63 - 4096)}, limits.machine()),
+        ("1:cpu:/job", {"cpu/job/memory.max": "5000"}, limits.machine()),
+        (None, {}, limits.machine()),  # macOS
     ],
 )
 def test_memory_is_what_the_control_groups_allow(groups, files, limit, tmp_path):
@@ -71,7 +71,7 @@ def test_memory_is_what_the_control_groups_allow(groups, files, limit, tmp_path)
     for name, text in (contents | ({"proc/self/cgroup": groups} if groups else {})).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n")
-    assert memory.allowed(tmp_path) == limit
+    assert limits.allowed(tmp_path) == limit
 
 
 IN_CALLER = """

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from tiny_experiment import STEPS, TINY, rows, state_digest, tiny, write_config
 
-from experiments import loop, signals, train
+from experiments import loop, running, signals, train
 from experiments.errors import (
     CheckpointError,
     ConfigError,
@@ -127,7 +127,7 @@ def test_stopped_between_any_two_looks_for_signals_it_has_all_rows(
 
     monkeypatch.setattr(loop, "LOOK", 1e9)
     with monkeypatch.context() as once:
-        once.setattr(loop, "Signals", Late)
+        once.setattr(running, "Signals", Late)
         with pytest.raises(Interrupted):
             train.run(tiny(), tmp_path, progress=False)
     train.run(tiny(), tmp_path, progress=False)
