@@ -10,11 +10,14 @@ SEVERAL = "--xla_force_host_platform_device_count"
 
 
 def run_in_caller() -> None:
-    """Makes JAX run programs of one CPU device in the thread that calls them, not in one of its
-    own. If JAX has started, all stays as it is: it does not read this setting again."""
+    """Makes JAX run the programs of a CPU in the thread that calls them, not in one of its own. If
+    JAX has started, or is to have several CPU devices, all stays as it is: it does not read this
+    setting again, and programs of several run in threads of its own in any case."""
     import jax
 
     devices = jax.config.jax_num_cpu_devices
+    if devices > 1 or (devices < 0 and SEVERAL in os.environ.get("XLA_FLAGS", "")):
+        return
     with contextlib.suppress(RuntimeError):
         # once it has started it refuses another number; of other settings it does not say so
         jax.config.update("jax_num_cpu_devices", devices + 2)
@@ -32,18 +35,15 @@ def keep_freed_memory() -> None:
     changes.
 
     The first thread's heap may hold blocks of any size, another's `HEAP` bytes, given back when
-    empty unless the padding is as large. Unless JAX runs programs in the first thread, which it
-    does not if they are of several devices, others that ask for memory from now on share its heap.
-    Each time one waits for another: with one heap a step of that configuration takes 1.25 times as
-    long.
+    empty unless the padding is as large. Unless `run_in_caller` has JAX run programs in the first
+    thread, others that ask for memory from now on share its heap. Each time one waits for another:
+    with one heap a step of that configuration takes 1.25 times as long.
     """
     import jax
 
-    devices = jax.config.jax_num_cpu_devices
-    several = devices > 1 or (devices < 0 and SEVERAL in os.environ.get("XLA_FLAGS", ""))
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        if several or jax.config.read("jax_cpu_enable_async_dispatch"):
+        if jax.config.read("jax_cpu_enable_async_dispatch"):
             mallopt(M_ARENA_MAX, 1)
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
