@@ -109,7 +109,7 @@ class Session:
             "the model", lambda: Compiled.of(*what, **fixed, **options)
         )
         batches, steps = self._draw().result()
-        of_step = self.state, self.devices.split_each(batches), steps, self.seed
+        of_step = self.state, batches, steps, self.seed
         self.train_steps = once(learner.train_steps, *of_step, donate_argnums=0)
         size = self.experiment.train.eval_batch_size
         held_out = self.devices.split(next(self.experiment.posed.evaluation("validation", size)))
@@ -124,10 +124,12 @@ class Session:
         return self.drawing.submit(self._batches)
 
     def _batches(self) -> tuple[Batch, np.ndarray]:
-        """Those of the next call, stacked, and the number of each, -1 of one to pass over."""
+        """Those of the next call, stacked and on the devices, and the number of each, -1 of one to
+        pass over."""
         numbers = range(self.step, self.step + self.together)
         stacked = jax.tree.map(lambda *x: np.stack(x), *map(self._batch, numbers))
-        return stacked, np.int32([-1 if n + 1 in self.skipped else n for n in numbers])
+        steps = np.int32([-1 if n + 1 in self.skipped else n for n in numbers])
+        return self.devices.split_each(stacked), steps
 
     def _batch(self, number: int) -> Batch:
         e, rows = self.experiment, self.experiment.train.batch_size
@@ -181,7 +183,6 @@ class Session:
 
     def _train(self, batches: Batch, steps: np.ndarray) -> dict[str, jax.Array]:
         """What happened in each."""
-        batches = self.devices.split_each(batches)
         self.state, metrics = self.train_steps(self.state, batches, steps, self.seed)
         return metrics
 
