@@ -18,6 +18,7 @@ from absl import flags
 from PIL import Image
 
 from experiments import cli, disk, records, redact
+from experiments.cells import forget_failures
 from experiments.errors import ConfigError
 from experiments.gathered import machine
 from experiments.report import plots
@@ -40,11 +41,12 @@ def main(
     folder: Path,
     *,
     usage: str,
+    cells: Path | None = None,
     arguments: Sequence[str] | None = None,
     **counts: int,
 ) -> int:
-    """The command of a study, with a flag for each of its `counts`, the default; returns its exit
-    code."""
+    """The command of a study, with a flag for each of its `counts`, the default, and one to run
+    again what failed of its `cells`; returns its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
 
     def define(values: flags.FlagValues) -> None:
@@ -52,12 +54,18 @@ def main(
         flags.DEFINE_string("out", out, "the folder to write to", flag_values=values)
         for name, default in counts.items():
             flags.DEFINE_integer(name, default, COUNTS[name], flag_values=values)
+        if cells:
+            again = "run again what failed"
+            flags.DEFINE_boolean("retry_failed", False, again, flag_values=values)
 
     def run(values: flags.FlagValues) -> None:
         small = [f"--{n}: expected at least 1" for n in counts if values[n].value < 1]
         if small:
             raise ConfigError(small)
         start, out = time.monotonic(), made(Path(values.out), folder)
+        if cells and values.retry_failed:
+            for workdir in (cells, *cells.glob("*/")):  # a study may have one for each task
+                forget_failures(workdir)
         results, figures = study(**{name: values[name].value for name in counts})
         command = redact.command(f"experiments.studies.{folder.name}", arguments)
         results = {"run": about(command, time.monotonic() - start)} | results

@@ -16,6 +16,8 @@ from full_disk import full_disk
 
 from attn import MECHANISMS
 from attn.nn import with_kv_heads
+from experiments import disk
+from experiments.cells import FAILURE
 from experiments.config_file import read
 from experiments.errors import ConfigError, LabError
 from experiments.provenance import ROOT
@@ -458,6 +460,23 @@ def test_a_study_has_the_flags_that_its_usage_names(name, capsys):
         has = f"[--{flag}=" in shown.splitlines()[0]
         assert (f"\n--{flag}: " in shown) == has
         assert (f"--{flag}=0: unknown flag" in errors) != has
+
+
+@pytest.mark.parametrize(("name", "kept"), [("lra", "CELLS"), ("tasks", "WORKDIR")])
+def test_what_failed_is_run_again_when_asked(name, kept, tmp_path, monkeypatch, capsys):
+    """A run that had failed stayed so for good: nothing told how to try it again."""
+    failed = tmp_path / "text/cells/softmax-0-0123456789" / FAILURE
+    disk.make(failed.parent)
+    monkeypatch.setattr(WRITTEN[name], kept, tmp_path)
+
+    def stop(*_):
+        raise LabError("stopped here" if failed.exists() else "would run it")
+
+    monkeypatch.setattr(WRITTEN[name], "measure", stop)
+    for flag, told in (("", "stopped here"), ("--retry_failed", "would run it")):
+        disk.write_json(failed, {"error": "out of memory"})
+        assert WRITTEN[name].main([f"--out={tmp_path}/out", *filter(None, [flag])]) == 1
+        assert told in capsys.readouterr().err
 
 
 def test_a_reader_that_leaves_ends_no_study(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ Do Long Range Arena's models rank as in its paper, at a length that two cores ca
 eleven models and modern ones on tasks cut down (`Settings.tasks`), with the same fields and with as
 many parameters; writes results.json, README.md and the figures;
 --out=experiments/studies/lra renews the study itself. Runs that are finished, in runs/studies/lra,
-are not run again.
+are not run again, and those that failed only with --retry_failed.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ def study(seeds: int, steps: int, **changes):
 
 def main(arguments=None) -> int:
     return record.main(
-        study, blocks, FOLDER, seeds=3, steps=300, usage=__doc__, arguments=arguments
+        study, blocks, FOLDER, seeds=3, steps=300, cells=CELLS, usage=__doc__, arguments=arguments
     )
 
 
