@@ -2,7 +2,7 @@
 
 import math
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from attn.nn.functional import learned
 from experiments import disk, fits, records
+from experiments.ahead import Ahead
 from experiments.checkpoint import Checkpoints
 from experiments.compiled import Compiled
 from experiments.config import Experiment
@@ -108,7 +109,7 @@ class Session:
         once = lambda *what, **options: refusing(
             "the model", lambda: Compiled.of(*what, **fixed, **options)
         )
-        batches, steps = self._draw().result()
+        batches, steps = self.drawing.submit(self._batches, self.step).result()
         of_step = self.state, batches, steps, self.seed
         self.train_steps = once(learner.train_steps, *of_step, donate_argnums=0)
         size = self.experiment.train.eval_batch_size
@@ -118,15 +119,15 @@ class Session:
         fits.program("train.eval_batch_size", self.eval_step.program)
         self.compiling = time.monotonic() - start
 
-    def _draw(self) -> Future:
-        """`_batches`, each by one thread: contexts of JAX, in which another may draw other numbers,
-        are a thread's own, and a run that goes on draws anew what another drew ahead."""
-        return self.drawing.submit(self._batches)
+    def _drawn(self) -> Ahead[tuple[Batch, np.ndarray]]:
+        """What the calls from here to the end take."""
+        calls = range(self.step, self.experiment.train.steps, self.together)
+        return Ahead(self.drawing, self._batches, calls)
 
-    def _batches(self) -> tuple[Batch, np.ndarray]:
-        """Those of the next call, stacked and on the devices, and the number of each, -1 of one to
-        pass over."""
-        numbers = range(self.step, self.step + self.together)
+    def _batches(self, first: int) -> tuple[Batch, np.ndarray]:
+        """Those of one call, stacked and on the devices, and the number of each, -1 of one to pass
+        over."""
+        numbers = range(first, first + self.together)
         stacked = jax.tree.map(lambda *x: np.stack(x), *map(self._batch, numbers))
         steps = np.int32([-1 if n + 1 in self.skipped else n for n in numbers])
         return self.devices.split_each(stacked), steps
@@ -143,15 +144,12 @@ class Session:
         if lost := self.step - records.repair_metrics(self.metrics, self.step):
             self.display.warn(f"{self.metrics} lacks {lost} of the rows up to step {self.step}")
         train, pending = self.experiment.train, []
-        batches, looked = self._draw().result(), time.monotonic()
+        drawn, looked = self._drawn(), time.monotonic()
         stopping = bool(self.signals.caught)
         while self.step < train.steps and not stopping:
             self.step += self.together
             last = self.step == train.steps
-            # while the device is at work, which a CPU may be in this thread
-            following = None if last else self._draw()
-            pending.append(self._train(*batches))
-            batches = None if last else following.result()
+            pending.append(self._train(*drawn.next()))
             jax.block_until_ready(pending[-AHEAD:][0])
             scoring = last or self.step % train.eval_every == 0
             stopping = bool(self.signals.caught)  # read once: what stops saves its rows too
@@ -159,7 +157,7 @@ class Session:
             if scoring or saving or time.monotonic() - looked > LOOK:
                 rows = self._fetch(pending)
                 if not rows:
-                    batches, pending, looked = self._draw().result(), [], time.monotonic()
+                    drawn, pending, looked = self._drawn(), [], time.monotonic()
                     continue
                 self.training += time.monotonic() - looked
                 best = self.best

@@ -33,7 +33,7 @@ def together(kind: str) -> Experiment:
     return without(kind, steps_per_call=4, save_every=4)
 
 
-def poison(steps: set[int], monkeypatch, then: Callable = lambda session: None) -> list[int]:
+def poison(steps: set[int], monkeypatch) -> list[int]:
     """Weighs every label of these steps' batches by nan; the list of those that were drawn."""
     make, drawn = loop.Session._batch, []
 
@@ -42,7 +42,6 @@ def poison(steps: set[int], monkeypatch, then: Callable = lambda session: None) 
         if step + 1 not in steps:
             return made
         drawn.append(step + 1)
-        then(session)
         return dataclasses.replace(made, weights=made.weights * np.float32(math.nan))
 
     monkeypatch.setattr(loop.Session, "_batch", batch)
@@ -59,7 +58,7 @@ def never_saw(request, tmp_path_factory, compiled_once) -> tuple[Experiment, lis
     experiment, workdir = request.param, tmp_path_factory.mktemp("never")
     with pytest.MonkeyPatch.context() as patch:
         make = loop.Session._batches
-        leave_out = lambda s: (s.skipped.update({BAD: "loss"}), make(s))[1]
+        leave_out = lambda s, first: (s.skipped.update({BAD: "loss"}), make(s, first))[1]
         patch.setattr(loop.Session, "_batches", leave_out)
         train.run(experiment, workdir, progress=False)
     return experiment, rows(workdir), state_digest(workdir, experiment)
@@ -85,9 +84,16 @@ def test_the_run_is_as_one_that_never_saw_the_batch(never_saw, tmp_path, monkeyp
 @pytest.mark.slow
 def test_it_ends_the_same_when_it_is_stopped_on_the_way(never_saw, tmp_path, monkeypatch):
     experiment, expected, state = never_saw
-    stop = lambda session: setattr(session.signals, "caught", 15)
+    make = loop.Session._train
+
+    def stopped(session, batches, numbers):
+        if BAD - 1 in numbers:  # just before the batch is trained on
+            session.signals.caught = 15
+        return make(session, batches, numbers)
+
     with monkeypatch.context() as patch:
-        poison({BAD}, patch, then=stop)  # just before the batch is trained on
+        poison({BAD}, patch)
+        patch.setattr(loop.Session, "_train", stopped)
         with pytest.raises(Interrupted):
             train.run(experiment, tmp_path, progress=False)
     poison({BAD}, monkeypatch)

@@ -48,15 +48,15 @@ ROOT = Path(__file__).parents[2]
 
 def stop_at(steps: set[int], number: signal.Signals, monkeypatch) -> None:
     """Sends this process a signal in the middle of each of these steps."""
-    make = loop.Session._batch
+    make = loop.Session._train
 
-    def batch(session, step):
+    def step(session, *batches):
         if session.step in steps and session.step > session.first:
             steps.discard(session.step)
             signal.raise_signal(number)
-        return make(session, step)
+        return make(session, *batches)
 
-    monkeypatch.setattr(loop.Session, "_batch", batch)
+    monkeypatch.setattr(loop.Session, "_train", step)
 
 
 def test_the_next_batch_is_drawn_while_a_step_is_made(tmp_path: Path, monkeypatch):
