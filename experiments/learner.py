@@ -122,6 +122,7 @@ class Learner:
         # `shapes` is the state's: whoever asks again would build the model again
         shapes = lambda: jax.eval_shape(lambda: self._first(experiment.seed))
         self.graph, self.shapes = refusing("the model", shapes)
+        self.tree = jax.tree.structure(self.shapes)
         # both before anything is drawn
         fits.state(self.shapes)
         refusing("the task", lambda: fits.data(experiment))
@@ -192,12 +193,18 @@ class Learner:
         }
 
     def train_steps(
-        self, state: State, batches: Batch, steps: Int[Array, "K"], seed: Int[Array, ""]
-    ) -> tuple[State, dict[str, Array]]:
-        """`train_step` on each of the stacked batches, with the metrics of each. A call costs the
-        host about ten microseconds for each array of the state, however many steps it makes."""
+        self, leaves: list[Array], batches: Batch, steps: Int[Array, "K"], seed: Int[Array, ""]
+    ) -> tuple[list[Array], dict[str, Array]]:
+        """`train_step` on each of the stacked batches, with the metrics of each. From and to the
+        leaves of a state: to take a tree of Flax apart at each call, and to put it together again,
+        costs the host about ten microseconds for each array."""
         one = lambda state, batch: self.train_step(state, *batch, seed)
-        return lax.scan(one, state, (batches, steps), unroll=len(steps) == 1)
+        unroll = len(steps) == 1
+        state, metrics = lax.scan(one, self.state_of(leaves), (batches, steps), unroll=unroll)
+        return jax.tree.leaves(state), metrics
+
+    def state_of(self, leaves: list[Array]) -> State:
+        return jax.tree.unflatten(self.tree, leaves)
 
     def eval_step(self, params: PyTree, batch: Batch) -> dict[str, Array]:
         """The loss summed over a batch's answers; for each row how many are right, and how many

@@ -77,7 +77,7 @@ class Session:
         """Takes up the newest checkpoint, or the state before the first step; its progress."""
         found = self.checkpoints.restore(self.learner.shapes, tell=self.display.warn)
         state, progress = found or (start(self.learner, tell=self.display.tell), FRESH)
-        self.state = self.devices.hold(state)
+        self.leaves = jax.tree.leaves(self.devices.hold(state))
         self.step = int(state.step)
         self.saved = self.step if found else None  # the newest checkpoint
         # {"step": ..., "accuracy": ...} on validation, of a checkpoint that is there
@@ -86,6 +86,10 @@ class Session:
         if found:
             self.display.tell(f"going on from step {self.saved}")
         return progress
+
+    @property
+    def state(self) -> State:
+        return self.learner.state_of(self.leaves)
 
     def _starting_over(self) -> None:
         """Says so if steps are made again. Raises CheckpointError where a checkpoint of them must
@@ -110,7 +114,7 @@ class Session:
             "the model", lambda: Compiled.of(*what, **fixed, **options)
         )
         batches, steps = self.drawing.submit(self._batches, self.step).result()
-        of_step = self.state, batches, steps, self.seed
+        of_step = self.leaves, batches, steps, self.seed
         self.train_steps = once(learner.train_steps, *of_step, donate_argnums=0)
         size = self.experiment.train.eval_batch_size
         held_out = self.devices.split(next(self.experiment.posed.evaluation("validation", size)))
@@ -181,7 +185,7 @@ class Session:
 
     def _train(self, batches: Batch, steps: np.ndarray) -> dict[str, jax.Array]:
         """What happened in each."""
-        self.state, metrics = self.train_steps(self.state, batches, steps, self.seed)
+        self.leaves, metrics = self.train_steps(self.leaves, batches, steps, self.seed)
         return metrics
 
     def _fetch(self, pending: list[dict[str, jax.Array]]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from attn.nn.stack import Stack
 from experiments.compiled import once
 from experiments.config import Experiment
 from experiments.kept import Trained
-from experiments.learner import Learner, State, built, refusing
+from experiments.learner import Learner, built, refusing
 from experiments.measure import cost
 from experiments.measure.flops import Count, count, counted
 from experiments.memory import keep_freed_memory
@@ -36,10 +36,10 @@ class Step:
         batch = experiment.posed.batch(experiment.seed, 0, experiment.train.batch_size)
         self.batches = jax.tree.map(lambda x: np.stack([x] * self.together), batch)
 
-    def arguments(self, state: State, first: int) -> tuple[Any, ...]:
+    def arguments(self, leaves: list[Any], first: int) -> tuple[Any, ...]:
         """The arguments of the learner's `train_steps`."""
         steps = np.arange(first, first + self.together, dtype=np.int32)
-        return state, self.batches, steps, self.seed
+        return leaves, self.batches, steps, self.seed
 
     @functools.cached_property
     def work(self) -> Count:
@@ -52,15 +52,16 @@ class Step:
         if self.trained:
             return self.trained.program
         steps = jax.jit(self.learner.train_steps, donate_argnums=0)
-        build = lambda: cost.build(steps, *self.arguments(self.learner.shapes, 0))
+        build = lambda: cost.build(steps, *self.arguments(jax.tree.leaves(self.learner.shapes), 0))
         return refusing("the model", build)
 
     def start(self) -> None:
-        self.state = self.learner.start() if self.trained else once(self.learner.init)
+        state = self.learner.start() if self.trained else once(self.learner.init)
+        self.leaves = jax.tree.leaves(state)
         self.number = 0
 
     def __call__(self, turn: int) -> None:
-        self.state, metrics = self.program.call(*self.arguments(self.state, self.number))
+        self.leaves, metrics = self.program.call(*self.arguments(self.leaves, self.number))
         self.number += self.together
         jax.block_until_ready(metrics)
 
@@ -85,7 +86,7 @@ def flops(experiment: Experiment) -> int:
     """FLOPs of one train step. Raises TypeError if they cannot be counted, as in a loop whose
     length depends on data, ConfigError for what the model refuses."""
     step = Step(experiment)
-    arguments = step.arguments(step.learner.shapes, 0)
+    arguments = step.arguments(jax.tree.leaves(step.learner.shapes), 0)
     found = refusing("the model", lambda: count(step.learner.train_steps, *arguments))
     if found.unknown:
         raise TypeError(f"the work of {', '.join(found.unknown)} cannot be counted")

@@ -463,11 +463,12 @@ def test_a_number_that_is_not_finite_stops_the_run(how: str, tmp_path: Path, mon
         make(session, *args, **kwargs)
         make_steps = session.train_steps
 
-        def poisoned(state, batches, steps, seed):
+        def poisoned(leaves, batches, steps, seed):
             if 7 in steps:
+                state = session.learner.state_of(leaves)
                 bad = jax.tree.map(lambda x: x * np.float32(np.nan), state.params)
-                state = type(state)(state.step, bad, state.opt_state)
-            return make_steps(state, batches, steps, seed)
+                leaves = jax.tree.leaves(dataclasses.replace(state, params=bad))
+            return make_steps(leaves, batches, steps, seed)
 
         session.train_steps = poisoned
 
