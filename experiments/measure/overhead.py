@@ -14,6 +14,7 @@ from experiments import train
 from experiments.config import Experiment, task
 from experiments.learner import Learner
 from experiments.memory import keep_freed_memory
+from experiments.tasks import Batch
 from experiments.validation import from_dict
 
 STEPS = 300
@@ -54,24 +55,29 @@ def measure(trained: Experiment, rounds: int = 3, tell: Callable[[str], Any] = p
 
 def _compiled(trained: Experiment) -> tuple[Learner, Callable]:
     learner = Learner(trained)
-    state = learner.shapes
-    batch = trained.posed.batch(trained.seed, 0, trained.train.batch_size)
-    step = jax.jit(learner.train_step, donate_argnums=0)
-    return learner, step.lower(state, batch, np.int32(0)).compile()
+    leaves, seed = jax.tree.leaves(learner.shapes), np.int32(trained.seed)
+    step = jax.jit(learner.train_steps, donate_argnums=0)
+    return learner, step.lower(leaves, _batch(trained, 0), np.int32([0]), seed).compile()
+
+
+def _batch(trained: Experiment, number: int) -> Batch:
+    """As `train_steps` takes it: of one step."""
+    batch = trained.posed.batch(trained.seed, number, trained.train.batch_size)
+    return jax.tree.map(lambda x: x[None], batch)
 
 
 def _alone(compiled: tuple[Learner, Callable], trained: Experiment) -> float:
     """The same steps on batches made beforehand, the device never waiting for the host."""
     learner, step = compiled
-    size, steps = trained.train.batch_size, trained.train.steps
-    batches = [trained.posed.batch(trained.seed, i, size) for i in range(steps)]
-    state = jax.block_until_ready(jax.jit(learner.init)())
+    steps, seed = trained.train.steps, np.int32(trained.seed)
+    batches = [_batch(trained, i) for i in range(steps)]
+    leaves = jax.tree.leaves(jax.block_until_ready(jax.jit(learner.init)()))
     waiting = None
     start = time.perf_counter()
     for i, batch in enumerate(batches):
-        state, metrics = step(state, batch, np.int32(i))
+        leaves, metrics = step(leaves, batch, np.int32([i]), seed)
         # as many steps ahead as the loop allows itself: more would only fill memory
         jax.block_until_ready(waiting)
         waiting = metrics
-    jax.block_until_ready(state)
+    jax.block_until_ready(leaves)
     return 1e3 * (time.perf_counter() - start) / steps
