@@ -22,14 +22,14 @@ gated_delta_net 3.5 above (p 0.01); the window is a tie (+0.3, p 0.075).
 
 nanoGPT's own code under torch 2.13 reaches 1.886; ours scores all of the text and does not tie the
 output weights to the embedding. Whole commands with compilation, run in turns, on two AMD EPYC
-cores (30 November 2026), three pairs: softmax 52 to 57 s (42 to 46 steps/s), nanoGPT 67 to 74, so
-0.75 to 0.82 times its time; between them the commit before batches were drawn beside steps took 58
-to 60 s. Such earlier commits took 0.74 to 0.96 times its time on two other machines of the kind. On
-two cores of an Intel Xeon with AVX-512 (26 November 2026) they were slower than nanoGPT: two pairs,
-124 and 134 s (17 to 19 steps/s) against 87 and 88, 1.41 to 1.54; on another (29 November) 109 s (21
-steps/s) against 76, 1.44, with jax 0.12.0 as with 0.10.2. Most of a step is XLA's matrix products,
-and without its library for them (YNNPACK) a step took 72 ms instead of 53. Seed 0 of softmax came
-to 1.817 and 1.873 on every machine.
+cores (1 December 2026, commit 2e2921e), two pairs: softmax 60 and 53 s (40 and 46 steps/s),
+nanoGPT 76 and 67, so 0.79 times its time; between them the commit before a step took the leaves of
+the state took 66 and 56. Earlier commits took 0.74 to 0.96 on this and two other machines of the
+kind. On two cores of an Intel Xeon with AVX-512 (26 November 2026) they were slower than nanoGPT:
+two pairs, 124 and 134 s (17 to 19 steps/s) against 87 and 88, 1.41 to 1.54; on another (29
+November) 109 s (21 steps/s) against 76, 1.44, with jax 0.12.0 as with 0.10.2. Most of a step is
+XLA's matrix products, and without its library for them (YNNPACK) a step took 72 ms instead of 53.
+Seed 0 of softmax came to 1.817 and 1.873 on every machine.
 tinyshakespeare.txt is what nanoGPT trains on: data/tinyshakespeare/input.txt of
 https://github.com/karpathy/char-rnn. Without a path the text is Python's own documentation.
 
