@@ -14,14 +14,7 @@ from attn import _cache
 from attn._arrays import check_arrays, learned_shapes
 from attn._axes import aligned
 from attn._blockwise import blockwise
-from attn._core import (
-    attend_materialized,
-    dense_attention,
-    dense_scores,
-    isolate,
-    scaled,
-    scores,
-)
+from attn._core import attend_materialized, dense_attention, dense_scores, scaled, scores
 from attn._explicit import auto_inside
 from attn._forms import visited_scores
 from attn._inputs import check_kept, check_qkv, check_state, refuse_rest
@@ -36,6 +29,7 @@ from attn.mechanism import Mechanism
 from attn.sparse import _sorted
 from attn.sparse._coarse_to_fine import CoarseToFine
 from attn.sparse._compress import Compressed, Runs, run_count
+from attn.sparse._mixed import mixed
 from attn.sparse._select import Blocks, by_group, by_query, last_seen
 
 HONOURS = (Causal, Padding)
@@ -159,7 +153,7 @@ class NSA(Mechanism):
         else:
             coarse = self._far.compress(q, k.shape[-2], runs, last)
             fine = softmax((fine_k, fine_v), mask)
-        return self._mixed(gate, coarse, fine, near).astype(jnp.result_type(q))
+        return mixed(gate, coarse, fine, near).astype(jnp.result_type(q))
 
     def _checked(self, q, k, v, mask, bias, gate, arrays):
         """The bound mask, its padding, and the last key of each query [M, T]."""
@@ -204,14 +198,6 @@ class NSA(Mechanism):
         gate = jnp.take_along_axis(gate, jnp.clip(at, 0, S - 1), axis=-3)
         return jnp.where((at >= 0) & (at < S), gate, 0)
 
-    def _mixed(self, gate, *branches):
-        """The sum of the branches, weighted by their gates [*B, T, N, 3]."""
-        # what is not finite is added at the end: 0 * NaN would reach every gradient
-        gate, gate_poison = isolate(wide(gate))
-        clean, poison = zip(*map(isolate, branches))
-        out = sum(gate[..., n, None] * x for n, x in enumerate(clean))
-        return out + jax.lax.stop_gradient(sum(poison) + gate_poison)[..., None]
-
     @property
     def _far(self) -> CoarseToFine:
         """What makes the compressed and the selected branch."""
@@ -237,7 +223,7 @@ class NSA(Mechanism):
         ck, cv = heads(runs.k + runs.poison[..., None]), heads(runs.v)
         seen = seen.reshape(*batch, K, *seen.shape[1:])[..., :1, :, :]
         coarse = attend_materialized(scores(scaled(q, None), ck), seen, cv)
-        return self._mixed(self._of_queries(gate, q, K, last), coarse, fine, near)
+        return mixed(self._of_queries(gate, q, K, last), coarse, fine, near)
 
     def init(self, key, *, num_heads, num_kv_heads, head_dim, value_dim, max_length):
         arrays, length = {}, self.compression_block
@@ -326,7 +312,7 @@ class NSA(Mechanism):
         at = jnp.broadcast_to(last, (math.prod(batch) * K, 1))
         far = self._far.attend(wide(q), K, blocks, runs, at)
         near = self._newest(wide(q), ring, last)
-        out = _cache.unless_forgotten(cache, self._mixed(gate, *far, near))
+        out = _cache.unless_forgotten(cache, mixed(gate, *far, near))
         return state, out.astype(jnp.result_type(q))
 
     def _newest(self, q, ring: _cache.Cache, last):
