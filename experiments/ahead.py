@@ -35,12 +35,14 @@ class Ahead(Generic[T]):
 
     def _some(self) -> list[T]:
         found, end = [], time.monotonic() + SECONDS
-        while self.left and len(found) < MOST and (not found or time.monotonic() < end):
+        for number in self.left[:MOST]:
+            if found and time.monotonic() >= end:
+                break
             try:
-                found.append(self.draw(self.left[0]))
+                found.append(self.draw(number))
             except Exception:
-                if found:
-                    break  # the next call raises it
-                raise
-            self.left = self.left[1:]
+                if not found:
+                    raise
+                break  # the next call raises it
+        self.left = self.left[len(found) :]
         return found

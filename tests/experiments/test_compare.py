@@ -1072,9 +1072,8 @@ def test_a_step_is_timed_as_it_was_compiled_for_training(tmp_path):
     assert step.program is trained.program
     assert step.work.flops == flops(x)
     assert in_turns({"": step}, rounds=3, seconds=0)[""].minimum > 0
-    assert (
-        int(step.learner.state_of(step.leaves).step) == step.number == 4
-    )  # a warm one, and each changed the state
+    state = step.learner.state_of(step.leaves)
+    assert int(state.step) == step.number == 4  # a warm one, and each changed the state
     found = report_costs._steps({"softmax": x}, kept, [])["softmax"]
     assert found["step_compile_seconds"] == trained.program.compile_seconds
     assert found["step_peak_bytes"] == Step(x).program.peak_bytes

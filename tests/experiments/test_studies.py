@@ -473,9 +473,9 @@ def test_what_failed_is_run_again_when_asked(name, kept, tmp_path, monkeypatch, 
         raise LabError("stopped here" if failed.exists() else "would run it")
 
     monkeypatch.setattr(WRITTEN[name], "measure", stop)
-    for flag, told in (("", "stopped here"), ("--retry_failed", "would run it")):
+    for flags, told in (([], "stopped here"), (["--retry_failed"], "would run it")):
         disk.write_json(failed, {"error": "out of memory"})
-        assert WRITTEN[name].main([f"--out={tmp_path}/out", *filter(None, [flag])]) == 1
+        assert WRITTEN[name].main([f"--out={tmp_path}/out", *flags]) == 1
         assert told in capsys.readouterr().err
 
 
