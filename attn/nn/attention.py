@@ -65,7 +65,8 @@ class Attention(Projections):
     are projected from x, and those that are queries or keys are treated as q or k. The projections
     named in `shifts` read a mixture of each token and the one before it, by learned shares
     (`TokenShift`), which depend on the token if there is a `shift_rank`. With `short_conv`, q, k
-    and v first pass through a causal convolution of that many taps and SiLU. Padding and other
+    and v first pass through a causal convolution of that many taps and SiLU; 0 leaves out both,
+    where fla's layers keep SiLU: 1 does, with a weight for each channel. Padding and other
     documents enter neither.
     With `blending`, each value becomes v + s (v_1 - v), if `first_values` v_1, those of the first
     layer, are given; s is a share per channel, computed from the input of v (after Zhou et al.
