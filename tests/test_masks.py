@@ -257,6 +257,22 @@ def test_array_blocks_and_density_agree(mask, T, S):
     check_mask(mask, T, S)
 
 
+SINGLE = [mask for mask in STATIC if not isinstance(mask, And | Or | Not | Coarse)]
+
+
+@pytest.mark.parametrize(
+    "mask", [*SINGLE, Coarse(Causal(), 3), Causal() & Window(3, 0), ~Causal()], ids=str
+)
+@pytest.mark.parametrize(("rows", "columns"), [(4, 4), (5, 4), (4, 8)])
+def test_no_block_is_visited_or_masked_in_vain(mask, rows, columns):
+    """It costs time alone, so nothing else would tell."""
+    for T, S in ((20, 24), (40, 16)):
+        found = mask.array(T, S).reshape(T // rows, rows, S // columns, columns)
+        some, every = mask.blocks(T, S, rows, columns)
+        np.testing.assert_array_equal(some, found.any((1, 3)))
+        np.testing.assert_array_equal(every, found.all((1, 3)))
+
+
 @pytest.mark.parametrize("mask", STATIC, ids=str)
 def test_at_takes_any_index_arrays_and_traces(mask):
     whole = mask.array(9, 11)
@@ -348,6 +364,23 @@ def test_random_reaches_the_whole_sequence_with_per_row_blocks_each():
     thirds = layout.reshape(400, 4, 100).sum((0, 2)) / layout.sum()
     assert np.abs(thirds - 0.25).max() < 0.05
     assert not (layout == Random(1, 3, 1).array(400, 400)).all()
+    assert Random(2, 3, 0).density(5, 6) == Random(2, 4, 0).density(5, 6) == 1  # of three blocks
+
+
+def test_random_draws_by_splitmix64():
+    """What a trained model was masked by stays as it was, in every version."""
+    bits, golden = 2**64 - 1, 0x9E3779B97F4A7C15
+
+    def mixed(x):
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & bits
+        x = (x ^ x >> 27) * 0x94D049BB133111EB & bits
+        return x ^ x >> 31
+
+    rank = lambda a, b: mixed((mixed((7 * golden & bits ^ a) + golden & bits) ^ b) + golden & bits)
+    layout = Random(1, 5, 7, (16, 64)).layout()
+    for row in range(16):
+        least = sorted(range(64), key=lambda column: rank(row, column))[:5]
+        assert np.flatnonzero(layout[row]).tolist() == sorted(least)
 
 
 def test_the_density_of_an_array_is_exact():
@@ -450,17 +483,24 @@ def test_a_mask_is_an_argument_of_a_jitted_function(mask):
         (lambda: Dilated(1, 0), ValueError, "rate"),
         (lambda: Strided(0), ValueError, "stride"),
         (lambda: Fixed(2, 3), ValueError, "summary"),
+        (lambda: Fixed(0, 0), ValueError, "block"),
+        (lambda: Fixed(2, -1), ValueError, "summary"),
         (lambda: Random(0, 1, 0), ValueError, "block"),
+        (lambda: Random(1, -1, 0), ValueError, "per_row"),
+        (lambda: Random(1, 1, -1), ValueError, "seed"),
         (lambda: Random(4, 1, 0, 16), TypeError, r"size: expected the lengths .*, got 16"),
         (lambda: Random(4, 1, 0, (16,)), TypeError, r"size: expected the lengths .*, got \(16,\)"),
         (lambda: Blocks((1, 0), 2), ValueError, "layout"),
         (lambda: Blocks(((2,),), 2), ValueError, "layout: expected booleans, got 2"),
         (lambda: Blocks(5, 2), TypeError, "layout: expected rows of booleans"),
         (lambda: Blocks(((1, 0), (1,)), 2), TypeError, "layout: expected rows of booleans"),
+        (lambda: Blocks(((True,),), 0), ValueError, "size"),
         (lambda: Global(3), TypeError, "positions: expected integers, got 3"),
         (lambda: Global((-1,)), ValueError, "positions"),
         (lambda: Prefix(-1), ValueError, "n"),
         (lambda: Axial(0, 2), ValueError, "height"),
+        (lambda: Axial(2, 0), ValueError, "width"),
+        (lambda: Local2D(0, 2, 1), ValueError, "height"),
         (lambda: Local2D(2, 0, 1), ValueError, "width"),
         (lambda: Local2D(2, 2, -1), ValueError, "reach"),
         (lambda: Summary(2, 3), ValueError, "summary"),
@@ -635,6 +675,23 @@ def test_two_paddings_join_to_one():
     (both,), rest = (Causal() & a & b).take(Padding)
     assert rest == Causal()
     np.testing.assert_array_equal(both.array(2, 6), (a & b).array(2, 6))
+
+
+def test_padding_hides_keys_and_queries_joined_or_not():
+    rng, of, whole = np.random.default_rng(0), [], []
+    for lengths in np.array([[4, 6], [5, 3]]):
+        keys, queries = rng.random((2, 2, 6)) < 0.7
+        of.append(Padding(lengths, keys=keys, queries=queries))
+        there = keys & (np.arange(6) < lengths[:, None])
+        whole.append(queries[:, :, None] & there[:, None, :])
+        np.testing.assert_array_equal(of[-1].array(6, 6), whole[-1])
+        np.testing.assert_array_equal(of[-1].seen_keys(6), there)
+        np.testing.assert_array_equal(of[-1].seen_queries(6), queries)
+    both = of[0] & of[1]
+    assert isinstance(both, Padding)
+    np.testing.assert_array_equal(both.array(6, 6), whole[0] & whole[1])
+    alone = Padding(queries=of[0].queries).array(6, 6)
+    np.testing.assert_array_equal(alone, np.repeat(of[0].queries[..., None], 6, -1))
 
 
 def test_a_term_of_another_rank_is_named_joined_or_not():

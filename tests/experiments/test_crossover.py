@@ -63,11 +63,30 @@ def test_equal_bytes_are_neither_less_nor_more(values, told, meets):
     assert crossover.crossings(ours, peer) == meets
 
 
+def test_what_is_equal_within_noise_is_told_once():
+    ours, peer = ([256, 512, 1024], [4, 5, 4]), ([256, 512, 1024], [5, 5, 5])
+    told = "faster at every T, 256..1,024 (but within noise at 512)"
+    assert crossover.verdict(ours, peer, "minimum", {512}) == told
+
+
 def test_a_line_goes_from_the_shortest_length_to_the_longest():
     """Of --lengths=2048,512,1024 it went to the end, to the start and to the middle."""
     rows = [row(T, name, T) for T in (2048, 512, 1024) for name in ("attn", "torch")]
     series = crossover.scaling(rows, "forward", "minimum")
     assert series == dict.fromkeys(("attn", "torch"), ([512, 1024, 2048], [512, 1024, 2048]))
+
+
+def test_a_curve_is_of_one_mode_in_its_unit_without_the_copy():
+    rows = [
+        row(T, name, n * T, mode=mode, temporary_bytes=n * T * 1e6)
+        for mode, n in (("forward", 1.0), ("forward+backward", 3.0))
+        for name in ("attn", "torch", "copy")
+        for T in LENGTHS[:2]
+    ]
+    for mode, n in (("forward", 1), ("forward+backward", 3)):
+        for key in ("minimum", "temporary_bytes"):  # ms and MB
+            found = crossover.scaling(rows, mode, key)
+            assert found == dict.fromkeys(("attn", "torch"), ([512, 1024], [n * 512, n * 1024]))
 
 
 def noisy(spread, *slower):
@@ -91,6 +110,8 @@ def test_a_crossing_within_noise_is_not_told(tmp_path):
     for one in (rows := noisy(0.01, 1024, 512)):
         one["high"] += 0.3 * (one["T"] == 1024)
     assert told(rows) == "faster from T ≈ 512..2,048 (but within noise at 1,024)"
+    other = [one | {"mode": "decode"} for one in noisy(0.01, 1024)]
+    assert crossover.within_noise([*other, *rows], "decode", "minimum") == {}
     suites = {"softmax": {"title": "softmax", "rows": rows}}
     page = benchmark.write(suites, {"command": "c"}, tmp_path).read_text()
     assert "Rings: where attn crosses" not in page
@@ -112,6 +133,20 @@ def test_exponents_of_time_stand_beside_those_of_work():
     assert list(crossover.exponents(rows)) == [told]
 
 
+def test_an_exponent_is_of_three_lengths_and_of_the_long_ones_if_they_are_as_many():
+    def told(*lengths):
+        rows = [row(T, "attn", max(T, 2048) ** 2) for T in lengths]  # a fixed cost up to there
+        return [x.partition("attn ")[2] for x in crossover.exponents(rows)]
+
+    assert told(512, 1024, 2048, 4096, 8192) == ["T^2.00 ± 0.00 (2,048..8,192)."]
+    assert told(512, 1024, 2048, 2048) == ["T^0.00 ± 0.00 (512..2,048)."]
+    assert told(512, 512, 1024, 1024) == told(512, 1024) == []
+
+
+def test_of_one_length_no_curve_is_told():
+    assert crossover.crossovers([row(512, "attn", 1.0), row(512, "torch", 2.0)]) == []
+
+
 def test_the_summary_has_ratios_and_what_is_missing():
     rows = [row(512, "attn", 1.0), row(512, "torch", 4.0)]
     rows += [row(1024, "attn", 3.0), {**row(1024, "torch", 2.0), "why": "wrong, so not timed: x"}]
@@ -119,6 +154,27 @@ def test_the_summary_has_ratios_and_what_is_missing():
     assert found.headings[:3] == ["T", "attn ms", "/ torch"]
     assert [cells[2] for cells in found.cells] == ["0.250", "wrong"]
     assert details(rows[2:])[1][1] == ["torch", "wrong, so not timed: x"]
+
+
+def test_all_that_was_measured_is_in_the_details_and_what_is_short_on_a_terminal():
+    more = {"peak_bytes": 3e6, "flops": 2e9, "compile_seconds": 0.5, "bytes_per_second": 7e9}
+    rows = [row(64, "attn", 1.0, **more), row(64, "torch", 4.0, **more)]
+    rows += [row(64, "copy", 0.5, bytes_per_second=8e9)]
+    headings, cells = details(rows)
+    assert [dict(zip(headings, x)) for x in cells][1] == {
+        "contender": "torch",
+        "min ms": "4.00",
+        "median ms": "4.00",
+        "half within": "4.00..4.00",
+        "attn / it": "0.250",
+        "GB/s": "7.00",
+        "peak MB": "3.00",
+        "GFLOP": "2.00",
+        "compile s": "0.500",
+        "error / allowed": "0.100",
+    }
+    assert dict(zip(headings, cells[2]))["attn / it"] == "—"  # a copy is no peer
+    assert details(rows, short=True)[0] == ["contender", "min ms", "median ms", "attn / it"]
 
 
 def test_a_ratio_within_noise_is_marked_and_not_called_slow():

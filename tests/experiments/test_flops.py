@@ -92,6 +92,37 @@ def test_loops_whose_trips_are_known_are_multiplied():
     assert count(f, shape(4, 4)).unknown == ()
 
 
+FIVE = jnp.int32(5)
+
+
+@pytest.mark.parametrize(
+    ("start", "test", "step"),
+    [
+        ((1, 0), lambda c: c[0] < FIVE, lambda c: (c[0] + 1, c[1])),  # a constant of the test
+        ((0, 1), lambda c: c[1] < FIVE, lambda c: (c[0], c[1] + 1)),
+        ((5, 1), lambda c: c[1] < c[0], lambda c: (c[0], c[1] + 1)),
+        ((1, 5), lambda c: c[0] < c[1], lambda c: (c[0] + 1, c[1])),
+    ],
+)
+def test_a_loop_counts_to_its_limit_wherever_both_are(start, test, step):
+    body = lambda c: (*step(c), c[2] @ c[2])
+    begin = map(jnp.int32, start)  # of one type with the limit
+    got = count(lambda x: lax.while_loop(test, body, (*begin, x)), shape(4, 4))
+    assert (got.flops, got.steps, got.unknown) == (4 * 2 * 4**3, 4, ())
+
+
+def test_a_scan_from_its_end_reads_tables_from_their_end():
+    def step(carry, n):
+        total = carry[1] + n
+        return (lax.fori_loop(0, total, lambda _, y: y @ y, carry[0]), total), None
+
+    # a step without a trip is a step of the scan
+    for reverse, trips, steps in ((False, 0 + 2 + 7, 1 + 2 + 7), (True, 5 + 7 + 7, 5 + 7 + 7)):
+        of = lambda x, r=reverse: lax.scan(step, (x, 0), jnp.array([0, 2, 5]), reverse=r)
+        got = count(of, shape(4, 4))
+        assert (got.flops, got.steps, got.unknown) == (trips * 2 * 4**3, steps, ())
+
+
 @pytest.mark.parametrize(
     "loop",
     [
@@ -101,6 +132,11 @@ def test_loops_whose_trips_are_known_are_multiplied():
         lambda x, n: lax.while_loop(lambda c: c[0] < 8, lambda c: (2 * c[0], c[1] @ c[1]), (1, x))[
             1
         ],
+        # nor what goes on by two, or to a limit that moves
+        lambda x, n: lax.while_loop(lambda c: c[0] < 8, lambda c: (c[0] + 2, c[1] @ c[1]), (1, x)),
+        lambda x, n: lax.while_loop(
+            lambda c: c[1] < c[0], lambda c: (c[0] - 1, c[1] + 1, c[2] @ c[2]), (8, 1, x)
+        ),
     ],
 )
 def test_loops_that_depend_on_data_are_named(loop):
@@ -111,6 +147,9 @@ def test_loops_that_depend_on_data_are_named(loop):
 
 def test_factorizations_are_named():
     assert count(jnp.linalg.cholesky, shape(4, 4)).unknown == ("cholesky",)
+    body = lambda c: (c[0] + 1, jnp.linalg.cholesky(c[1]))
+    in_loop = lambda x: lax.while_loop(lambda c: c[0] < 3, body, (0, x))
+    assert count(in_loop, shape(4, 4)).unknown == ("cholesky",)
 
 
 @pytest.mark.parametrize("implementation", ["materialized", "blockwise"])

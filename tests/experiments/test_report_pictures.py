@@ -53,6 +53,19 @@ def test_slices_are_means_over_seeds():
     assert {"4 pairs", "8 pairs", "softmax", "linear"} <= set(found)
 
 
+def test_a_number_of_a_heat_map_stands_in_its_own_row_and_column():
+    panel = slices.Panel(
+        "", {"luna": {"near": 91.2, "far": 12.3}, "abc": {"near": 45.6, "far": 78.9}}
+    )
+    found = re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]+)</text>', slices.heat([panel]).svg)
+    at = {text: (float(x), float(y)) for x, y, text in found}
+    for name, row in panel.rows.items():
+        for part, value in row.items():
+            x, y = at[f"{value:.1f}"]
+            assert x == pytest.approx(at[part][0], abs=1)
+            assert y == pytest.approx(at[name][1], abs=3)  # of an alignment and a size of its own
+
+
 def test_large_weights_are_kept_as_they_are_beside_a_run(tmp_path):
     """Of 100,000 the next report showed an infinite one, and all others as 0."""
     large, small = np.float32([[1e5, 0], [3, 1]]), np.float32([[1, 0], [0.5, 0.5]])
