@@ -40,7 +40,7 @@ class Ahead(Generic[T]):
                 break
             try:
                 found.append(self.draw(number))
-            except Exception:
+            except BaseException:  # a task may call sys.exit, too
                 if not found:
                     raise
                 break  # the next call raises it

@@ -40,17 +40,19 @@ def test_each_is_drawn_once_and_in_order_by_one_thread(thread, calls, seconds, m
     assert threads != {threading.get_ident()}
 
 
-def test_what_cannot_be_drawn_is_told_when_it_is_needed(thread):
+@pytest.mark.parametrize("kind", [OSError, SystemExit])
+def test_what_cannot_be_drawn_is_told_when_it_is_needed(thread, kind, monkeypatch):
     """Of 8 batches the sixth: five steps are made, as if one were drawn at a time."""
+    monkeypatch.setattr(ahead, "SECONDS", 60.0)
 
     def draw(number):
         if number == 5:
-            raise OSError("no such file")
+            raise kind("no such file")
         return number
 
     batches = Ahead(thread, draw, range(8))
     assert [batches.next() for _ in range(5)] == [0, 1, 2, 3, 4]
-    with pytest.raises(OSError, match="no such file"):
+    with pytest.raises(kind, match="no such file"):
         batches.next()
 
 
