@@ -12,6 +12,7 @@ from rich.text import Text
 
 from experiments.alike import alike, missed
 from experiments.cells import Cells
+from experiments.config import Experiment
 from experiments.draws import JOURNAL
 from experiments.fairness import Fairness
 from experiments.quantities import Step, in_turns
@@ -42,7 +43,7 @@ def dry_run(
         what = f"{rules.trials} trials of each variant, which optuna draws"
         console.print(f"first {what}, not counted here")
         console.print(f"then {len(planned)} with what was best on validation")
-        console.print(estimate(planned))
+        console.print(estimate(planned, console))
         return
     listed = best or (combinations(planned, rules) if rules.search else planned)
     cells = Cells(workdir, tuple(listed))
@@ -57,7 +58,7 @@ def dry_run(
         left += [p for p in planned if p.variant in searching]
         left += _list(Cells(workdir, tuple(best)), console, retry_failed)
     if left:
-        console.print(estimate(left))
+        console.print(estimate(left, console))
 
 
 class _NotEnded(Exception):
@@ -92,7 +93,7 @@ def _list(cells: Cells, console: Console, retry_failed: bool) -> list[Planned]:
     return left
 
 
-def estimate(planned: Sequence[Planned]) -> Table:
+def estimate(planned: Sequence[Planned], console: Console) -> Table:
     """The runs by variant: their work, the memory of a step, and the time of their steps here if
     one run has all cores, compilation included; evaluation and saving come on top."""
     table = Table(
@@ -103,25 +104,33 @@ def estimate(planned: Sequence[Planned]) -> Table:
     runs, total = {}, 0.0
     for p in planned:
         runs.setdefault(p.variant, []).append(p.experiment)
-    for variant, experiments in runs.items():
-        step = Step(experiments[0])
-        program = step.program
-        milliseconds = in_turns({"": step}, rounds=5, seconds=10)[""].median
-        steps = sum(e.train.steps for e in experiments)
-        seconds = len(experiments) * program.compile_seconds + steps * milliseconds / 1e3
-        total += seconds
-        bound = "≥ " if step.work.unknown else ""
-        table.add_row(
-            Text(variant),
-            f"{len(experiments)}",
-            f"{steps:,}",
-            bound + number(step.work.flops * steps / 1e12),
-            number(program.peak_bytes / 1e6),
-            _time(seconds),
-        )
+    with console.status("") as status:  # at full size steps take minutes
+        for n, (variant, experiments) in enumerate(runs.items(), 1):
+            status.update(Text(f"a few steps of {variant} ({n} of {len(runs)})"))
+            row, seconds = _row(experiments)
+            total += seconds
+            table.add_row(Text(variant), *row)
     table.add_section()
     table.add_row("all", f"{len(planned)}", "", "", "", _time(total))
     return table
+
+
+def _row(experiments: Sequence[Experiment]) -> tuple[list[str], float]:
+    """What the runs of a variant take, and their seconds."""
+    step = Step(experiments[0])
+    program = step.program
+    milliseconds = in_turns({"": step}, rounds=5, seconds=10)[""].median
+    steps = sum(e.train.steps for e in experiments)
+    seconds = len(experiments) * program.compile_seconds + steps * milliseconds / 1e3
+    bound = "≥ " if step.work.unknown else ""
+    row = [
+        f"{len(experiments)}",
+        f"{steps:,}",
+        bound + number(step.work.flops * steps / 1e12),
+        number(program.peak_bytes / 1e6),
+        _time(seconds),
+    ]
+    return row, seconds
 
 
 def _time(seconds: float) -> str:

@@ -1116,7 +1116,7 @@ def test_few_programs_are_kept(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_whole_path_on_real_digits(tmp_path, capsys):
+def test_the_whole_path_on_real_digits(tmp_path, capsys, monkeypatch):
     config = tmp_path / "tiny.py"
     config.write_text(
         '''"""Two on digits."""
@@ -1136,8 +1136,11 @@ def sweep():
 '''
     )
     arguments = [f"--config={config}", f"--workdir={tmp_path}/out"]
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
     assert compare.main([*arguments, "--dry_run"]) == 0
+    monkeypatch.delenv("FORCE_COLOR")
     listed = capsys.readouterr().out
+    assert "a few steps of linformer (2 of 2)" in listed
     assert listed.count("to run") == 2
     assert "TFLOP" in listed
     assert not list((tmp_path / "out").glob("cells/*"))
