@@ -100,6 +100,7 @@ class Checkpoints:
                 aside = self.directory / f"damaged-{bad}"
                 _discard(aside)
                 (self.directory / str(bad)).rename(aside)
+            self._clear()  # after the last step there is no save that would
             return restored, body["progress"]
         if damaged:
             raise CheckpointError(

@@ -235,6 +235,12 @@ def test_a_save_that_was_cut_off_is_no_checkpoint(three: Checkpoints, monkeypatc
     assert int(three.restore(state(0))[0]["step"]) == 4
 
 
+def test_what_a_kill_left_of_the_last_save_goes_when_it_is_gone_on_from(three: Checkpoints):
+    (three.directory / "partial-2-removed").mkdir()
+    assert int(three.restore(state(0))[0]["step"]) == 3
+    assert sorted(p.name for p in three.directory.iterdir()) == ["1", "2", "3"]
+
+
 @pytest.mark.parametrize("size", [0, 100, 600])
 def test_a_full_disk_is_one_clear_error_and_leaves_the_earlier_ones(size: int, three: Checkpoints):
     # nothing can be written; the arrays cannot; the manifest cannot
