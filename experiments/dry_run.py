@@ -43,7 +43,7 @@ def dry_run(
         what = f"{rules.trials} trials of each variant, which optuna draws"
         console.print(f"first {what}, not counted here")
         console.print(f"then {len(planned)} with what was best on validation")
-        console.print(estimate(planned, console))
+        console.print(estimate(planned))
         return
     listed = best or (combinations(planned, rules) if rules.search else planned)
     cells = Cells(workdir, tuple(listed))
@@ -58,7 +58,7 @@ def dry_run(
         left += [p for p in planned if p.variant in searching]
         left += _list(Cells(workdir, tuple(best)), console, retry_failed)
     if left:
-        console.print(estimate(left, console))
+        console.print(estimate(left))
 
 
 class _NotEnded(Exception):
@@ -93,7 +93,7 @@ def _list(cells: Cells, console: Console, retry_failed: bool) -> list[Planned]:
     return left
 
 
-def estimate(planned: Sequence[Planned], console: Console) -> Table:
+def estimate(planned: Sequence[Planned]) -> Table:
     """The runs by variant: their work, the memory of a step, and the time of their steps here if
     one run has all cores, compilation included; evaluation and saving come on top."""
     table = Table(
@@ -104,7 +104,7 @@ def estimate(planned: Sequence[Planned], console: Console) -> Table:
     runs, total = {}, 0.0
     for p in planned:
         runs.setdefault(p.variant, []).append(p.experiment)
-    with console.status("") as status:  # at full size steps take minutes
+    with Console().status("") as status:  # at full size steps take minutes
         for n, (variant, experiments) in enumerate(runs.items(), 1):
             status.update(Text(f"a few steps of {variant} ({n} of {len(runs)})"))
             row, seconds = _row(experiments)
