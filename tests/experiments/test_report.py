@@ -489,6 +489,21 @@ def again(comparison, tmp_path_factory):
     return folder
 
 
+def test_each_figure_is_shown_once_and_what_was_not_looked_at_says_why(comparison, tmp_path):
+    why = "not looked at: CheckpointError: no <good> one"
+    sights = {"v0": Sight((), np.eye(4), "looked"), "softmax": Sight((), np.zeros((0, 0)), why)}
+    cells = (*comparison.cells, cell("v0", 0))
+    report.write(dataclasses.replace(comparison, cells=cells, sights=sights), tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    figures = json.loads((tmp_path / "results.json").read_text())["figures"]
+    attending = page.partition("What each variant attends to</h2>")[2].partition("<h2>")[0]
+    assert page.count("<figure") == len(figures) > 1
+    assert attending.count("<figure") == 1
+    assert re.findall('<p class="soft">(softmax|v0): (.*?)</p>', attending) == [
+        ("softmax", html.escape(why))
+    ]
+
+
 def test_the_error_to_softmax_is_in_every_form(again):
     rows = {row["variant"]: row for row in csv.DictReader((again / "results.csv").open())}
     assert rows["v0"]["softmax_error"] == "0.5"
